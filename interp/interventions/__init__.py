@@ -1,0 +1,1 @@
+"""Interventions with a round axis: sites, patching, interchange, steering, ablation, attribution."""

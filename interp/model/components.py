@@ -1,0 +1,229 @@
+"""The parts of the hooked latent transformer: embeddings, attention with per-head rules, MLP, normalisation.
+
+Weight and hook names are those of TransformerLens' HookedTransformer. Attention (paper, Algorithm 2) with a rule per
+head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
+
+* ``softmax``: ``A_i = softmax(s_i)``;
+* ``hard``: uniform over the exact argmax set of ``s_i`` (softmax in the limit of infinite inverse temperature);
+* ``linear``: ``A_ij = s_ij`` for j <= i, else 0 (raw scores: the head sums instead of averaging).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from interp.model.config import LatentTransformerConfig
+
+if TYPE_CHECKING:
+    from interp.model.transformer import RuntimeConfig
+
+
+class LayerNormPre(nn.Module):
+    """LayerNorm without affine parameters ("LNPre": the next matrix would absorb them)."""
+
+    def __init__(self, eps: float) -> None:
+        super().__init__()
+        self.eps = eps
+        self.hook_scale = HookPoint()
+        self.hook_normalized = HookPoint()
+
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_model"]:
+        x = x - x.mean(-1, keepdim=True)
+        scale = self.hook_scale((x.pow(2).mean(-1, keepdim=True) + self.eps).sqrt())
+        return self.hook_normalized(x / scale)
+
+
+def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
+    """The normalisation of ``config``: pre-norm, or the identity."""
+    return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
+
+
+class Embedding(nn.Module):
+    """A table of vectors, one a row, named as in TransformerLens (``W_E``, ``W_pos``) or ``W_val`` for payloads."""
+
+    def __init__(self, name: str, n_rows: int, config: LatentTransformerConfig) -> None:
+        super().__init__()
+        self.table_name, self.std = name, config.init_std
+        self.register_parameter(name, nn.Parameter(torch.empty(n_rows, config.d_model)))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.get_parameter(self.table_name), std=self.std)
+
+
+class Attention(nn.Module):
+    """Multi-head causal attention with a rule per head."""
+
+    mask: Tensor
+
+    def __init__(self, config: LatentTransformerConfig, runtime: RuntimeConfig, layer: int) -> None:
+        super().__init__()
+        self.std, self.scale, self.runtime = config.init_std, config.scale, runtime
+        shape = (config.n_heads, config.d_model, config.d_head)
+        self.W_Q = nn.Parameter(torch.empty(shape))
+        self.W_K = nn.Parameter(torch.empty(shape))
+        self.W_V = nn.Parameter(torch.empty(shape))
+        self.W_O = nn.Parameter(torch.empty(config.n_heads, config.d_head, config.d_model))
+        self.b_Q = nn.Parameter(torch.empty(config.n_heads, config.d_head))
+        self.b_K = nn.Parameter(torch.empty(config.n_heads, config.d_head))
+        self.b_V = nn.Parameter(torch.empty(config.n_heads, config.d_head))
+        self.b_O = nn.Parameter(torch.empty(config.d_model))
+        rules = config.attention_rules[layer]
+        self.rule_heads = {
+            rule: [head for head, given in enumerate(rules) if given == rule] for rule in dict.fromkeys(rules)
+        }
+        order = [head for heads in self.rule_heads.values() for head in heads]
+        self.head_order = sorted(range(config.n_heads), key=order.__getitem__)
+        self.register_buffer(
+            "mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False
+        )
+        self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
+        self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
+        self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
+        self.hook_z, self.hook_result = HookPoint(), HookPoint()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.W_Q, self.W_K, self.W_V, self.W_O):
+            nn.init.normal_(weight, std=self.std)
+        for bias in (self.b_Q, self.b_K, self.b_V, self.b_O):
+            nn.init.zeros_(bias)
+
+    def forward(self, q_in: Tensor, k_in: Tensor, v_in: Tensor) -> Float[Tensor, "batch pos d_model"]:
+        """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head."""
+        q = self.hook_q(_per_head(q_in, self.W_Q) + self.b_Q)
+        k = self.hook_k(_per_head(k_in, self.W_K) + self.b_K)
+        v = self.hook_v(_per_head(v_in, self.W_V) + self.b_V)
+        scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
+        n = scores.shape[-1]
+        scores = self.hook_attn_scores(scores.masked_fill(self.mask[:n, :n], float("-inf")))
+        pattern = self.hook_pattern(self.pattern(scores))
+        z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
+        if self.runtime.use_attn_result:
+            result = self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O))
+            return result.sum(2) + self.b_O
+        return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
+
+    def pattern(self, scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
+        """Masked scores to attention, each head by its rule."""
+        if len(self.rule_heads) == 1:
+            (rule,) = self.rule_heads
+            return _RULES[rule](scores)
+        parts = [_RULES[rule](scores[:, heads]) for rule, heads in self.rule_heads.items()]
+        return torch.cat(parts, dim=1)[:, self.head_order]
+
+
+def _per_head(
+    x: Tensor, weight: Float[Tensor, "head d_model d_head"]
+) -> Float[Tensor, "batch pos head d_head"]:
+    n_heads, d_model, d_head = weight.shape
+    if x.ndim == 4:
+        return torch.einsum("bphm,hmd->bphd", x, weight)
+    flat = weight.transpose(0, 1).reshape(d_model, n_heads * d_head)
+    return (x @ flat).unflatten(-1, (n_heads, d_head))
+
+
+def _softmax(scores: Tensor) -> Tensor:
+    return scores.softmax(-1)
+
+
+def _hard(scores: Tensor) -> Tensor:
+    is_max = (scores == scores.amax(-1, keepdim=True)).to(scores.dtype)
+    return is_max / is_max.sum(-1, keepdim=True)
+
+
+def _linear(scores: Tensor) -> Tensor:
+    return scores.masked_fill(scores == float("-inf"), 0.0)
+
+
+_RULES = {"softmax": _softmax, "hard": _hard, "linear": _linear}
+
+
+class MLP(nn.Module):
+    """``W_out act(W_in x + b_in) + b_out``."""
+
+    def __init__(self, config: LatentTransformerConfig) -> None:
+        super().__init__()
+        self.std = config.init_std
+        self.act = nn.functional.gelu if config.act_fn == "gelu" else torch.relu
+        self.W_in = nn.Parameter(torch.empty(config.d_model, config.d_mlp))
+        self.b_in = nn.Parameter(torch.empty(config.d_mlp))
+        self.W_out = nn.Parameter(torch.empty(config.d_mlp, config.d_model))
+        self.b_out = nn.Parameter(torch.empty(config.d_model))
+        self.hook_pre, self.hook_post = HookPoint(), HookPoint()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        for weight in (self.W_in, self.W_out):
+            nn.init.normal_(weight, std=self.std)
+        for bias in (self.b_in, self.b_out):
+            nn.init.zeros_(bias)
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        pre = self.hook_pre(x @ self.W_in + self.b_in)
+        return self.hook_post(self.act(pre)) @ self.W_out + self.b_out
+
+
+class Block(nn.Module):
+    """Attention, then MLP (if any), each added to the residual stream."""
+
+    hook_out_is_single_residual_stream = True
+
+    def __init__(self, config: LatentTransformerConfig, runtime: RuntimeConfig, layer: int) -> None:
+        super().__init__()
+        self.runtime = runtime
+        self.ln1 = normalization(config, runtime.eps)
+        self.attn = Attention(config, runtime, layer)
+        self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
+        self.hook_resid_post = HookPoint()
+        self.mlp: MLP | None = None
+        if config.d_mlp:
+            self.ln2 = normalization(config, runtime.eps)
+            self.mlp = MLP(config)
+            self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
+
+    def forward(self, resid: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+        resid = self.hook_resid_pre(resid)
+        if self.runtime.use_split_qkv_input:
+            fork = resid.unsqueeze(2).expand(-1, -1, self.runtime.n_heads, -1)
+            points = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
+            attn_out = self.attn(*(self.ln1(point(fork)) for point in points))
+        else:
+            normalized = self.ln1(resid)
+            attn_out = self.attn(normalized, normalized, normalized)
+        resid = resid + self.hook_attn_out(attn_out)
+        if self.mlp is not None:
+            resid = self.hook_resid_mid(resid)
+            mlp_in = self.hook_mlp_in(resid) if self.runtime.use_hook_mlp_in else resid
+            resid = resid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+        return self.hook_resid_post(resid)
+
+
+class Unembedding(nn.Module):
+    """Residual stream to outcomes: ``x W_U + b_U``."""
+
+    def __init__(self, config: LatentTransformerConfig) -> None:
+        super().__init__()
+        self.std = config.init_std
+        self.W_U = nn.Parameter(torch.empty(config.d_model, config.d_vocab_out))
+        self.b_U = nn.Parameter(torch.empty(config.d_vocab_out))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.W_U, std=self.std)
+        nn.init.zeros_(self.b_U)
+
+    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_vocab_out"]:
+        return x @ self.W_U + self.b_U
+
+
+def embed_tokens(
+    tokens: Int[Tensor, "batch pos"], W_E: Float[Tensor, "d_vocab d_model"]
+) -> Float[Tensor, "batch pos d_model"]:
+    """Rows of ``W_E``; a function, so that its gradient needs no embedding module."""
+    return nn.functional.embedding(tokens, W_E)

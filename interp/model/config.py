@@ -1,0 +1,132 @@
+"""The configuration of a latent-context transformer: every choice that its weights do not say.
+
+Plain data, frozen, to and from JSON. One configuration describes handwired circuits (no normalisation, hard and
+linear heads, probabilities read straight from the residual stream) and learned models (pre-norm, softmax, logits).
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any, Literal, get_args
+
+from interp.errors import InputError, require, unknown_name
+from interp.model.layout import RoundLayout, layout_from_dict
+
+AttentionRule = Literal["softmax", "hard", "linear"]
+ActFn = Literal["gelu", "relu"]
+Normalization = Literal["LNPre", None]
+LatentUpdate = Literal["add", "replace"]
+Output = Literal["logits", "probability"]
+
+
+@dataclass(frozen=True)
+class LatentTransformerConfig:
+    """Configuration of a :class:`~interp.model.transformer.HookedLatentTransformer`.
+
+    Attributes:
+        layout: the round's token layout; its vocabulary and range of sizes fix the embedding tables.
+        d_model, n_layers, n_heads, d_head: as in TransformerLens.
+        d_mlp: MLP width; 0 means attention only.
+        act_fn: MLP activation.
+        normalization_type: "LNPre" (pre-norm LayerNorm without affine parameters, which the next matrix would
+            absorb) or None.
+        attention_rules: per layer, per head: "softmax", "hard" (uniform over the maximal scores) or "linear"
+            (masked raw scores). Softmax everywhere when empty.
+        attn_scale: scores are divided by it; sqrt(d_head) when None.
+        latent_update: "replace" writes the update over its slot, "add" adds it.
+        strip_position: subtract the position code from the update, so that a latent holds content blocks only.
+        output: what the unembedding gives at the prediction position: "logits" or "probability".
+        init_std: standard deviation of the initial weights of a model to be trained.
+        head_names: per layer, per head, a name from the paper; empty for learned models.
+        name: what users load it by.
+        origin: how to make it again: the circuit and its arguments, or the training preset.
+    """
+
+    layout: RoundLayout
+    d_model: int
+    n_layers: int
+    n_heads: int
+    d_head: int
+    d_mlp: int = 0
+    act_fn: ActFn = "gelu"
+    normalization_type: Normalization = "LNPre"
+    attention_rules: tuple[tuple[AttentionRule, ...], ...] = ()
+    attn_scale: float | None = None
+    latent_update: LatentUpdate = "add"
+    strip_position: bool = False
+    output: Output = "logits"
+    init_std: float = 0.08
+    head_names: tuple[tuple[str, ...], ...] = ()
+    name: str = "unnamed"
+    origin: dict[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in ("d_model", "n_layers", "n_heads", "d_head"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value >= 1, f"{name} must be an integer >= 1, got {value!r}")
+        require(
+            isinstance(self.d_mlp, int) and self.d_mlp >= 0,
+            f"d_mlp must be an integer >= 0, got {self.d_mlp!r}",
+        )
+        for name, literal in _CHOICES.items():
+            if getattr(self, name) not in get_args(literal):
+                raise unknown_name(name, getattr(self, name), map(str, get_args(literal)))
+        rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
+        object.__setattr__(self, "attention_rules", tuple(tuple(row) for row in rules))
+        object.__setattr__(self, "head_names", tuple(tuple(row) for row in self.head_names))
+        for name, table in (("attention_rules", self.attention_rules), ("head_names", self.head_names)):
+            shape = {(len(table), len(row)) for row in table}
+            require(
+                not table or shape == {(self.n_layers, self.n_heads)},
+                f"{name} must hold {self.n_layers} rows of {self.n_heads}, got rows of {[len(row) for row in table]}",
+            )
+        for row in self.attention_rules:
+            for rule in row:
+                if rule not in get_args(AttentionRule):
+                    raise unknown_name("attention rule", rule, get_args(AttentionRule))
+
+    @property
+    def d_vocab(self) -> int:
+        return len(self.layout.vocabulary)
+
+    @property
+    def d_vocab_out(self) -> int:
+        return self.layout.max_layout.n_outputs
+
+    @property
+    def n_ctx(self) -> int:
+        """Positions of the largest round."""
+        return self.layout.max_layout.n_positions
+
+    @property
+    def scale(self) -> float:
+        """What attention scores are divided by."""
+        return self.d_head**0.5 if self.attn_scale is None else self.attn_scale
+
+    def to_dict(self) -> dict[str, Any]:
+        """The configuration as JSON values."""
+        return {**asdict(self), "layout": self.layout.to_dict()}
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> LatentTransformerConfig:
+        """The configuration that :meth:`to_dict` described.
+
+        Raises:
+            InputError: a field is unknown or missing.
+        """
+        known = {f.name for f in fields(cls)}
+        for name in data:
+            if name not in known:
+                raise unknown_name("configuration field", name, known, limit=40)
+        missing = {"layout", "d_model", "n_layers", "n_heads", "d_head"} - data.keys()
+        if missing:
+            raise InputError(f"the configuration lacks {', '.join(sorted(missing))}")
+        return cls(**{**data, "layout": layout_from_dict(data["layout"])})
+
+
+_CHOICES = {
+    "act_fn": ActFn,
+    "normalization_type": Normalization,
+    "latent_update": LatentUpdate,
+    "output": Output,
+}

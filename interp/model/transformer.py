@@ -1,0 +1,409 @@
+"""HookedLatentTransformer: one class for handwired and learned latent-context models.
+
+A decoder-only causal transformer over the tokens of one round (paper, Algorithm 1), in which some positions hold
+continuous latents instead of tokens. It reads the round, predicts at one position and writes an update at the last;
+:mod:`interp.model.rollout` feeds the update back into the next round's latents.
+
+It is a ``transformer_lens`` HookedRootModule with HookedTransformer's hook names, weight names and shapes, so that
+TransformerLens' tools work on it (through :class:`interp.model.bound.BoundRounds` where they expect token input).
+Differences: no LayerNorm parameters, an attention rule per head, latents and scalar payloads as further inputs.
+A hook name that does not exist, or that would not fire, is an error here, never silence.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, FactoredMatrix
+from transformer_lens.hook_points import HookPoint
+from transformer_lens.HookedRootModule import HookedRootModule
+
+from interp.errors import InputError, unknown_name
+from interp.model.components import Block, Embedding, Unembedding, embed_tokens, normalization
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
+
+HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
+NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
+
+_ON_REQUEST = {
+    "attn.hook_result": "use_attn_result",
+    "attn.hook_q_input": "use_split_qkv_input",
+    "attn.hook_k_input": "use_split_qkv_input",
+    "attn.hook_v_input": "use_split_qkv_input",
+    "hook_mlp_in": "use_hook_mlp_in",
+}
+"""Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
+
+
+@dataclass
+class RuntimeConfig:
+    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_mlp: int
+    n_ctx: int
+    d_vocab: int
+    d_vocab_out: int
+    act_fn: str
+    attn_only: bool
+    normalization_type: str | None
+    device: torch.device
+    dtype: torch.dtype
+    eps: float = 1e-5
+    use_attn_result: bool = False
+    use_split_qkv_input: bool = False
+    use_hook_mlp_in: bool = False
+    use_attn_in: bool = False
+    n_key_value_heads: int | None = None
+    gated_mlp: bool = False
+    parallel_attn_mlp: bool = False
+    final_rms: bool = False
+    positional_embedding_type: str = "standard"
+    model_name: str = "latent-context"
+
+
+class RoundOutput(NamedTuple):
+    """What a model gives for a batch of rounds.
+
+    Attributes:
+        prediction: experts: P(y = 1), Float[batch]; Q-learning: the policy, Float[batch, action].
+        update: Float[batch, d_model], what is written into (or added to) a latent slot.
+        logits: Float[batch, pos, d_vocab_out], the unembedding at every position (probabilities, not logits, at the
+            prediction position of a model whose ``config.output`` is "probability").
+    """
+
+    prediction: Tensor
+    update: Tensor
+    logits: Tensor
+
+
+class HookedLatentTransformer(HookedRootModule):
+    """A transformer over one round, with latents; see the module's text.
+
+    Example:
+        >>> from interp.model.config import LatentTransformerConfig
+        >>> from interp.model.layout import ExpertRound
+        >>> config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
+        >>> model = HookedLatentTransformer(config)
+        >>> sum(p.numel() for p in model.parameters())
+        201090
+    """
+
+    state_map: Tensor
+
+    def __init__(self, config: LatentTransformerConfig, state_map: Tensor | None = None) -> None:
+        super().__init__()
+        self.config = config
+        self.runtime = RuntimeConfig(
+            **{name: getattr(config, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")},
+            **{name: getattr(config, name) for name in ("n_ctx", "d_vocab", "d_vocab_out", "act_fn")},
+            attn_only=config.d_mlp == 0,
+            normalization_type=config.normalization_type,
+            device=torch.device("cpu"),
+            dtype=torch.get_default_dtype(),
+        )
+        self.embed = Embedding("W_E", config.d_vocab, config)
+        self.value_embed = Embedding("W_val", config.d_vocab, config)
+        self.pos_embed = Embedding("W_pos", config.n_ctx, config)
+        self.latents = Embedding("init", config.layout.max_layout.n_latents, config)
+        self.blocks = nn.ModuleList(Block(config, self.runtime, layer) for layer in range(config.n_layers))
+        self.ln_final = normalization(config, self.runtime.eps)
+        self.unembed = Unembedding(config)
+        self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
+        self.hook_latents, self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint(), HookPoint()
+        self.hook_update = HookPoint()
+        self.setup()
+
+    # Running a round.
+
+    def forward(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        latents: Float[Tensor, "batch latent d_model"],
+        values: Float[Tensor, "batch pos"] | None = None,
+    ) -> RoundOutput:
+        """Run a batch of whole rounds.
+
+        Args:
+            tokens: Int[batch, pos], any id at latent slots.
+            latents: Float[batch, latent, d_model], placed at positions 1, 2, ...
+            values: Float[batch, pos], scalar payloads; none when None.
+        """
+        resid = self.residual(tokens, latents, values)
+        update = resid[:, UPDATE_INDEX]
+        normalized = self.ln_final(resid)
+        if self.config.normalization_type is not None:
+            update = normalized[:, UPDATE_INDEX]
+        if self.config.strip_position:
+            update = update - self.pos_embed.W_pos[tokens.shape[1] - 1]
+        logits = self.unembed(normalized)
+        prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
+        return RoundOutput(prediction, self.hook_update(update), logits)
+
+    def predict(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        latents: Float[Tensor, "batch latent d_model"],
+        values: Float[Tensor, "batch pos"] | None = None,
+    ) -> Tensor:
+        """The prediction for rounds cut after the prediction position (the suffix is not needed for it)."""
+        resid = self.residual(tokens, latents, values)
+        return self.read_prediction(self.unembed(self.ln_final(resid[:, -1:]))[:, 0], latents.shape[1])
+
+    def residual(
+        self,
+        tokens: Int[Tensor, "batch pos"],
+        latents: Float[Tensor, "batch latent d_model"],
+        values: Float[Tensor, "batch pos"] | None = None,
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """The residual stream after the last block."""
+        latents = self.hook_latents(latents)
+        embedded = embed_tokens(tokens, self.embed.W_E)
+        if values is not None:
+            payload = values.to(embedded.dtype).unsqueeze(-1)
+            embedded = embedded + payload * embed_tokens(tokens, self.value_embed.W_val)
+        end = LATENT_START + latents.shape[1]
+        embedded = torch.cat([embedded[:, :LATENT_START], latents, embedded[:, end:]], dim=1)
+        positions = self.pos_embed.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
+        resid = self.hook_embed(embedded) + self.hook_pos_embed(positions)
+        for block in self.blocks:
+            resid = block(resid)
+        return resid
+
+    def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_latents: int) -> Tensor:
+        """Outcome logits (or probabilities) to P(y = 1) ``[batch]`` or a policy ``[batch, action]``."""
+        if self.layout.task == "qlearning":
+            outcome = outcome[..., :n_latents]
+        probabilities = outcome.softmax(-1) if self.config.output == "logits" else outcome
+        return probabilities[..., 1] if self.layout.task == "experts" else probabilities
+
+    # Latents and the algorithm's state.
+
+    def initial_latents(self, n_episodes: int, n_latents: int) -> Float[Tensor, "batch latent d_model"]:
+        """The latents before the first round."""
+        return self.latents.init[:n_latents].expand(n_episodes, -1, -1)
+
+    def write(
+        self,
+        latents: Float[Tensor, "batch latent d_model"],
+        update: Float[Tensor, "batch d_model"],
+        slots: Int[Tensor, " batch"],
+    ) -> Float[Tensor, "batch latent d_model"]:
+        """The next round's latents: the update replaces, or is added to, the latent in its slot."""
+        chosen = nn.functional.one_hot(slots, latents.shape[1]).unsqueeze(-1).bool()
+        written = update.unsqueeze(1)
+        if self.config.latent_update == "add":
+            written = latents + written
+        return torch.where(chosen, written, latents)
+
+    def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
+        """The algorithm's state that a handwired model's latents hold, exactly.
+
+        Returns:
+            experts: log-weights ``[..., n_experts]``; Q-learning: the Q-table ``[..., S, A]``.
+
+        Raises:
+            InputError: a learned model, which has no exact readout.
+        """
+        if not len(self.state_map):
+            raise InputError(
+                f"{self.config.name!r} is a learned model: it has no exact state readout; decode with a probe"
+            )
+        return self.layout.state(latents @ self.state_map.T)
+
+    # Identity.
+
+    @property
+    def layout(self) -> RoundLayout:
+        return self.config.layout
+
+    @property
+    def cfg(self) -> RuntimeConfig:
+        """What TransformerLens' tools read; the device and dtype are those of the weights now."""
+        self.runtime.device, self.runtime.dtype = self.embed.W_E.device, self.embed.W_E.dtype
+        return self.runtime
+
+    def digest(self) -> str:
+        """SHA-256 of the configuration and the weights: the model's identity in every result."""
+        sha = hashlib.sha256(json.dumps(self.config.to_dict(), sort_keys=True).encode())
+        for name, tensor in sorted(self.state_dict().items()):
+            sha.update(name.encode())
+            sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        return sha.hexdigest()
+
+    # Hooks: nothing is silent.
+
+    def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
+        """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now.
+
+        Raises:
+            InputError: a name that does not exist, or a predicate that selects nothing.
+        """
+        if names is None or callable(names):
+            keep = names or (lambda name: True)
+            selected = [name for name in self.hook_dict if self._fires(name) and keep(name)]
+            if not selected:
+                raise InputError(
+                    "the hook filter selects none of the model's hook points; see model.hook_dict"
+                )
+            return selected
+        selected = [names] if isinstance(names, str) else list(names)
+        for name in selected:
+            if name not in self.hook_dict:
+                raise unknown_name("hook point", name, self.hook_dict)
+        return selected
+
+    def _flag(self, name: str) -> str | None:
+        return next((flag for suffix, flag in _ON_REQUEST.items() if name.endswith(suffix)), None)
+
+    def _fires(self, name: str) -> bool:
+        flag = self._flag(name)
+        return flag is None or getattr(self.runtime, flag)
+
+    @contextmanager
+    def hooks(  # type: ignore[override]
+        self,
+        fwd_hooks: Sequence[tuple[str | Callable[[str], bool], HookFunction]] = (),
+        bwd_hooks: Sequence[tuple[str | Callable[[str], bool], HookFunction]] = (),
+        reset_hooks_end: bool = True,
+        clear_contexts: bool = False,
+    ) -> Iterator[HookedLatentTransformer]:
+        """TransformerLens' context manager; names are checked first, and points that fire on request are switched on."""
+        resolved = [
+            [(name, hook) for given, hook in pairs for name in self.hook_names(given)]
+            for pairs in (fwd_hooks, bwd_hooks)
+        ]
+        flags = {self._flag(name) for pairs in resolved for name, _ in pairs} - {None}
+        saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
+        for flag in saved:
+            setattr(self.runtime, flag, True)
+        try:
+            with super().hooks(resolved[0], resolved[1], reset_hooks_end, clear_contexts):
+                yield self
+        finally:
+            for flag, value in saved.items():
+                setattr(self.runtime, flag, value)
+
+    def run_with_cache(  # type: ignore[override]
+        self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
+    ) -> tuple[RoundOutput, ActivationCache]:
+        """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
+        output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
+        return output, ActivationCache(cache, self)
+
+    # The rest of the surface that TransformerLens' tools use.
+
+    def set_use_attn_result(self, flag: bool) -> None:
+        self.runtime.use_attn_result = flag
+
+    def set_use_split_qkv_input(self, flag: bool) -> None:
+        self.runtime.use_split_qkv_input = flag
+
+    def set_use_hook_mlp_in(self, flag: bool) -> None:
+        self.runtime.use_hook_mlp_in = flag
+
+    def set_use_attn_in(self, flag: bool) -> None:
+        if flag:
+            raise InputError(
+                "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input"
+            )
+
+    def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
+        """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
+        return [
+            (i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None
+        ]
+
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """Sum of the biases written to the residual stream before ``layer`` (and by its attention, for its MLP)."""
+        total = torch.zeros_like(self.blocks[0].attn.b_O)
+        for block in self.blocks[:layer]:
+            total = total + block.attn.b_O
+            if include_mlp_biases and block.mlp is not None:
+                total = total + block.mlp.b_out
+        return total + self.blocks[layer].attn.b_O if mlp_input else total
+
+    def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
+        return tokens
+
+    def to_single_token(self, outcome: str | int) -> int:
+        """Index of an outcome: "q0" and "q1", or "a_1", "a_2", ..."""
+        if isinstance(outcome, int):
+            return outcome
+        outcomes = self.outcomes
+        if outcome not in outcomes:
+            raise unknown_name("outcome", outcome, outcomes)
+        return outcomes.index(outcome)
+
+    def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
+        """Names of outcome indices."""
+        return [self.outcomes[int(i)] for i in torch.as_tensor(tokens).reshape(-1)]
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the columns of ``W_U``."""
+        prefix, first = ("q", 0) if self.layout.task == "experts" else ("a_", 1)
+        return tuple(f"{prefix}{first + i}" for i in range(self.config.d_vocab_out))
+
+    def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
+        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
+        return self.W_U.T[torch.as_tensor(tokens)]
+
+    def _stack(self, name: str) -> Tensor:
+        return torch.stack([block.attn.get_parameter(name) for block in self.blocks])
+
+    @property
+    def W_Q(self) -> Float[Tensor, "layer head d_model d_head"]:
+        return self._stack("W_Q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "layer head d_model d_head"]:
+        return self._stack("W_K")
+
+    @property
+    def W_V(self) -> Float[Tensor, "layer head d_model d_head"]:
+        return self._stack("W_V")
+
+    @property
+    def W_O(self) -> Float[Tensor, "layer head d_head d_model"]:
+        return self._stack("W_O")
+
+    @property
+    def QK(self) -> FactoredMatrix:
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-1, -2))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    @property
+    def W_E(self) -> Tensor:
+        return self.embed.W_E
+
+    @property
+    def W_pos(self) -> Tensor:
+        return self.pos_embed.W_pos
+
+    @property
+    def W_U(self) -> Tensor:
+        return self.unembed.W_U
+
+    @property
+    def b_U(self) -> Tensor:
+        return self.unembed.b_U

@@ -1,0 +1,39 @@
+"""What a result must say about where it came from: versions, git revision, seed and settings."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = ("latent-context-interp", "torch", "transformer-lens", "numpy", "scikit-learn")
+
+
+@cache
+def versions() -> dict[str, str]:
+    """Versions of Python and of the libraries that can change a number."""
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            found[package] = "not installed"
+    return found
+
+
+@cache
+def git_revision() -> str:
+    """The revision of the checkout this package runs from, ``-dirty`` when it has changes; "unknown" outside one."""
+    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip()
+    except (OSError, subprocess.SubprocessError):
+        return "unknown"
+
+
+def provenance(**settings: Any) -> dict[str, Any]:
+    """A record for a result: the given settings with the versions and the git revision."""
+    return {**settings, "versions": versions(), "git": git_revision()}

@@ -1,0 +1,60 @@
+"""Uncertainty over episodes: the bootstrap that every interval in the toolkit comes from.
+
+Rounds of one episode depend on each other, so episodes are resampled, never rounds. A resample is a row of
+weights (how often each episode was drawn, over the number of episodes); a statistic that is a ratio of sums, such
+as R2, is the ratio of two weighted sums, so no resample is ever materialised.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from interp.errors import require
+
+
+@dataclass(frozen=True)
+class Interval:
+    """An estimate with its percentile bootstrap interval (95 % unless told otherwise)."""
+
+    estimate: float
+    low: float
+    high: float
+
+    def __str__(self) -> str:
+        return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def resample_weights(n_episodes: int, n_resamples: int = 1000, seed: int = 0) -> NDArray[np.float64]:
+    """Bootstrap weights ``[n_resamples, n_episodes]``; each row sums to 1.
+
+    Raises:
+        InputError: fewer than one episode or resample.
+    """
+    require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
+    require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
+    counts = np.random.default_rng(seed).multinomial(
+        n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples
+    )
+    return counts / n_episodes
+
+
+def bootstrap_mean(
+    values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+    """Mean over episodes and its interval: ``values [episode, ...] -> (mean, low, high)``, each ``[...]``."""
+    values = np.asarray(values, dtype=np.float64)
+    weights = resample_weights(len(values), n_resamples, seed)
+    samples = np.tensordot(weights, values, axes=1)
+    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
+    return values.mean(axis=0), low, high
+
+
+def mean_interval(
+    values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0
+) -> Interval:
+    """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
+    mean, low, high = bootstrap_mean(values, level=level, n_resamples=n_resamples, seed=seed)
+    return Interval(float(mean), float(low), float(high))
