@@ -1,0 +1,92 @@
+"""The closed-form path is scikit-learn's nested cross-validation, split by episode."""
+
+import numpy as np
+import pytest
+from sklearn.linear_model import Ridge
+from sklearn.metrics import r2_score
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from probes.linear import ALPHAS, assign_folds, cross_validate
+from probes.scores import SquaredSums, r2_scores
+
+
+def _data(seed=0, n=20, t=12, d=9, k=3):
+    rng = np.random.default_rng(seed)
+    offsets = rng.normal(size=(n, 1, d))
+    x = rng.normal(size=(n, t, d)) * np.logspace(-3, 3, d) + 5 + offsets
+    x[..., 4] = 2.5
+    x[..., 7] = x[..., 0] - x[..., 1]
+    y = x @ rng.normal(size=(d, k)) * 1e-2 + 3 * rng.normal(size=(n, t, k)) + 100
+    return x, y
+
+
+def _sklearn(x, y, folds):
+    """Out-of-fold predictions of Pipeline(StandardScaler, Ridge) in GridSearchCV, both splits by GroupKFold."""
+    n_folds, groups = folds.max() + 1, np.repeat(folds, x.shape[1])
+    rows, targets = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1])
+    predictions, chosen = np.empty_like(targets), {}
+    for train, test in GroupKFold(n_folds).split(rows, groups=groups):
+        search = GridSearchCV(
+            make_pipeline(StandardScaler(), Ridge()),
+            {"ridge__alpha": ALPHAS},
+            scoring="neg_mean_squared_error",
+            cv=GroupKFold(n_folds - 1),
+        ).fit(rows[train], targets[train], groups=groups[train])
+        predictions[test] = search.predict(rows[test])
+        chosen[groups[test][0]] = search.best_params_["ridge__alpha"]
+    return predictions.reshape(y.shape), [chosen[f] for f in range(n_folds)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_equals_sklearn_nested_cross_validation(seed):
+    x, y = _data(seed)
+    folds = assign_folds(len(x), 5, seed)
+    ours = cross_validate(x, y, folds, np.zeros(3, int))
+    theirs, alphas = _sklearn(x, y, folds)
+    assert ours.alphas[:, 0].tolist() == alphas
+    np.testing.assert_allclose(ours.predictions, theirs, atol=1e-6, rtol=0)
+
+
+def test_each_target_chooses_its_own_penalty():
+    """Targets fitted together equal targets fitted alone."""
+    x, y = _data(1)
+    y[..., 2] = np.random.default_rng(0).normal(size=y.shape[:2])
+    folds = assign_folds(len(x), 5, 0)
+    together = cross_validate(x, y, folds, np.array([0, 0, 1]))
+    alone = [cross_validate(x, part, folds, np.zeros(part.shape[-1], int)) for part in (y[..., :2], y[..., 2:])]
+    np.testing.assert_allclose(together.predictions, np.concatenate([a.predictions for a in alone], -1), atol=1e-9)
+    assert (together.alphas[:, 1] > together.alphas[:, 0]).all()
+
+
+def test_refit_is_ridge_on_raw_inputs():
+    """The weights undo the input scaling: on raw inputs they give the pipeline's predictions."""
+    x, y = _data(2)
+    ours = cross_validate(x, y, assign_folds(len(x), 5, 0), np.zeros(3, int))
+    rows = x.reshape(-1, x.shape[-1])
+    pipeline = make_pipeline(StandardScaler(), Ridge(alpha=ours.alpha[0])).fit(rows, y.reshape(-1, 3))
+    np.testing.assert_allclose(rows @ ours.weights + ours.intercept, pipeline.predict(rows), atol=1e-6)
+
+
+def test_r2_is_sklearns():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
+    predictions = y + rng.normal(size=y.shape)
+    scores = r2_scores(SquaredSums.of(y, predictions), seed=0)
+    flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
+    each = r2_score(*flat, multioutput="raw_values")
+    np.testing.assert_allclose([s.estimate for s in scores[:-1]], each)
+    np.testing.assert_allclose(scores[-1].estimate, r2_score(*flat, multioutput="variance_weighted"))
+
+
+def test_masked_entries_count_nowhere():
+    rng = np.random.default_rng(0)
+    y = rng.normal(size=(6, 7, 2))
+    predictions = y + rng.normal(size=y.shape)
+    mask = rng.random(y.shape) < 0.5
+    y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
+    a = r2_scores(SquaredSums.of(y, predictions, mask), seed=0)
+    b = r2_scores(SquaredSums.of(y_other, predictions_other, mask), seed=0)
+    np.testing.assert_allclose([s.estimate for s in a], [s.estimate for s in b])
+    np.testing.assert_allclose(a[0].estimate, r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]]))
