@@ -1,0 +1,359 @@
+"""Finite MDPs and recorded Q-learning episodes: frozen, validated when they are made.
+
+An :class:`MDPs` holds a batch of MDPs of one size, one per episode. An :class:`MDPEpisodes` holds what happened in
+them, with the Q-table before and after every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table
+*after* the update (paper, appendix F.2). The handwired circuit chooses before it updates, hence by ``Q_t``:
+:attr:`MDPEpisodes.greedy_before`; the two differ only where ``s_{t+1} = s_t``.
+
+Sizes are explicit: every episode of a batch has the same number of states, actions and rounds; nothing is padded.
+An episode never ends early: a state that ends a task is written as a loop onto itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike, NDArray
+
+from interp.errors import InputError, require
+from interp.tasks import bellman
+
+_ROW_TOLERANCE = 1e-8
+_TABLE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class MDPs:
+    """A batch of finite MDPs of one size.
+
+    Attributes:
+        transitions: P(s' | s, a), ``[episode, state, action, next state]``; each row sums to 1.
+        rewards: r(s, a), ``[episode, state, action]``.
+        families: the reward family of each MDP, "custom" when none is given.
+        concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were not drawn so.
+        bernoulli: where True, the reward is 1 with probability r(s, a), else 0; where False it is r(s, a) itself.
+
+    Raises:
+        InputError: shapes that do not fit, no state or no action, a row that is not a distribution, rewards that are
+            not finite, or Bernoulli rewards outside [0, 1].
+
+    >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
+    3
+    """
+
+    transitions: Float[np.ndarray, "episode state action state"]
+    rewards: Float[np.ndarray, "episode state action"]
+    families: tuple[str, ...] = ()
+    concentrations: Float[np.ndarray, " episode"] = field(default_factory=lambda: np.empty(0))
+    bernoulli: Bool[np.ndarray, " episode"] = field(default_factory=lambda: np.empty(0, bool))
+
+    def __post_init__(self) -> None:
+        transitions = _array("transitions", self.transitions, np.float64, 4)
+        rewards = _array("rewards", self.rewards, np.float64, 3)
+        n, n_states, n_actions = rewards.shape
+        require(
+            n_states >= 1 and n_actions >= 1,
+            f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}",
+        )
+        require(
+            transitions.shape == (n, n_states, n_actions, n_states),
+            f"transitions must have shape [episode, state, action, state] = {(n, n_states, n_actions, n_states)} to go "
+            f"with rewards {rewards.shape}, got {transitions.shape}",
+        )
+        _check_rows(transitions)
+        require(bool(np.isfinite(rewards).all()), "rewards must be finite, got NaN or infinity")
+        defaults = {"families": ("custom",) * n, "concentrations": np.full(n, np.nan), "bernoulli": np.zeros(n, bool)}
+        filled = {k: getattr(self, k) if len(getattr(self, k)) else v for k, v in defaults.items()}
+        for name, value in filled.items():
+            require(len(value) == n, f"{name} must have one entry for each of the {n} MDPs, got {len(value)}")
+        filled["concentrations"] = _array("concentrations", filled["concentrations"], np.float64, 1)
+        filled["bernoulli"] = _array("bernoulli", filled["bernoulli"], np.bool_, 1)
+        chances = rewards[filled["bernoulli"]]
+        require(
+            chances.size == 0 or bool(chances.min() >= 0 and chances.max() <= 1),
+            "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
+        )
+        _freeze(self, transitions=transitions, rewards=rewards, **filled)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def n_states(self) -> int:
+        return self.rewards.shape[1]
+
+    @property
+    def n_actions(self) -> int:
+        return self.rewards.shape[2]
+
+    def select(self, index: slice | ArrayLike) -> MDPs:
+        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
+        chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
+        chosen = np.atleast_1d(chosen)
+        families = tuple(self.families[i] for i in chosen)
+        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"}
+        return MDPs(families=families, **arrays)
+
+    def permuted(self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]) -> MDPs:
+        """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
+        rows = np.arange(len(self))
+        old_states, old_actions = np.argsort(states, 1), np.argsort(actions, 1)
+        at = rows[:, None, None], old_states[:, :, None], old_actions[:, None, :]
+        transitions = np.take_along_axis(self.transitions[at], old_states[:, None, None, :], axis=3)
+        return replace(self, transitions=transitions, rewards=self.rewards[at])
+
+
+@dataclass(frozen=True, eq=False)
+class MDPEpisodes:
+    """Recorded episodes of tabular Q-learning (or of any agent, with the tables that Q-learning makes of them).
+
+    Attributes:
+        states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
+        greedy: ``a*_t``, the greedy action at ``s_{t+1}`` by the table after the update, ``[episode, round]``.
+        q_tables: ``[episode, round + 1, state, action]``; entry t is the table before round t.
+        mdps: the MDP of each episode.
+        alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
+        epsilon: exploration rate of each episode; NaN where the behaviour has none.
+        regime: name of the regime that the MDPs come from.
+        seed: what the episodes were drawn with.
+
+    Raises:
+        InputError: shapes that do not fit, labels of another MDP, rates outside their ranges, tables that the
+            transitions do not produce, or targets that are not greedy.
+    """
+
+    states: Int[np.ndarray, "episode round"]
+    actions: Int[np.ndarray, "episode round"]
+    rewards: Float[np.ndarray, "episode round"]
+    next_states: Int[np.ndarray, "episode round"]
+    greedy: Int[np.ndarray, "episode round"]
+    q_tables: Float[np.ndarray, "episode steps state action"]
+    mdps: MDPs
+    alpha: float
+    gamma: float
+    epsilon: Float[np.ndarray, " episode"]
+    regime: str = "custom"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        bellman.check_rates(self.alpha, self.gamma)
+        n, sizes = len(self.mdps), {"state": self.mdps.n_states, "action": self.mdps.n_actions}
+        kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
+        arrays: dict[str, NDArray[Any]] = {k: _labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
+        shape = arrays["states"].shape
+        require(shape[0] == n, f"episodes have {shape[0]} rows but there are {n} MDPs; give one MDP per episode")
+        arrays["rewards"] = _array("rewards", self.rewards, np.float64, 2)
+        for name, array in arrays.items():
+            require(array.shape == shape, f"{name} must have the shape of states, {shape}, got {array.shape}")
+        require(bool(np.isfinite(arrays["rewards"]).all()), "rewards must be finite, got NaN or infinity")
+        tables = _array("q_tables", self.q_tables, np.float64, 4)
+        expected = (n, shape[1] + 1, sizes["state"], sizes["action"])
+        require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
+        epsilon = _array("epsilon", self.epsilon, np.float64, 1)
+        require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
+        check_epsilon(epsilon)
+        _freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
+        at = (*np.indices(self.states.shape), self.states, self.actions)
+        target = self.rewards + self.gamma * bellman.rows_at(before, self.next_states).max(-1)
+        change = self.alpha * (target - before[at])
+        residual = after - before
+        residual[at] -= change
+        scale = 1 + np.abs(self.q_tables).max(initial=0)
+        wrong = np.abs(residual).max(initial=0)
+        require(
+            bool(wrong <= _TABLE_TOLERANCE * scale),
+            f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
+            f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
+        )
+        chosen = np.take_along_axis(self.next_values, self.greedy[..., None], -1)[..., 0]
+        require(
+            bool((chosen >= self.next_values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
+            "greedy holds an action that is not greedy at the next state by the table after the update; "
+            "build the episodes with MDPEpisodes.from_transitions",
+        )
+
+    @classmethod
+    def from_transitions(
+        cls,
+        mdps: MDPs,
+        states: ArrayLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        next_states: ArrayLike,
+        *,
+        alpha: float = 0.1,
+        gamma: float = 0.9,
+        epsilon: float | NDArray[np.float64] = float("nan"),
+        initial: NDArray[np.float64] | None = None,
+        regime: str = "custom",
+        seed: int = 0,
+    ) -> MDPEpisodes:
+        """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None)."""
+        bellman.check_rates(alpha, gamma)
+        s, following = (
+            _labels(k, v, "state", mdps.n_states) for k, v in (("states", states), ("next_states", next_states))
+        )
+        a, r = _labels("actions", actions, "action", mdps.n_actions), _array("rewards", rewards, np.float64, 2)
+        for name, array in (("actions", a), ("rewards", r), ("next_states", following)):
+            require(
+                array.shape == s.shape and len(s) == len(mdps),
+                f"states {s.shape} and {name} {array.shape} must both be [episode, round] for the {len(mdps)} MDPs",
+            )
+        start = np.zeros((len(mdps), mdps.n_states, mdps.n_actions)) if initial is None else initial
+        tables = bellman.replay_tables(s, a, r, following, start, alpha, gamma)
+        return cls(
+            states=s,
+            actions=a,
+            rewards=r,
+            next_states=following,
+            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            q_tables=tables,
+            mdps=mdps,
+            alpha=alpha,
+            gamma=gamma,
+            epsilon=np.full(len(mdps), 1.0) * epsilon,
+            regime=regime,
+            seed=seed,
+        )
+
+    def relearned(self, alpha: float | None = None, gamma: float | None = None) -> MDPEpisodes:
+        """The same transitions with the tables and targets of another learning rate or discount."""
+        return MDPEpisodes.from_transitions(
+            self.mdps,
+            self.states,
+            self.actions,
+            self.rewards,
+            self.next_states,
+            alpha=self.alpha if alpha is None else alpha,
+            gamma=self.gamma if gamma is None else gamma,
+            epsilon=self.epsilon,
+            initial=self.q_tables[:, 0],
+            regime=self.regime,
+            seed=self.seed,
+        )
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def n_rounds(self) -> int:
+        return self.states.shape[1]
+
+    @property
+    def n_states(self) -> int:
+        return self.mdps.n_states
+
+    @property
+    def n_actions(self) -> int:
+        return self.mdps.n_actions
+
+    @property
+    def next_values(self) -> Float[np.ndarray, "episode round action"]:
+        """``Q_{t+1}(s_{t+1}, .)``, the values that ``greedy`` maximises."""
+        return bellman.rows_at(self.q_tables[:, 1:], self.next_states)
+
+    @property
+    def next_values_before(self) -> Float[np.ndarray, "episode round action"]:
+        """``Q_t(s_{t+1}, .)``, the values that the update bootstraps from."""
+        return bellman.rows_at(self.q_tables[:, :-1], self.next_states)
+
+    @property
+    def greedy_before(self) -> Int[np.ndarray, "episode round"]:
+        """``argmax_a Q_t(s_{t+1}, a)``: the target of a machine that chooses before it updates."""
+        return bellman.greedy(self.next_values_before)
+
+    @property
+    def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
+        """Every greedy action of the table after the update, ties included."""
+        return bellman.greedy_sets(self.next_values)
+
+    @property
+    def tied(self) -> Bool[np.ndarray, "episode round"]:
+        """Where more than one action is greedy: there a target says nothing about what was learned."""
+        return self.greedy_sets.sum(-1) > 1
+
+    def select(self, index: slice | ArrayLike) -> MDPEpisodes:
+        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask."""
+        chosen = np.atleast_1d(np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)])
+        per_episode = ("states", "actions", "rewards", "next_states", "greedy", "q_tables", "epsilon")
+        picked = {name: getattr(self, name)[chosen] for name in per_episode}
+        return replace(self, mdps=self.mdps.select(chosen), **picked)
+
+    def permuted(
+        self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
+    ) -> MDPEpisodes:
+        """The same episodes under new labels (see :meth:`MDPs.permuted`); target ties go to the lowest new label."""
+        rows = np.arange(len(self))
+        old_states, old_actions = np.argsort(states, 1), np.argsort(actions, 1)
+        tables = self.q_tables[rows[:, None, None], :, old_states[:, :, None], old_actions[:, None, :]]
+        tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
+        following = states[rows[:, None], self.next_states]
+        return replace(
+            self,
+            states=states[rows[:, None], self.states],
+            actions=actions[rows[:, None], self.actions],
+            next_states=following,
+            q_tables=tables,
+            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            mdps=self.mdps.permuted(states, actions),
+        )
+
+
+def check_epsilon(epsilon: ArrayLike) -> None:
+    """Refuse an exploration rate outside [0, 1]; NaN means that the behaviour has none.
+
+    Raises:
+        InputError: a value outside [0, 1].
+    """
+    values = np.asarray(epsilon, np.float64)
+    wrong = values[(values < 0) | (values > 1)]
+    require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")
+
+
+def _freeze(record: Any, **values: Any) -> None:
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def _array(name: str, value: Any, dtype: type, ndim: int) -> NDArray[Any]:
+    try:
+        array: NDArray[Any] = np.asarray(value, dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be numbers in a rectangular array, got {type(value).__name__}") from None
+    require(array.ndim == ndim, f"{name} must have {ndim} axes, got shape {array.shape}")
+    return array
+
+
+def _labels(name: str, value: Any, kind: str, size: int) -> NDArray[np.int64]:
+    array: NDArray[Any] = np.asarray(value)
+    require(array.dtype.kind in "iu", f"{name} must hold integers, got {array.dtype}")
+    array = _array(name, array, np.int64, 2)
+    if array.size and (array.min() < 0 or array.max() >= size):
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(
+            f"{name} holds {kind} {wrong} but this MDP has {size} {kind}s (0 to {size - 1}); "
+            "give the MDPs that the episodes were made in"
+        )
+    return array
+
+
+def _check_rows(transitions: NDArray[np.float64]) -> None:
+    require(bool(np.isfinite(transitions).all()), "transitions must be finite, got NaN or infinity")
+    if transitions.size and transitions.min() < 0:
+        where = tuple(int(i) for i in np.unravel_index(transitions.argmin(), transitions.shape))
+        raise InputError(f"transitions{list(where)} is {transitions.min():.4g}; a probability cannot be negative")
+    sums = transitions.sum(-1)
+    wrong = np.argwhere(np.abs(sums - 1) > _ROW_TOLERANCE)
+    if len(wrong):
+        where = tuple(int(i) for i in wrong[0])
+        raise InputError(
+            f"transitions{list(where)} (episode, state, action) sums to {sums[where]:.6g}, not 1; normalise the rows, "
+            "and write a terminal state as one that moves to itself, since episodes do not end"
+        )
