@@ -146,10 +146,10 @@ class Interaction:
             chosen.shape == rows.shape and chosen.dtype.kind in "iu",
             f"choices must be {len(rows)} integers, one per episode, got {chosen.dtype} of shape {chosen.shape}",
         )
+        lowest, highest = chosen.min(initial=0), chosen.max(initial=0)
         require(
-            not chosen.size or (chosen.min() >= 0 and chosen.max() < self.mdps.n_actions),
-            f"choices must be actions 0 to {self.mdps.n_actions - 1} of these MDPs, got "
-            f"{chosen.min() if chosen.size else ''} to {chosen.max() if chosen.size else ''}",
+            bool(lowest >= 0 and highest < self.mdps.n_actions),
+            f"choices must be actions 0 to {self.mdps.n_actions - 1} of these MDPs, got {lowest} to {highest}",
         )
         actions = np.where(self._explore[:, t], self._random_action[:, t], chosen)
         rewards = self.mdps.rewards[rows, states, actions]
