@@ -1,0 +1,276 @@
+"""The pictures that several reports use: pure functions from arrays and frames to ``matplotlib.figure.Figure``.
+
+No pyplot and no state outside the call. Each algorithm keeps its colour (``reports.palette``); references are drawn in
+the page's ink. A figure shows only what it is given: intervals, controls and baselines are computed
+where the numbers are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike, NDArray
+
+from interp.errors import require
+from reports.palette import CYCLE, DARK_TEXT, INK, LIGHT, LIGHT_TEXT, colours
+from reports.style import WIDTH, styled
+
+
+@styled
+def trajectories(
+    values: ArrayLike,
+    reference: ArrayLike,
+    labels: Sequence[str],
+    *,
+    ylabel: str,
+    xlabel: str = "round",
+    names: tuple[str, str] = ("transformer", "algorithm"),
+) -> Figure:
+    """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
+
+    Args:
+        values, reference: ``[step, series]``; step 0 is before the first round.
+        labels: a label per series.
+        names: what the two are.
+    """
+    values, reference = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
+    require(
+        values.shape == reference.shape == (len(values), len(labels)),
+        f"values {values.shape} and reference {reference.shape} must both be [step, series] with {len(labels)} series",
+    )
+    figure = Figure(figsize=(WIDTH, 3.4))
+    left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
+    steps = np.arange(len(values))
+    for i, label in enumerate(labels):
+        colour = CYCLE[i % len(CYCLE)]
+        left.plot(steps, reference[:, i], color=colour, linewidth=5, alpha=0.28)
+        left.plot(steps, values[:, i], color=colour, label=label)
+        right.plot(steps, np.abs(values - reference)[:, i], color=colour)
+    # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
+    left.plot([], [], color=INK, linewidth=5, alpha=0.28, label=names[1])
+    left.plot([], [], color=INK, label=names[0])
+    left.set(xlabel=xlabel, ylabel=ylabel, title=f"{names[0]} on {names[1]}".capitalize())
+    left.margins(x=0.01)
+    _legend_below(left)
+    right.set(xlabel=xlabel, ylabel="|difference|", title="Difference")
+    right.margins(x=0.01)
+    _difference_scale(right, np.abs(values - reference))
+    return figure
+
+
+def _difference_scale(axes: Axes, difference: NDArray[np.float64]) -> None:
+    largest = float(difference.max(initial=0))
+    if largest == 0:
+        axes.set(ylim=(-0.05, 1), yticks=[0])
+        axes.annotate("exactly 0 at every step", (0.5, 0.5), xycoords="axes fraction", ha="center", color=INK)
+        return
+    axes.set_yscale("symlog", linthresh=largest * 1e-3, linscale=0.3)
+    axes.set_ylim(0, largest * 3)
+    decades = largest * 10.0 ** np.arange(-3, 1)
+    axes.set_yticks([0, *decades], ["0", *(f"{tick:.0e}" for tick in decades)])
+    axes.minorticks_off()
+
+
+@styled
+def curves(
+    frame: pd.DataFrame,
+    *,
+    x: str = "round",
+    xlabel: str | None = None,
+    ylabel: str,
+    log_x: bool = False,
+    log_y: bool = False,
+    reference: Mapping[str, float] | None = None,
+) -> Figure:
+    """Curves with bands, one per algorithm: regret over rounds, loss over steps, error against inverse temperature.
+
+    Args:
+        frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name`` (for the
+            legend), ``low`` and ``high`` (the band) where there are any. The first algorithm is the subject and is
+            drawn strongest.
+        reference: horizontal lines, name -> value (a floor, a target).
+    """
+    figure = Figure(figsize=(WIDTH, 3.9))
+    axes = figure.subplots()
+    colour = colours(frame["algorithm"])
+    for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
+        part = part.sort_values(x)
+        name = str(part["name"].iloc[0]) if "name" in part else str(key)
+        style: dict[str, Any] = (
+            {"linewidth": 2.4, "zorder": 3} if order == 0 else {"linestyle": _DASHES[order % len(_DASHES)]}
+        )
+        marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
+        axes.plot(part[x], part["mean"], color=colour[str(key)], label=name, **style, **marker)
+        if {"low", "high"} <= set(part.columns) and part["low"].notna().any():
+            axes.fill_between(part[x], part["low"], part["high"], color=colour[str(key)], alpha=0.13, linewidth=0)
+    for name, value in (reference or {}).items():
+        axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
+    axes.set(xlabel=xlabel or x.replace("_", " "), ylabel=ylabel)
+    if log_x:
+        axes.set_xscale("log")
+    if log_y:
+        axes.set_yscale("log")
+    if not (log_y or (frame["mean"] > 0).all()):
+        axes.axhline(0, color=INK, linewidth=0.7)
+    axes.margins(x=0.01)
+    _legend_right(axes)
+    return figure
+
+
+_DASHES: tuple[Any, ...] = ("-", "-", (0, (6, 2)), (0, (3, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1.2, 1.6)))
+
+
+@styled
+def heatmap(
+    values: ArrayLike,
+    rows: Sequence[str],
+    columns: Sequence[str],
+    *,
+    label: str,
+    xlabel: str = "",
+    ylabel: str = "",
+    diverging: bool = True,
+    limit: float | None = None,
+) -> Figure:
+    """A labelled grid: layer x position, head x position, round x round. Small grids carry their numbers.
+
+    Args:
+        values: ``[row, column]``; NaN is left blank. The first row is at the top.
+        label: what a cell is, on the colour bar.
+        diverging: colours centred on zero (effects); otherwise from zero up (errors, weights).
+        limit: end of the colour scale; by default the largest magnitude.
+    """
+    grid = np.asarray(values, dtype=np.float64)
+    require(
+        grid.shape == (len(rows), len(columns)),
+        f"a heatmap of shape {grid.shape} does not fit {len(rows)} row labels and {len(columns)} column labels",
+    )
+    limit = limit or float(np.nanmax(np.abs(grid), initial=0)) or 1.0
+    figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.31 * len(rows), 1.8, 9))))
+    axes = figure.subplots()
+    cmap = matplotlib.colormaps["RdBu_r" if diverging else "viridis"]
+    image = axes.imshow(
+        grid, cmap=cmap, vmin=-limit if diverging else 0, vmax=limit, aspect="auto", interpolation="none"
+    )
+    axes.grid(False)
+    axes.spines[:].set_visible(False)
+    _ticks(axes, rows, columns)
+    axes.set(xlabel=xlabel, ylabel=ylabel)
+    if grid.size <= 400 and len(columns) <= 20:
+        for (i, j), value in np.ndenumerate(grid):
+            if np.isfinite(value) and abs(value) >= 0.005 * limit:
+                background = image.to_rgba(np.array([value]))[0]
+                ink = DARK_TEXT if _luminance(background[:3]) > 0.36 else LIGHT_TEXT
+                axes.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=8)
+    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.015)
+    bar.outline.set_visible(False)
+    bar.set_label(label)
+    return figure
+
+
+def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
+    """A tick per label, thinned out where there are too many to read."""
+    for axis, labels in ((axes.xaxis, columns), (axes.yaxis, rows)):
+        step = max(1, -(-len(labels) // 40))
+        places = list(range(0, len(labels), step))
+        axis.set_ticks(places, [labels[i] for i in places])
+        axis.set_tick_params(length=0)
+    if len(columns) > 14 or any(len(label) > 6 for label in columns):
+        for tick in axes.get_xticklabels():
+            tick.set(rotation=45, ha="right", rotation_mode="anchor")
+
+
+@styled
+def intervals(
+    frame: pd.DataFrame, *, xlabel: str, control: str = "control", reference: Mapping[str, float] | None = None
+) -> Figure:
+    """Estimates with their intervals, one per row, controls in grey: probe scores against their controls.
+
+    Args:
+        frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN); a boolean column ``control``.
+        reference: vertical lines, name -> value.
+    """
+    figure = Figure(figsize=(WIDTH, 0.95 + 0.3 * len(frame)))
+    axes = figure.subplots()
+    places = np.arange(len(frame))[::-1]
+    for place, row in zip(places, frame.to_dict("records"), strict=True):
+        colour = LIGHT["grey"] if row.get(control) else LIGHT["blue"]
+        low, high = row.get("low", np.nan), row.get("high", np.nan)
+        if np.isfinite(low) and np.isfinite(high):
+            axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.45)
+        axes.plot(row["estimate"], place, "s" if row.get(control) else "o", color=colour, markersize=6)
+        axes.annotate(
+            f"{row['estimate']:.3f}",
+            (np.nanmax([row["estimate"], high]), place),
+            (7, 0),
+            textcoords="offset points",
+            va="center",
+        )
+    for name, value in (reference or {}).items():
+        axes.axvline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
+    axes.set_yticks(places, frame["name"].astype(str).tolist())
+    axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
+    axes.margins(x=0.08)
+    axes.grid(False, axis="y")
+    axes.axvline(0, color=INK, linewidth=0.7)
+    axes.spines["left"].set_visible(False)
+    axes.tick_params(axis="y", length=0)
+    return figure
+
+
+@styled
+def calibration(predictions: ArrayLike, outcomes: ArrayLike, *, n_bins: int = 10, name: str = "model") -> Figure:
+    """How often y = 1 came true where P(y = 1) was predicted, with how many rounds stand behind each point.
+
+    Args:
+        predictions, outcomes: of the same shape; probabilities, and 0 or 1.
+    """
+    p, y = np.ravel(np.asarray(predictions, dtype=np.float64)), np.ravel(np.asarray(outcomes, dtype=np.float64))
+    require(
+        p.shape == y.shape and p.size > 0,
+        f"calibration needs as many outcomes as predictions, got {y.size} and {p.size}",
+    )
+    index = np.clip((p * n_bins).astype(int), 0, n_bins - 1)
+    count = np.bincount(index, minlength=n_bins)
+    seen = count > 0
+    predicted = np.bincount(index, p, n_bins)[seen] / count[seen]
+    observed = np.bincount(index, y, n_bins)[seen] / count[seen]
+    figure = Figure(figsize=(WIDTH * 0.62, 4.4))
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    top.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="perfect calibration")
+    top.plot(predicted, observed, "o-", color=LIGHT["blue"], markersize=5, label=name)
+    top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
+    top.legend(loc="upper left")
+    bottom.bar((np.arange(n_bins) + 0.5) / n_bins, count, width=0.9 / n_bins, color=LIGHT["grey"], alpha=0.6)
+    bottom.set(xlabel="predicted P(y = 1)", ylabel="rounds")
+    return figure
+
+
+def _legend_below(axes: Axes) -> None:
+    handles, labels = axes.get_legend_handles_labels()
+    if len(handles) <= 14:
+        columns = min(len(handles), 6)
+        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
+
+
+def _legend_right(axes: Axes) -> None:
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
+
+
+def _luminance(rgb: Sequence[float] | NDArray[np.float64]) -> float:
+    """Relative luminance (WCAG 2), which decides between dark and light text."""
+    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
+    return float(np.dot((0.2126, 0.7152, 0.0722), channels))
+
+
+def _short(value: float) -> str:
+    text = f"{value:.2f}" if abs(value) < 10 else f"{value:.0f}"
+    return text.replace("-", "−")

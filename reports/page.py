@@ -1,0 +1,150 @@
+"""A report and how it becomes one HTML file that opens offline.
+
+Everything the page needs is in it: style, pictures (inline SVG) and, where there are attention views, circuitsvis'
+script, once. A content security policy forbids every request and every script but the page's own, by hash. The same
+report gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from interp import files
+from interp.errors import require
+from reports import attention, palette
+from reports.blocks import Figure, Group, cell
+
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled part of a report; its title makes the entry in the table of contents."""
+
+    title: str
+    blocks: Sequence[Any]
+
+    @property
+    def slug(self) -> str:
+        return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
+
+
+@dataclass(frozen=True)
+class Report:
+    """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
+
+    >>> page = Report("A model", "What it does.", [Section("Summary", [Prose("It *works*.")])])  # doctest: +SKIP
+    >>> page.write("output/page.html")                                                           # doctest: +SKIP
+    """
+
+    title: str
+    lead: str
+    sections: Sequence[Section]
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+
+    def html(self) -> str:
+        """The whole page.
+
+        Raises:
+            InputError: two sections of the same name, or more eager attention views than a page can bear.
+        """
+        slugs = [section.slug for section in self.sections]
+        twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
+        require(twice is None, f"two sections are both called {twice!r}; give each its own title")
+        views = [block for block in self._blocks() if isinstance(block, attention.AttentionView)]
+        attention.check_eager(views)
+        scripts = [attention.library_script(), (_TEMPLATES / "attention.js").read_text("utf-8")] if views else []
+        return (
+            _environment()
+            .get_template("page.html.j2")
+            .render(
+                report=self,
+                style=_stylesheet(),
+                scripts=scripts,
+                policy=_policy(scripts),
+                notices=attention.notices() if views else [],
+                provenance=list(_flat(self.provenance)),
+                drawn=_drawn(self._blocks()),
+                ids={id(view): f"attention-{i}" for i, view in enumerate(views, start=1)},
+            )
+        )
+
+    def write(self, path: str | Path) -> Path:
+        """Write the page to ``path``, atomically.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        return files.write_text(path, self.html())
+
+    def _blocks(self) -> Iterator[Any]:
+        def unfold(blocks: Sequence[Any]) -> Iterator[Any]:
+            for block in blocks:
+                yield block
+                if isinstance(block, Group):
+                    yield from unfold(block.blocks)
+
+        for section in self.sections:
+            yield from unfold(section.blocks)
+
+
+def _policy(scripts: Sequence[str]) -> str:
+    """No request of any kind. Styles are inline because SVG needs them; scripts only by their hash."""
+    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
+    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
+    rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
+    return f"default-src 'none'; script-src {allowed}; {rest}"
+
+
+def _drawn(blocks: Iterator[Any]) -> dict[int, str]:
+    """Every figure as SVG, by the identity of its block."""
+    figures = [block for block in blocks if isinstance(block, Figure)]
+    if not figures:
+        return {}
+    from reports.svg import inline_svg
+
+    return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
+
+
+def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
+    for name, value in record.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, "" if name == "versions" else f"{prefix}{name} ")
+        else:
+            yield f"{prefix}{name}".replace("_", " "), str(cell(value) if not isinstance(value, float) else value)
+
+
+def _stylesheet() -> str:
+    css = (_TEMPLATES / "page.css").read_text("utf-8")
+    light, dark = palette.css_variables(dark=False), palette.css_variables(dark=True)
+    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{css}"
+
+
+@cache
+def _environment() -> Any:
+    import jinja2
+    from markupsafe import Markup, escape
+
+    def prose(text: str) -> Markup:
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
+        return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    environment.filters["prose"] = prose
+    environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
+    environment.filters["cell"] = cell
+    environment.globals["identity"] = id
+    return environment

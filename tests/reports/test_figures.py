@@ -1,0 +1,103 @@
+"""Figures draw exactly what they are given, refuse what does not fit, and leave matplotlib as it was."""
+
+from __future__ import annotations
+
+import re
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp.errors import InputError
+from reports import figures
+from reports.palette import HUES, colours
+from reports.svg import inline_svg
+
+LABELS = ["e_1", "e_2"]
+
+
+def tidy(**means: list[float]) -> pd.DataFrame:
+    parts = [
+        pd.DataFrame({"round": range(1, 1 + len(mean)), "algorithm": key, "mean": mean, "low": mean, "high": mean})
+        for key, mean in means.items()
+    ]
+    return pd.concat(parts)
+
+
+def test_trajectories_draw_both_and_the_difference() -> None:
+    """The subject lies on its reference, and the right panel is |difference|."""
+    values = np.array([[0.0, 0.0], [1.0, 2.0], [2.0, 3.0]])
+    figure = figures.trajectories(values, values - 0.5, LABELS, ylabel="log-weight")
+    left, right = figure.axes
+    drawn = [line.get_ydata() for line in left.lines if len(line.get_ydata())]
+    np.testing.assert_array_equal(drawn, [values[:, 0] - 0.5, values[:, 0], values[:, 1] - 0.5, values[:, 1]])
+    np.testing.assert_array_equal([line.get_ydata() for line in right.lines], np.full((2, 3), 0.5))
+
+
+def test_trajectories_say_when_the_difference_is_zero() -> None:
+    """No logarithmic axis of nothing: an exact match says so."""
+    figure = figures.trajectories(np.ones((3, 2)), np.ones((3, 2)), LABELS, ylabel="log-weight")
+    assert [text.get_text() for text in figure.axes[1].texts] == ["exactly 0 at every step"]
+
+
+def test_curves_keep_an_algorithm_its_colour() -> None:
+    """Whatever else is drawn, and in whatever order, an algorithm has one colour."""
+    first = figures.curves(tidy(model=[1, 2], bayes=[0, 1]), ylabel="regret")
+    second = figures.curves(tidy(random=[3, 4], bayes=[0, 1], unheard_of=[1, 1]), ylabel="regret")
+    by_name = [{line.get_label(): line.get_color() for line in f.axes[0].lines} for f in (first, second)]
+    assert by_name[0]["bayes"] == by_name[1]["bayes"] and len(set(by_name[1].values())) >= 3
+
+
+def test_colours_stay_apart_while_there_are_hues() -> None:
+    """Unknown names never take a known algorithm's colour on the same figure."""
+    keys = ["model", "one", "two", "bayes", "three", "random"]
+    assert len(set(colours(keys).values())) == len(keys)
+
+
+def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
+    """Cells carry their values, NaN and nothing are blank, labels are the positions' own."""
+    figure = figures.heatmap([[1.0, np.nan], [0.0, -0.5]], ["layer 0", "layer 1"], ["<z>", "p?"], label="effect")
+    axes = figure.axes[0]
+    assert [text.get_text() for text in axes.texts] == ["1.00", "−0.50"]
+    assert [tick.get_text() for tick in axes.get_xticklabels()] == ["<z>", "p?"]
+
+
+def test_calibration_on_a_napkin() -> None:
+    """Four rounds in two bins: predicted .25 and .75, observed 0 and 1/2."""
+    figure = figures.calibration([0.2, 0.3, 0.7, 0.8], [0, 0, 0, 1], n_bins=2)
+    line = figure.axes[0].lines[1]
+    np.testing.assert_allclose(line.get_xydata(), [[0.25, 0.0], [0.75, 0.5]])
+
+
+@pytest.mark.parametrize(
+    ("draw", "message"),
+    [
+        (lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""), "must both be"),
+        (lambda: figures.heatmap(np.ones((2, 3)), ["a"], ["x", "y", "z"], label=""), r"\(2, 3\) does not fit 1 row"),
+        (lambda: figures.calibration([0.5], [1, 0]), "as many outcomes as predictions, got 2 and 1"),
+    ],
+)
+def test_shapes_that_do_not_fit(draw, message: str) -> None:  # type: ignore[no-untyped-def]
+    """A mislabelled picture is worse than none."""
+    with pytest.raises(InputError, match=message):
+        draw()
+
+
+def test_drawing_changes_no_setting() -> None:
+    """The caller's matplotlib is as it was, and the caller's settings do not reach our figures."""
+    before = dict(matplotlib.rcParams)
+    plain = inline_svg(figures.calibration([0.5], [1]), "t", "f")
+    with matplotlib.rc_context({"font.size": 30, "axes.grid": False}):
+        assert inline_svg(figures.calibration([0.5], [1]), "t", "f") == plain
+    assert dict(matplotlib.rcParams) == before
+
+
+def test_svg_follows_the_page() -> None:
+    """Text is text in the page's colour, hues are the theme's, every id is the figure's own, it can be read aloud."""
+    svg = inline_svg(figures.curves(tidy(model=[1.0, 2.0]), ylabel="regret"), "Regret <of> it", "f7")
+    assert svg.startswith("<svg") and 'role="img"' in svg and ">Regret &lt;of&gt; it</title>" in svg
+    assert "<text" in svg and "currentColor" in svg and "var(--blue)" in svg
+    assert "#000000" not in svg and not any(light in svg for light, _ in HUES.values())
+    assert all(name.startswith("f7-") for name in re.findall(r'(?:\bid="|url\(#|href="#)([^")]+)', svg))
+    assert "<style" not in svg and "<metadata" not in svg

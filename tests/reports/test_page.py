@@ -1,0 +1,170 @@
+"""The page: what it holds, what it refuses, and that the same report gives the same bytes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp.errors import InputError
+from reports import figures
+from reports.attention import AttentionView, library_script
+from reports.blocks import Code, Figure, Group, Prose, Summary, Table, Verdict, cell, number
+from reports.page import Report, Section
+
+LABELS = ("<w>", "e_1", "p?")
+
+
+def view(title: str = "Layer 1", eager: bool = False) -> AttentionView:
+    pattern = np.tril(np.full((2, 3, 3), 1 / 3))
+    return AttentionView(pattern, LABELS, ("1.1", "1.2"), title, eager=eager)
+
+
+def small_report(*views: AttentionView) -> Report:
+    frame = pd.DataFrame({"max_error": [1e-15, 0.25], "verdict": [Verdict(True, "exact"), Verdict(False, "off")]})
+    line = figures.trajectories(np.eye(3), np.eye(3), ["a", "b", "c"], ylabel="weight")
+    return Report(
+        "A <b>model</b>",
+        "What `it` does.",
+        [
+            Section(
+                "Summary", [Summary({"Exact": Verdict(True, "yes"), "n": 4}), Prose("One & two.\n\nThree **four**.")]
+            ),
+            Section("Errors", [Table(frame, "All of them."), Group("More", [Table(frame, collapsed=True), *views])]),
+            Section("Weights", [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")]),
+            Section("Reproduce", [Code("print('<script>')", "Python")]),
+        ],
+        {"seed": 0, "versions": {"python": "3.11"}, "n_experts": 4},
+    )
+
+
+def test_same_report_same_bytes() -> None:
+    """A page can be compared byte by byte: no dates, no random ids."""
+    assert small_report(view()).html() == small_report(view()).html()
+
+
+def test_text_is_escaped_and_marked_up() -> None:
+    """A title, a paragraph or code is text; only backticks and ** are markup."""
+    html = small_report().html()
+    assert "A &lt;b&gt;model&lt;/b&gt;" in html and "print(&#39;&lt;script&gt;&#39;)" in html
+    assert "One &amp; two.</p>" in html and "<strong>four</strong>" in html and "What <code>it</code> does." in html
+
+
+def test_contents_link_to_every_section() -> None:
+    """Every entry in the table of contents has its target."""
+    html = small_report().html()
+    for target in re.findall(r'href="#([^"]+)"', html[html.index("<nav") : html.index("</nav>")]):
+        assert f'id="{target}"' in html
+
+
+def test_ids_are_unique() -> None:
+    """Figures drawn twice, and two views, share no id."""
+    found = re.findall(r'\bid="([^"]+)"', small_report(view(), view("Layer 2")).html().replace(library_script(), ""))
+    assert len(found) == len(set(found))
+
+
+def test_library_once_and_only_when_needed() -> None:
+    """circuitsvis' script is inlined once however many views there are, and not at all without one."""
+    with_views, without = small_report(view(), view("Layer 2"), view("Layer 3")).html(), small_report().html()
+    assert with_views.count("var CircuitsVis=") == 1 and "CircuitsVis" not in without
+    assert "Apache License 2.0" in with_views and "Alan Cooney" in with_views
+    assert "sourceMappingURL" not in with_views
+    assert len(without) < 200_000 and len(with_views) < 1_600_000
+
+
+def test_policy_names_exactly_the_scripts_of_the_page() -> None:
+    """The content security policy forbids every request, and every script but those inlined, by hash."""
+    html = small_report(view()).html()
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', html).group(1)  # type: ignore[union-attr]
+    scripts = re.findall(r"<script>(.*?)</script>", html, flags=re.DOTALL)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    assert len(scripts) == 2
+    allowed = " ".join(f"&#39;sha256-{digest}&#39;" for digest in digests)
+    assert f"script-src {allowed};" in policy and "default-src &#39;none&#39;" in policy
+    assert "unsafe-eval" not in policy and "http" not in policy
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    """No element of the page points to another file or host."""
+    html = small_report(view()).html().replace(library_script(), "")
+    assert not re.findall(r'(?:src|href|action)="(?!#|data:)[^"]*"', html)
+    assert "@import" not in html and "url(http" not in html
+
+
+def test_two_sections_of_one_name_are_refused() -> None:
+    """Otherwise their anchors would collide silently."""
+    with pytest.raises(InputError, match="two sections are both called 'regret'"):
+        Report("t", "l", [Section("Regret", []), Section("regret", [])]).html()
+
+
+def test_too_many_eager_views_are_refused() -> None:
+    """A page that draws nine views as it opens takes seconds to open."""
+    with pytest.raises(InputError, match="9 attention views are eager; at most 8"):
+        small_report(*(view(f"Layer {i}", eager=True) for i in range(9))).html()
+
+
+@pytest.mark.parametrize(
+    ("pattern", "message"),
+    [
+        (np.zeros((2, 3, 4)), r"\(2, 3, 4\) does not fit 2 head names and 3 position labels"),
+        (np.full((2, 3, 3), np.nan), "holds NaN or infinity"),
+    ],
+)
+def test_attention_patterns_are_checked(pattern: np.ndarray, message: str) -> None:
+    """A pattern that does not fit its labels, or holds NaN (silent blanks in the view), is an error."""
+    with pytest.raises(InputError, match=message):
+        AttentionView(pattern, LABELS, ("1.1", "1.2"), "Layer 1")
+
+
+def test_attention_props_are_rounded_and_safe() -> None:
+    """Four decimals; `<w>` cannot end the script that holds it; scores beyond 1 stretch the scale."""
+    scores = np.zeros((1, 3, 3))
+    scores[0, 2, 0] = -2.123456
+    props = AttentionView(scores, LABELS, ("3.2",), "Scores").props
+    assert '"attention":[[[0,0,0],[0,0,0],[-2.1235,0,0]]]' in props and "<" not in props
+    assert '"maxValue":2.1235,"minValue":-2.1235' in props
+
+
+def test_write_is_atomic_and_says_where(tmp_path: Path) -> None:
+    """The path comes back; a folder that cannot be written is one sentence and leaves nothing."""
+    written = small_report().write(tmp_path / "sub" / "page.html")
+    assert written.read_text("utf-8") == small_report().html()
+    assert [path.name for path in written.parent.iterdir()] == ["page.html"]
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write"):
+        small_report().write(tmp_path / "file" / "page.html")
+
+
+def test_cells_read_as_a_reader_wants() -> None:
+    """Absence is a dash, truth is a word, numbers have four digits, a format wins."""
+    assert [cell(x) for x in (None, float("nan"), True, "a", (1, 2))] == ["–", "–", "yes", "a", "1, 2"]
+    assert cell(0.123456, ".1%") == "12.3%" and cell(np.float32(0.5)) == "0.5"
+    assert [number(x) for x in (1e-3, 999_999.0, 1e6, 2.5e-10, -4)] == ["0.001", "999,999", "1.0e6", "2.5e−10", "−4"]
+
+
+def test_format_for_a_column_that_is_not_there() -> None:
+    """A misspelt column would otherwise silently keep the default format."""
+    with pytest.raises(InputError, match="unknown column 'eror'; did you mean 'error'"):
+        Table(pd.DataFrame({"error": [1.0]}), formats={"eror": ".2f"})
+
+
+def test_importing_reports_is_light() -> None:
+    """The command line imports this package before it knows what is asked."""
+    code = "import reports, sys; print({'torch', 'matplotlib', 'jinja2', 'pandas'} & set(sys.modules))"
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    assert done.stdout.strip() == "set()", done.stderr
