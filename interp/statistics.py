@@ -35,9 +35,7 @@ def resample_weights(n_episodes: int, n_resamples: int = 1000, seed: int = 0) ->
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
-    counts = np.random.default_rng(seed).multinomial(
-        n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples
-    )
+    counts = np.random.default_rng(seed).multinomial(n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples)
     return counts / n_episodes
 
 
@@ -52,9 +50,7 @@ def bootstrap_mean(
     return values.mean(axis=0), low, high
 
 
-def mean_interval(
-    values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0
-) -> Interval:
+def mean_interval(values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0) -> Interval:
     """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
     mean, low, high = bootstrap_mean(values, level=level, n_resamples=n_resamples, seed=seed)
     return Interval(float(mean), float(low), float(high))

@@ -52,8 +52,12 @@ class Embedding(nn.Module):
         self.register_parameter(name, nn.Parameter(torch.empty(n_rows, config.d_model)))
         self.reset_parameters()
 
+    @property
+    def table(self) -> Tensor:
+        return self.get_parameter(self.table_name)
+
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.get_parameter(self.table_name), std=self.std)
+        nn.init.normal_(self.table, std=self.std)
 
 
 class Attention(nn.Module):
@@ -79,9 +83,7 @@ class Attention(nn.Module):
         }
         order = [head for heads in self.rule_heads.values() for head in heads]
         self.head_order = sorted(range(config.n_heads), key=order.__getitem__)
-        self.register_buffer(
-            "mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False
-        )
+        self.register_buffer("mask", torch.ones(config.n_ctx, config.n_ctx, dtype=torch.bool).triu(1), persistent=False)
         self.hook_q_input, self.hook_k_input, self.hook_v_input = HookPoint(), HookPoint(), HookPoint()
         self.hook_q, self.hook_k, self.hook_v = HookPoint(), HookPoint(), HookPoint()
         self.hook_attn_scores, self.hook_pattern = HookPoint(), HookPoint()
@@ -118,9 +120,7 @@ class Attention(nn.Module):
         return torch.cat(parts, dim=1)[:, self.head_order]
 
 
-def _per_head(
-    x: Tensor, weight: Float[Tensor, "head d_model d_head"]
-) -> Float[Tensor, "batch pos head d_head"]:
+def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[Tensor, "batch pos head d_head"]:
     n_heads, d_model, d_head = weight.shape
     if x.ndim == 4:
         return torch.einsum("bphm,hmd->bphd", x, weight)

@@ -48,13 +48,13 @@ class LatentTransformerConfig:
     n_heads: int
     d_head: int
     d_mlp: int = 0
-    act_fn: ActFn = "gelu"
-    normalization_type: Normalization = "LNPre"
-    attention_rules: tuple[tuple[AttentionRule, ...], ...] = ()
+    act_fn: str = "gelu"
+    normalization_type: str | None = "LNPre"
+    attention_rules: tuple[tuple[str, ...], ...] = ()
     attn_scale: float | None = None
-    latent_update: LatentUpdate = "add"
+    latent_update: str = "add"
     strip_position: bool = False
-    output: Output = "logits"
+    output: str = "logits"
     init_std: float = 0.08
     head_names: tuple[tuple[str, ...], ...] = ()
     name: str = "unnamed"
@@ -72,8 +72,7 @@ class LatentTransformerConfig:
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), map(str, get_args(literal)))
         rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
-        object.__setattr__(self, "attention_rules", tuple(tuple(row) for row in rules))
-        object.__setattr__(self, "head_names", tuple(tuple(row) for row in self.head_names))
+        object.__setattr__(self, "attention_rules", rules)
         for name, table in (("attention_rules", self.attention_rules), ("head_names", self.head_names)):
             shape = {(len(table), len(row)) for row in table}
             require(
@@ -121,7 +120,8 @@ class LatentTransformerConfig:
         missing = {"layout", "d_model", "n_layers", "n_heads", "d_head"} - data.keys()
         if missing:
             raise InputError(f"the configuration lacks {', '.join(sorted(missing))}")
-        return cls(**{**data, "layout": layout_from_dict(data["layout"])})
+        tables = {name: tuple(map(tuple, data.get(name, ()))) for name in ("attention_rules", "head_names")}
+        return cls(**{**data, **tables, "layout": layout_from_dict(data["layout"])})
 
 
 _CHOICES = {

@@ -17,7 +17,7 @@ end, and latents at fixed distances from the start, in every size.
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -146,7 +146,7 @@ class RoundLayout:
 
     def to_dict(self) -> dict[str, Any]:
         """Sizes as JSON values, with the task's name."""
-        return {"task": self.task, **{name: getattr(self, name) for name in self.__dataclass_fields__}}
+        return {"task": self.task, **{f.name: getattr(self, f.name) for f in fields(self)}}
 
 
 def _size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int, int]:
@@ -182,12 +182,12 @@ class ExpertRound(RoundLayout):
         return self.n_experts_range
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def labels(self) -> tuple[str, ...]:
         advice = [label for i in range(1, self.n_experts + 1) for label in (f"e_{i}", f"p_{i}")]
         return ("<w>", "<z>", *advice, "p?", "y", "w?")
 
     @cached_property
-    def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
+    def vocabulary(self) -> tuple[str, ...]:
         return ("<w>", "p?", "w?", "q0", "q1", *(f"e_{i}" for i in range(1, self._bounds[1] + 1)))
 
     @property
@@ -221,7 +221,7 @@ class ExpertRound(RoundLayout):
         layout = self.fit(episodes)
         require(
             layout == self,
-            f"episodes have {layout.n_experts} experts, this layout has {self.n_experts}; call layout.fit(episodes) first",
+            f"episodes have {layout.n_experts} experts, this layout {self.n_experts}; call layout.fit(episodes) first",
         )
         ids, n = self.token_ids, self.n_experts
         advice, labels = torch.from_numpy(episodes.advice).long(), torch.from_numpy(episodes.labels).long()
@@ -270,7 +270,7 @@ class QLearningRound(RoundLayout):
         return self.n_states_range, self.n_actions_range
 
     @cached_property
-    def labels(self) -> tuple[str, ...]:  # type: ignore[override]
+    def labels(self) -> tuple[str, ...]:
         actions = range(1, self.n_actions + 1)
         candidates = [label for i in actions for label in (f"s'_{i}", f"a_{i}")]
         return (
@@ -282,7 +282,7 @@ class QLearningRound(RoundLayout):
         )
 
     @cached_property
-    def vocabulary(self) -> tuple[str, ...]:  # type: ignore[override]
+    def vocabulary(self) -> tuple[str, ...]:
         (_, max_states), (_, max_actions) = self._bounds
         return (
             *("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update"),
@@ -315,7 +315,7 @@ class QLearningRound(RoundLayout):
                 f"episodes have {name} {size} but this model's layout serves {low} to {high}; "
                 f"sample with {name} in that range or load the model with {name}={size}",
             )
-        return replace(self, **sizes)
+        return replace(self, n_states=episodes.n_states, n_actions=episodes.n_actions)
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
         layout = self.fit(episodes)
@@ -353,8 +353,8 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     Raises:
         InputError: unknown task.
     """
-    layouts = {cls.task: cls for cls in (ExpertRound, QLearningRound)}
-    sizes = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"}
+    layouts: dict[str, type[RoundLayout]] = {cls.task: cls for cls in (ExpertRound, QLearningRound)}
+    sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"}
     try:
         cls = layouts[data["task"]]
     except KeyError:

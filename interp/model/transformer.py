@@ -118,7 +118,8 @@ class HookedLatentTransformer(HookedRootModule):
         self.value_embed = Embedding("W_val", config.d_vocab, config)
         self.pos_embed = Embedding("W_pos", config.n_ctx, config)
         self.latents = Embedding("init", config.layout.max_layout.n_latents, config)
-        self.blocks = nn.ModuleList(Block(config, self.runtime, layer) for layer in range(config.n_layers))
+        layers = range(config.n_layers)
+        self.blocks: Sequence[Block] = nn.ModuleList(Block(config, self.runtime, i) for i in layers)  # type: ignore
         self.ln_final = normalization(config, self.runtime.eps)
         self.unembed = Unembedding(config)
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
@@ -141,15 +142,18 @@ class HookedLatentTransformer(HookedRootModule):
             latents: Float[batch, latent, d_model], placed at positions 1, 2, ...
             values: Float[batch, pos], scalar payloads; none when None.
         """
-        resid = self.residual(tokens, latents, values)
+        return self.read_out(self.residual(tokens, latents, values), latents.shape[1])
+
+    def read_out(self, resid: Float[Tensor, "batch pos d_model"], n_latents: int) -> RoundOutput:
+        """Prediction, update and logits from the residual stream after the last block."""
         update = resid[:, UPDATE_INDEX]
         normalized = self.ln_final(resid)
         if self.config.normalization_type is not None:
             update = normalized[:, UPDATE_INDEX]
         if self.config.strip_position:
-            update = update - self.pos_embed.W_pos[tokens.shape[1] - 1]
+            update = update - self.W_pos[resid.shape[1] - 1]
         logits = self.unembed(normalized)
-        prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
+        prediction = self.read_prediction(logits[:, PREDICT_INDEX], n_latents)
         return RoundOutput(prediction, self.hook_update(update), logits)
 
     def predict(
@@ -170,13 +174,13 @@ class HookedLatentTransformer(HookedRootModule):
     ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream after the last block."""
         latents = self.hook_latents(latents)
-        embedded = embed_tokens(tokens, self.embed.W_E)
+        embedded = embed_tokens(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
-            embedded = embedded + payload * embed_tokens(tokens, self.value_embed.W_val)
+            embedded = embedded + payload * embed_tokens(tokens, self.value_embed.table)
         end = LATENT_START + latents.shape[1]
         embedded = torch.cat([embedded[:, :LATENT_START], latents, embedded[:, end:]], dim=1)
-        positions = self.pos_embed.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
+        positions = self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
         resid = self.hook_embed(embedded) + self.hook_pos_embed(positions)
         for block in self.blocks:
             resid = block(resid)
@@ -193,7 +197,7 @@ class HookedLatentTransformer(HookedRootModule):
 
     def initial_latents(self, n_episodes: int, n_latents: int) -> Float[Tensor, "batch latent d_model"]:
         """The latents before the first round."""
-        return self.latents.init[:n_latents].expand(n_episodes, -1, -1)
+        return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def write(
         self,
@@ -232,7 +236,7 @@ class HookedLatentTransformer(HookedRootModule):
     @property
     def cfg(self) -> RuntimeConfig:
         """What TransformerLens' tools read; the device and dtype are those of the weights now."""
-        self.runtime.device, self.runtime.dtype = self.embed.W_E.device, self.embed.W_E.dtype
+        self.runtime.device, self.runtime.dtype = self.W_E.device, self.W_E.dtype
         return self.runtime
 
     def digest(self) -> str:
@@ -255,9 +259,7 @@ class HookedLatentTransformer(HookedRootModule):
             keep = names or (lambda name: True)
             selected = [name for name in self.hook_dict if self._fires(name) and keep(name)]
             if not selected:
-                raise InputError(
-                    "the hook filter selects none of the model's hook points; see model.hook_dict"
-                )
+                raise InputError("the hook filter selects none of the model's hook points; see model.hook_dict")
             return selected
         selected = [names] if isinstance(names, str) else list(names)
         for name in selected:
@@ -273,14 +275,14 @@ class HookedLatentTransformer(HookedRootModule):
         return flag is None or getattr(self.runtime, flag)
 
     @contextmanager
-    def hooks(  # type: ignore[override]
+    def hooks(
         self,
         fwd_hooks: Sequence[tuple[str | Callable[[str], bool], HookFunction]] = (),
         bwd_hooks: Sequence[tuple[str | Callable[[str], bool], HookFunction]] = (),
         reset_hooks_end: bool = True,
         clear_contexts: bool = False,
     ) -> Iterator[HookedLatentTransformer]:
-        """TransformerLens' context manager; names are checked first, and points that fire on request are switched on."""
+        """TransformerLens' context manager, with names checked and points that fire on request switched on."""
         resolved = [
             [(name, hook) for given, hook in pairs for name in self.hook_names(given)]
             for pairs in (fwd_hooks, bwd_hooks)
@@ -296,7 +298,7 @@ class HookedLatentTransformer(HookedRootModule):
             for flag, value in saved.items():
                 setattr(self.runtime, flag, value)
 
-    def run_with_cache(  # type: ignore[override]
+    def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
     ) -> tuple[RoundOutput, ActivationCache]:
         """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
@@ -316,15 +318,11 @@ class HookedLatentTransformer(HookedRootModule):
 
     def set_use_attn_in(self, flag: bool) -> None:
         if flag:
-            raise InputError(
-                "hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input"
-            )
+            raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
 
     def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
         """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
-        return [
-            (i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None
-        ]
+        return [(i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None]
 
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
@@ -394,11 +392,11 @@ class HookedLatentTransformer(HookedRootModule):
 
     @property
     def W_E(self) -> Tensor:
-        return self.embed.W_E
+        return self.embed.table
 
     @property
     def W_pos(self) -> Tensor:
-        return self.pos_embed.W_pos
+        return self.pos_embed.table
 
     @property
     def W_U(self) -> Tensor:

@@ -1,0 +1,73 @@
+"""The command line: one thin function per command; torch is imported only by the commands that need it.
+
+Bad input prints one sentence on standard error and exits with 2; a check that fails exits with 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from interp.errors import InputError
+
+app = typer.Typer(
+    help="Mechanistic interpretability for transformers that carry latents from round to round.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+)
+
+
+def command(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Register a command whose InputErrors become one sentence and exit code 2."""
+    return app.command(function.__name__.replace("_", "-"))(refusing(function))
+
+
+def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
+    """``function`` with InputErrors printed as one sentence and exit code 2."""
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return function(*args, **kwargs)
+        except InputError as error:
+            typer.echo(f"interp: {error}", err=True)
+            raise typer.Exit(2) from None
+
+    return run
+
+
+ModelName = Annotated[str, typer.Argument(help="A name from `interp models`, or a checkpoint folder.")]
+Out = Annotated[Path, typer.Option(help="Folder for what the command writes.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+
+
+@command
+def models() -> None:
+    """List what can be loaded."""
+    from interp.library import models as records
+
+    for record in records():
+        typer.echo(f"{record.name:22} {record.kind:10} {record.description}")
+
+
+@command
+def report(
+    model: ModelName,
+    out: Out = Path("output"),
+    episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 100,
+    seed: Seed = 0,
+) -> None:
+    """Write a self-contained HTML report that opens offline, and print its path."""
+    from reports.build import build
+
+    typer.echo(build(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed))
+
+
+if __name__ == "__main__":
+    app()

@@ -1,0 +1,401 @@
+"""Run a model over episodes: the recurrence over rounds, and the round axis in everything that comes out.
+
+The recurrence goes only through the latents, ``m_{t+1} = write(m_t, update(round_t, m_t))``, which gives two passes:
+
+* the *sequential* pass (:func:`rollout`, :func:`play`) computes predictions and latents round after round;
+* the *replay* pass (:func:`replay`), latents known, runs every (episode, round) at once as one big batch. Activations
+  are cached, probed and patched by replay: it equals the sequential pass to float precision.
+
+Where a round holds a token that the model itself chooses (``a*``), ``commit="own"`` feeds the choice that it makes
+at ``Select`` and ``commit="target"`` the recorded one. Hooks may be given for all rounds, or per round; their effect
+runs on into later rounds (``propagate=True``) or later latents are held at their clean values (``propagate=False``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.errors import InputError, require, unknown_name
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.transformer import HookedLatentTransformer, HookFunction, NamesFilter
+from interp.provenance import provenance
+
+if TYPE_CHECKING:
+    from interp.tasks.experts import ExpertEpisodes
+    from interp.tasks.mdp import MDPEpisodes, MDPs
+
+Commit = Literal["own", "target"]
+Hooks = Sequence[tuple[str, HookFunction]]
+Rounds = int | slice | Sequence[int] | Literal["all"]
+
+REPLAY_BATCH = 8192
+"""Rounds per replay batch: bounds memory to this many rounds of activations."""
+
+
+@dataclass(frozen=True)
+class Rollout:
+    """What a model did over a batch of episodes.
+
+    Attributes:
+        predictions: experts: P(y = 1) ``[episode, round]``; Q-learning: the policy ``[episode, round, action]``.
+        latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
+        tokens, values, slots: the rounds as they were fed, choices committed (:class:`EncodedRounds`).
+        layout: the token layout of these rounds.
+        commit: where the choice tokens came from, "own" or "target".
+        cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
+        cached_rounds: the rounds that the cache holds, in order.
+        settings: model name and digest, commit, propagate, hooked rounds, versions: how to make it again.
+    """
+
+    predictions: Tensor
+    latents: Float[Tensor, "episode round_plus_1 latent d_model"]
+    tokens: Int[Tensor, "episode round pos"]
+    values: Float[Tensor, "episode round pos"]
+    slots: Int[Tensor, "episode round"]
+    layout: RoundLayout
+    commit: str
+    cache: dict[str, Tensor] = field(default_factory=dict)
+    cached_rounds: tuple[int, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def n_episodes(self) -> int:
+        return self.tokens.shape[0]
+
+    @property
+    def n_rounds(self) -> int:
+        return self.tokens.shape[1]
+
+    @property
+    def choices(self) -> Int[Tensor, "episode round"]:
+        """The most probable outcome at every round: the lowest index on ties."""
+        if self.layout.task == "experts":
+            return (self.predictions > 0.5).long()
+        return self.predictions.argmax(-1)
+
+
+def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
+    """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all".
+
+    Raises:
+        InputError: a round outside ``0 .. n_rounds - 1``, or nothing selected.
+    """
+    if isinstance(rounds, str):
+        require(rounds == "all", f"rounds must be an int, a slice, a list or 'all', got {rounds!r}")
+        return list(range(n_rounds))
+    if isinstance(rounds, slice):
+        selected = list(range(n_rounds))[rounds]
+        require(bool(selected), f"{rounds} selects none of the {n_rounds} rounds")
+        return selected
+    selected = [rounds] if isinstance(rounds, int) else [int(t) for t in rounds]
+    require(bool(selected), "no rounds were selected; give at least one, or 'all'")
+    for t in selected:
+        require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
+    return [t % n_rounds for t in selected]
+
+
+def rollout(
+    model: HookedLatentTransformer,
+    episodes: ExpertEpisodes | MDPEpisodes,
+    *,
+    names_filter: NamesFilter = None,
+    rounds: Rounds = "all",
+    commit: str = "own",
+    fwd_hooks: Hooks | Mapping[int, Hooks] = (),
+    propagate: bool = True,
+    clean: Rollout | None = None,
+) -> Rollout:
+    """Run ``model`` over recorded ``episodes``.
+
+    Args:
+        names_filter: hook points to cache (a name, a list, a predicate); nothing is cached when None.
+        rounds: which rounds to cache.
+        commit: feed the model's own choice at ``a*`` ("own") or the recorded one ("target").
+        fwd_hooks: (hook name, function) pairs for every round, or ``{round: pairs}``.
+        propagate: let the hooks' effect run on into later rounds, or hold later latents at their clean values.
+        clean: a rollout of the same episodes without hooks; rounds before the first hooked one are taken from it.
+
+    Raises:
+        InputError: episodes of another layout, an unknown hook, a round out of range, a hook that never fired.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> episodes = experts.sample(n_episodes=2, n_rounds=5, n_experts=4, seed=0)
+        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=4), episodes)
+        >>> run.predictions.shape, run.latents.shape[:3]
+        (torch.Size([2, 5]), torch.Size([2, 6, 1]))
+    """
+    if commit not in get_args(Commit):
+        raise unknown_name("commit", commit, get_args(Commit))
+    layout = model.layout.fit(episodes)
+    encoded = _to(layout.encode(episodes), model)
+    n_rounds = encoded.tokens.shape[1]
+    cached = select_rounds(rounds, n_rounds) if names_filter is not None else []
+    names = model.hook_names(names_filter) if names_filter is not None else []
+    hooks = _hooks_by_round(fwd_hooks, n_rounds)
+    for pairs in hooks.values():
+        for name, _ in pairs:
+            model.hook_names(name)
+    if clean is not None:
+        require(
+            clean.tokens.shape == encoded.tokens.shape
+            and clean.commit == commit
+            and not clean.settings["hooked_rounds"],
+            "clean must be a rollout of the same episodes with the same commit and without hooks",
+        )
+    if hooks and not propagate and clean is None:
+        clean = _sequential(model, encoded, layout, commit, {}, None)
+    run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
+    run = replace(run, settings={**_settings(model, commit), "propagate": propagate, "hooked_rounds": sorted(hooks)})
+    if names:
+        run = replace(run, cache=_cached(model, run, cached, names, hooks), cached_rounds=tuple(cached))
+    return run
+
+
+def replay(
+    model: HookedLatentTransformer,
+    run: Rollout,
+    *,
+    rounds: Rounds = "all",
+    names_filter: NamesFilter = None,
+    fwd_hooks: Hooks = (),
+) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
+    """Run chosen rounds of ``run`` again at once, from its latents and tokens.
+
+    Args:
+        fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th chosen round.
+
+    Returns:
+        Predictions ``[episode, chosen round, ...]``, updates ``[episode, chosen round, d_model]`` and the cache
+        ``name -> [episode, chosen round, ...]``.
+    """
+    chosen = select_rounds(rounds, run.n_rounds)
+    names = model.hook_names(names_filter) if names_filter is not None else []
+    index = torch.tensor(chosen, device=run.tokens.device)
+    tokens, values = run.tokens[:, index].flatten(0, 1), run.values[:, index].flatten(0, 1)
+    latents = run.latents[:, index].flatten(0, 1)
+    counter = _FiringCounter(fwd_hooks)
+    step = len(tokens) if fwd_hooks else REPLAY_BATCH
+    predictions, updates = [], []
+    cache: dict[str, list[Tensor]] = {name: [] for name in names}
+    with torch.no_grad():
+        for start in range(0, len(tokens), step):
+            rows = slice(start, start + step)
+            kept: dict[str, Tensor] = {}
+            saving = [(name, _saver(kept, name)) for name in names]
+            with model.hooks(fwd_hooks=[*counter.hooks, *saving]):
+                out = model(tokens[rows], latents[rows], values[rows])
+            predictions.append(out.prediction)
+            updates.append(out.update)
+            for name in names:
+                cache[name].append(_fired(kept, name))
+    counter.check()
+    shape = (run.n_episodes, len(chosen))
+    joined = {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
+    return torch.cat(predictions).unflatten(0, shape), torch.cat(updates).unflatten(0, shape), joined
+
+
+def play(
+    model: HookedLatentTransformer,
+    mdps: MDPs,
+    n_rounds: int,
+    seed: int,
+    *,
+    epsilon: float = 0.0,
+) -> tuple[MDPEpisodes, Rollout]:
+    """Let the model act: its choice at ``Select`` of round t is its action in round t + 1.
+
+    Args:
+        mdps: one MDP per episode.
+        epsilon: probability of a uniform random action instead (an epsilon-greedy wrapper around the model).
+
+    Returns:
+        The episodes that it made, and the rollout (own choices committed).
+
+    Raises:
+        InputError: sizes that the model's layout does not serve; epsilon outside [0, 1].
+    """
+    from interp.tasks.mdp import Interaction
+
+    require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
+    interaction = Interaction(mdps, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
+    latents, choice = None, None
+    steps: list[Step] = []
+    with torch.no_grad():
+        while not interaction.done:
+            episodes = interaction.step(None if choice is None else choice.cpu().numpy())
+            layout = model.layout.fit(episodes)
+            encoded = _to(layout.encode(episodes), model)
+            if latents is None:
+                latents = model.initial_latents(len(encoded.tokens), layout.n_latents)
+            step = run_round(model, _round(encoded, 0), latents, layout, "own", ())
+            latents, choice = step.latents, step.choice
+            steps.append(step)
+    assert latents is not None
+    run = _collect(steps, model.initial_latents(len(latents), layout.n_latents), encoded.slots, layout, "own")
+    run = replace(run, slots=torch.stack([s.slots for s in steps], 1), settings=_settings(model, "own"))
+    return interaction.episodes(), replace(run, settings={**run.settings, "seed": seed, "epsilon": epsilon})
+
+
+# The pieces of the sequential pass.
+
+
+@dataclass(frozen=True)
+class Step:
+    prediction: Tensor
+    choice: Tensor
+    latents: Tensor
+    tokens: Tensor
+    values: Tensor
+    slots: Tensor
+
+
+def run_round(
+    model: HookedLatentTransformer,
+    encoded: EncodedRounds,
+    latents: Tensor,
+    layout: RoundLayout,
+    commit: str,
+    hooks: Hooks,
+) -> Step:
+    """One round: predict, commit the choice where the layout has one, and write the update."""
+    tokens, values, slots = encoded.tokens, encoded.values, encoded.slots
+    with model.hooks(fwd_hooks=hooks):
+        out = model(tokens, latents, values)
+        choice = out.prediction.argmax(-1) if out.prediction.ndim == 2 else (out.prediction > 0.5).long()
+        position = layout.choice_position
+        if position is not None and commit == "own":
+            own = choice + layout.token_ids["a_1"]
+            if not torch.equal(own, tokens[:, position]):
+                tokens = tokens.clone()
+                tokens[:, position] = own
+                out = model(tokens, latents, values)
+    return Step(out.prediction, choice, model.write(latents, out.update, slots), tokens, values, slots)
+
+
+def _sequential(
+    model: HookedLatentTransformer,
+    encoded: EncodedRounds,
+    layout: RoundLayout,
+    commit: str,
+    hooks: Mapping[int, Hooks],
+    clean: Rollout | None,
+    hold: bool = False,
+) -> Rollout:
+    """All rounds in order; with ``clean``, only those that the hooks can change."""
+    n_episodes, n_rounds, _ = encoded.tokens.shape
+    first = min(hooks, default=0)
+    counters = {t: _FiringCounter(pairs) for t, pairs in hooks.items()}
+    latents = model.initial_latents(n_episodes, layout.n_latents)
+    steps = []
+    with torch.no_grad():
+        for t in range(n_rounds):
+            reuse = clean is not None and (t < first or (hold and t not in hooks))
+            if clean is not None and (reuse or hold or t == first):
+                latents = clean.latents[:, t]
+            if clean is not None and reuse:
+                prediction = clean.predictions[:, t]
+                step = Step(prediction, prediction, latents, clean.tokens[:, t], clean.values[:, t], clean.slots[:, t])
+                latents = clean.latents[:, t + 1]
+            else:
+                pairs = counters[t].hooks if t in counters else ()
+                step = run_round(model, _round(encoded, t), latents, layout, commit, pairs)
+                latents = step.latents if clean is None or not hold else clean.latents[:, t + 1]
+            steps.append(replace(step, latents=latents))
+    for counter in counters.values():
+        counter.check()
+    initial = model.initial_latents(n_episodes, layout.n_latents)
+    return replace(_collect(steps, initial, encoded.slots, layout, commit), settings=_settings(model, commit))
+
+
+def _collect(steps: list[Step], initial: Tensor, slots: Tensor, layout: RoundLayout, commit: str) -> Rollout:
+    return Rollout(
+        predictions=torch.stack([step.prediction for step in steps], 1),
+        latents=torch.stack([initial.detach(), *(step.latents for step in steps)], 1),
+        tokens=torch.stack([step.tokens for step in steps], 1),
+        values=torch.stack([step.values for step in steps], 1),
+        slots=slots,
+        layout=layout,
+        commit=commit,
+    )
+
+
+def _cached(
+    model: HookedLatentTransformer, run: Rollout, rounds: list[int], names: list[str], hooks: Mapping[int, Hooks]
+) -> dict[str, Tensor]:
+    """Replay the cached rounds: those without hooks at once, each hooked one with its hooks."""
+    plain = [t for t in rounds if t not in hooks]
+    parts: dict[int, dict[str, Tensor]] = {}
+    if plain:
+        _, _, cache = replay(model, run, rounds=plain, names_filter=names)
+        if plain == rounds:
+            return cache
+        parts |= {t: {name: value[:, i] for name, value in cache.items()} for i, t in enumerate(plain)}
+    for t in rounds:
+        if t in hooks:
+            _, _, cache = replay(model, run, rounds=t, names_filter=names, fwd_hooks=hooks[t])
+            parts[t] = {name: value[:, 0] for name, value in cache.items()}
+    return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
+
+
+def _round(encoded: EncodedRounds, t: int) -> EncodedRounds:
+    return EncodedRounds(encoded.tokens[:, t], encoded.values[:, t], encoded.slots[:, t])
+
+
+def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds:
+    weights = model.W_E
+    values = encoded.values.to(weights.device, weights.dtype)
+    return EncodedRounds(encoded.tokens.to(weights.device), values, encoded.slots.to(weights.device))
+
+
+def _settings(model: HookedLatentTransformer, commit: str) -> dict[str, Any]:
+    return provenance(model=model.config.name, digest=model.digest(), commit=commit, propagate=True, hooked_rounds=[])
+
+
+def _hooks_by_round(fwd_hooks: Hooks | Mapping[int, Hooks], n_rounds: int) -> dict[int, Hooks]:
+    if isinstance(fwd_hooks, Mapping):
+        return {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
+    return dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}
+
+
+class _FiringCounter:
+    """Wraps hooks so that one that never fires is an error."""
+
+    def __init__(self, hooks: Hooks) -> None:
+        self.fired = [0] * len(hooks)
+        self.names = [name for name, _ in hooks]
+        self.hooks = [(name, self._counting(i, function)) for i, (name, function) in enumerate(hooks)]
+
+    def _counting(self, i: int, function: HookFunction) -> HookFunction:
+        def counted(activation: Tensor, hook: Any) -> Tensor | None:
+            self.fired[i] += 1
+            return function(activation, hook)
+
+        return counted
+
+    def check(self) -> None:
+        silent = [name for name, count in zip(self.names, self.fired, strict=True) if not count]
+        if silent:
+            raise InputError(
+                f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
+            )
+
+
+def _saver(kept: dict[str, Tensor], name: str) -> HookFunction:
+    def save(activation: Tensor, hook: Any) -> None:
+        kept[name] = activation.detach()
+
+    return save
+
+
+def _fired(kept: dict[str, Tensor], name: str) -> Tensor:
+    if name not in kept:
+        raise InputError(f"hook {name!r} never fired, so there is nothing to cache")
+    return kept[name]

@@ -1,0 +1,247 @@
+"""What a training run is: a preset, every field of which a TOML file or the command line can override.
+
+Presets: ``laptop`` (two CPU cores, about an hour) and ``paper`` (the paper's sections F.1 and F.2, for a GPU).
+"""
+
+from __future__ import annotations
+
+import tomllib
+from dataclasses import asdict, dataclass, fields, replace
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from interp.errors import InputError, require, unknown_name
+from interp.model.config import LatentTransformerConfig, LatentUpdate
+from interp.model.layout import ExpertRound, QLearningRound
+from interp.model.rollout import Commit
+
+Task = Literal["wma", "qlearning"]
+Precision = Literal["float32", "bfloat16"]
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A stage of the curriculum: ``steps`` optimizer steps on episodes of ``n_rounds`` rounds.
+
+    ``n_actions`` bounds the number of actions (Q-learning only).
+    """
+
+    n_rounds: int
+    steps: int
+    n_actions: int = 0
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """A training run; see the presets for values.
+
+    Attributes:
+        task: "wma" (prediction with expert advice) or "qlearning" (imitation of tabular Q-learning).
+        d_model, n_layers, n_heads, d_mlp, latent_update, init_std: the model.
+        n_experts: smallest and largest number of experts (wma).
+        n_states, n_actions: smallest and largest sizes (qlearning).
+        regimes: episodes are drawn from these regimes in turn, a batch each.
+        dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed data set.
+        commit: the a* token is the model's "own" choice or the recorded "target" (qlearning).
+        stages: the curriculum.
+        mix: probability that a batch has the length of an earlier stage.
+        batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation (AdamW, cosine to zero).
+        window: truncated backpropagation: latents are detached every this many rounds; 0 never detaches.
+        epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
+            row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
+        precision: "bfloat16" runs the forward pass under autocast.
+        compile: run the round step through torch.compile.
+        eval_every, checkpoint_every: in optimizer steps.
+        eval_episodes, eval_rounds: size of the held-out evaluation during training.
+    """
+
+    task: str
+    stages: tuple[Stage, ...]
+    d_model: int = 64
+    n_layers: int = 4
+    n_heads: int = 4
+    d_mlp: int = 256
+    latent_update: str = "add"
+    init_std: float = 0.08
+    n_experts: tuple[int, int] = (4, 4)
+    n_states: tuple[int, int] = (2, 8)
+    n_actions: tuple[int, int] = (2, 4)
+    regimes: tuple[str, ...] = ("uniform",)
+    dataset_episodes: int = 0
+    commit: str = "own"
+    mix: float = 0.1
+    batch_size: int = 64
+    lr: float = 1e-3
+    warmup_steps: int = 100
+    weight_decay: float = 1e-2
+    betas: tuple[float, float] = (0.9, 0.95)
+    clip: float = 1.0
+    window: int = 0
+    epoch_steps: int = 300
+    patience: int = 0
+    patience_from_stage: int = 0
+    min_gain: float = 1e-3
+    precision: str = "float32"
+    compile: bool = False
+    seed: int = 0
+    eval_every: int = 250
+    checkpoint_every: int = 100
+    eval_episodes: int = 256
+    eval_rounds: int = 100
+
+    def __post_init__(self) -> None:
+        for name, literal in {
+            "task": Task,
+            "commit": Commit,
+            "precision": Precision,
+            "latent_update": LatentUpdate,
+        }.items():
+            if getattr(self, name) not in get_args(literal):
+                raise unknown_name(name, getattr(self, name), get_args(literal))
+        object.__setattr__(self, "stages", tuple(s if isinstance(s, Stage) else _stage(s) for s in self.stages))
+        require(len(self.stages) > 0, "stages must hold at least one stage")
+        for i, stage in enumerate(self.stages):
+            ok = stage.n_rounds >= 1 and stage.steps >= 1 and stage.n_actions >= 0
+            require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
+        for name in ("n_experts", "n_states", "n_actions", "betas", "regimes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        for name in ("n_experts", "n_states", "n_actions"):
+            bounds = getattr(self, name)
+            require(len(bounds) == 2 and 1 <= bounds[0] <= bounds[1], f"{name} must be [low, high], got {list(bounds)}")
+        positive = ("batch_size", "lr", "clip", "eval_every", "checkpoint_every", "eval_episodes", "eval_rounds")
+        for name in (*positive, "epoch_steps", "d_model", "n_layers", "n_heads"):
+            require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}")
+        require(0.0 <= self.mix < 1.0, f"mix must lie in [0, 1), got {self.mix}")
+        require(
+            self.d_model % self.n_heads == 0, f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}"
+        )
+
+    @property
+    def total_steps(self) -> int:
+        return sum(stage.steps for stage in self.stages)
+
+    def model_config(self, name: str) -> LatentTransformerConfig:
+        """The configuration of the model that this run trains."""
+        layout = (
+            ExpertRound(self.n_experts[1], self.n_experts)
+            if self.task == "wma"
+            else QLearningRound(self.n_states[1], self.n_actions[1], self.n_states, self.n_actions)
+        )
+        return LatentTransformerConfig(
+            layout=layout,
+            d_model=self.d_model,
+            n_layers=self.n_layers,
+            n_heads=self.n_heads,
+            d_head=self.d_model // self.n_heads,
+            d_mlp=self.d_mlp,
+            latent_update=self.latent_update,
+            init_std=self.init_std,
+            name=name,
+            origin={"training": self.to_dict()},
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """The fields as JSON values."""
+        return asdict(self)
+
+
+def _stage(given: Any) -> Stage:
+    known = {f.name for f in fields(Stage)}
+    require(isinstance(given, dict), f"a stage is a table with {', '.join(sorted(known))}, got {given!r}")
+    for name in given:
+        if name not in known:
+            raise unknown_name("stage field", name, known)
+    return Stage(**given)
+
+
+def _lengths(*pairs: tuple[int, int]) -> tuple[Stage, ...]:
+    return tuple(Stage(n_rounds, steps) for n_rounds, steps in pairs)
+
+
+_WMA_LAPTOP = TrainingConfig(task="wma", stages=_lengths((20, 1000), (30, 800), (40, 800), (60, 600), (100, 400)))
+_WMA_PAPER = TrainingConfig(
+    task="wma",
+    stages=_lengths(*((5 * i if i <= 10 else 50 + 15 * (i - 10), 9000) for i in range(1, 14))),
+    latent_update="replace",
+    init_std=0.02,
+    dataset_episodes=3000,
+    lr=1e-4,
+    batch_size=32,
+    patience=3,
+    patience_from_stage=5,
+)
+_Q_LAPTOP = TrainingConfig(
+    task="qlearning",
+    stages=(Stage(15, 500, 2), Stage(20, 500, 3), Stage(25, 2000, 4), Stage(40, 300, 4)),
+    regimes=("grid", "grid", "grid", "deterministic", "ladder"),
+    eval_rounds=50,
+)
+_Q_PAPER = TrainingConfig(
+    task="qlearning",
+    stages=tuple(Stage(50, 6500, n) for n in (2, 3, 4)),
+    d_model=256,
+    n_heads=8,
+    d_mlp=1024,
+    init_std=0.02,
+    dataset_episodes=45_000,
+    lr=1e-4,
+    warmup_steps=500,
+    window=10,
+    precision="bfloat16",
+    regimes=("grid",),
+    eval_every=500,
+    eval_rounds=50,
+)
+PRESETS: dict[tuple[str, str], TrainingConfig] = {
+    ("wma", "laptop"): _WMA_LAPTOP,
+    ("wma", "paper"): _WMA_PAPER,
+    ("wma-wide", "laptop"): replace(_WMA_LAPTOP, n_experts=(2, 8), regimes=("wide",)),
+    ("qlearning", "laptop"): _Q_LAPTOP,
+    ("qlearning", "paper"): _Q_PAPER,
+}
+
+
+def preset(model: str, name: str) -> TrainingConfig:
+    """The preset ``name`` ("laptop", "paper") for ``model`` ("wma", "wma-wide", "qlearning").
+
+    Raises:
+        InputError: no such model or preset.
+    """
+    models = {m for m, _ in PRESETS}
+    if model not in models:
+        raise unknown_name("model to train", model, models)
+    if (model, name) not in PRESETS:
+        raise unknown_name(f"preset for {model}", name, (p for m, p in PRESETS if m == model))
+    return PRESETS[model, name]
+
+
+def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
+    """``config`` with fields replaced.
+
+    Raises:
+        InputError: an unknown field, or a value of the wrong type.
+    """
+    known = {f.name: f for f in fields(TrainingConfig)}
+    for name, value in values.items():
+        if name not in known:
+            raise unknown_name("training field", name, known, limit=50)
+        current = getattr(config, name)
+        numbers = isinstance(current, int | float) and not isinstance(current, bool)
+        kind: Any = (int, float) if numbers else (list, tuple) if isinstance(current, tuple) else type(current)
+        if not isinstance(value, kind) or (isinstance(current, int) and isinstance(value, float)):
+            raise InputError(f"{name} must be like {current!r}, got {value!r}")
+    return replace(config, **values)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The fields in a TOML file.
+
+    Raises:
+        InputError: the file is missing or not TOML.
+    """
+    try:
+        return tomllib.loads(Path(path).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{str(path)!r} is not valid TOML: {error}") from error

@@ -1,0 +1,236 @@
+"""The one training loop: curriculum, checkpoints that survive kill -9, metrics as they come, on any device.
+
+``train(config, folder)`` resumes whatever ``folder`` holds. Every ``checkpoint_every`` steps the whole state (weights,
+optimizer moments, step, curriculum, best loss) goes to one safetensors file by an atomic rename; data are a function
+of (seed, step), so a run that was killed gives the same losses as an unbroken one. Devices, mixed precision and
+several processes (torchrun) are accelerate's.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from interp.errors import InputError, require
+from interp.files import write_atomic, write_json
+from interp.model.checkpoints import save_checkpoint
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.training.config import TrainingConfig
+from interp.training.data import EpisodeSource
+from interp.training.evaluation import evaluate
+from interp.training.loss import EpisodeLoss
+
+STATE_FILE = "training.safetensors"
+METRICS_FILE = "metrics.jsonl"
+
+
+@dataclass
+class Progression:
+    """Where a run stands; all of it is in the checkpoint."""
+
+    step: int = 0
+    stage: int = 0
+    stage_step: int = 0
+    epoch_loss: float = 0.0
+    best_epoch_loss: float = math.inf
+    stale_epochs: int = 0
+    seconds: float = 0.0
+    last_evaluation: dict[str, float] = field(default_factory=dict)
+
+
+def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes: int = 1, stop_at: int = 0) -> Path:
+    """Train, or go on training, in ``folder``; returns the folder of the final checkpoint.
+
+    Args:
+        config: what to train; when ``folder`` holds a run already, it must be the same configuration.
+        name: the trained model's name.
+        n_processes: the number of processes that must really be running (torchrun starts them).
+        stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
+
+    Raises:
+        InputError: the folder holds another run, cannot be written, or fewer processes run than asked for.
+    """
+    folder = Path(folder)
+    accelerator = Accelerator(mixed_precision="bf16" if config.precision == "bfloat16" else "no")
+    running = accelerator.num_processes
+    require(
+        running == n_processes,
+        f"{n_processes} processes were asked for but {running} run; start them with "
+        f"`torchrun --nproc-per-node {n_processes} -m interp.training ...`",
+    )
+    run = _Run(config, folder, name, accelerator)
+    run.resume()
+    run.loop(stop_at or config.total_steps)
+    return folder / "model"
+
+
+class _Run:
+    """One training run in one process."""
+
+    def __init__(self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator) -> None:
+        self.config, self.folder, self.accelerator = config, folder, accelerator
+        torch.manual_seed(config.seed)
+        self.model = HookedLatentTransformer(config.model_config(name))
+        self.source = EpisodeSource(config, self.model.layout)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+        )
+        loss = EpisodeLoss(self.model, config.commit, config.window, config.compile)
+        self.loss, self.optimizer = accelerator.prepare(loss, self.optimizer)
+        self.at = Progression()
+
+    # Checkpoints.
+
+    def resume(self) -> None:
+        """Take up the state in the folder, or start it."""
+        path = self.folder / STATE_FILE
+        if not path.is_file():
+            if self.accelerator.is_main_process:
+                write_json(self.folder / "training.json", {"config": self.config.to_dict(), **provenance()})
+            return
+        with safe_open(path, framework="pt") as stored:
+            about = json.loads(stored.metadata()["state"])
+            if about["config"] != json.loads(json.dumps(self.config.to_dict())):
+                changed = [
+                    k for k, v in about["config"].items() if v != json.loads(json.dumps(self.config.to_dict())).get(k)
+                ]
+                raise InputError(
+                    f"{str(self.folder)!r} holds a run with another configuration ({', '.join(changed)} differ); "
+                    "train in another folder or give the same settings"
+                )
+            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+        self.at = Progression(**about["progress"])
+        parameters = dict(self.model.named_parameters())
+        for key, parameter in parameters.items():
+            parameter.data.copy_(tensors[f"model.{key}"])
+            if f"exp_avg.{key}" in tensors:
+                self.optimizer.state[parameter] = {
+                    "step": torch.tensor(float(self.at.step)),
+                    "exp_avg": tensors[f"exp_avg.{key}"].to(parameter.device),
+                    "exp_avg_sq": tensors[f"exp_avg_sq.{key}"].to(parameter.device),
+                }
+        self._cut_metrics()
+
+    def save(self) -> None:
+        """Write the whole state; the file is replaced in one rename."""
+        if not self.accelerator.is_main_process:
+            return
+        tensors: dict[str, Tensor] = {}
+        for key, parameter in self.model.named_parameters():
+            tensors[f"model.{key}"] = parameter.detach().cpu().contiguous()
+            for moment in ("exp_avg", "exp_avg_sq"):
+                if parameter in self.optimizer.state:
+                    tensors[f"{moment}.{key}"] = self.optimizer.state[parameter][moment].cpu().contiguous()
+        state = json.dumps({"progress": asdict(self.at), "config": self.config.to_dict()})
+        write_atomic(self.folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
+
+    def _cut_metrics(self) -> None:
+        """Drop metrics of steps after the checkpoint: they will be made again."""
+        path = self.folder / METRICS_FILE
+        if self.accelerator.is_main_process and path.is_file():
+            kept = [line for line in path.read_text().splitlines() if _step_of(line) <= self.at.step]
+            write_atomic(path, lambda temporary: temporary.write_text("".join(f"{line}\n" for line in kept)))
+
+    # The loop.
+
+    def loop(self, last_step: int) -> None:
+        progress = Progress(
+            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
+            disable=not self.accelerator.is_main_process or not os.isatty(1),
+        )  # fmt: skip
+        metrics: Any = nullcontext()
+        if self.accelerator.is_main_process:
+            metrics = open(self.folder / METRICS_FILE, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
+        with progress, metrics as stream:
+            bar = progress.add_task("training", total=self.config.total_steps, completed=self.at.step)
+            while self.at.step < last_step and self.at.stage < len(self.config.stages):
+                started = time.perf_counter()
+                loss = self.step()
+                self.at.seconds += time.perf_counter() - started
+                self._advance(loss)
+                due = self.at.step % self.config.eval_every == 0 or self._finished
+                if due:
+                    self.at.last_evaluation = self.evaluate()
+                if stream is not None:
+                    record = {"step": self.at.step, "stage": self.at.stage, "loss": loss, "seconds": self.at.seconds}
+                    stream.write(json.dumps({**record, **(self.at.last_evaluation if due else {})}) + "\n")
+                if self.at.step % self.config.checkpoint_every == 0 or self._finished or self.at.step >= last_step:
+                    self.save()
+                excess = self.at.last_evaluation.get("excess", math.nan)
+                progress.update(bar, completed=self.at.step, description=f"loss {loss:.4f} excess {excess:.4f}")
+        if self._finished and self.accelerator.is_main_process and not (self.folder / "model").exists():
+            save_checkpoint(self.model, self.folder / "model")
+
+    @property
+    def _finished(self) -> bool:
+        return self.at.stage >= len(self.config.stages)
+
+    def step(self) -> float:
+        """One optimizer step; the learning rate warms up, then follows a cosine to zero."""
+        shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
+        batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
+        for group in self.optimizer.param_groups:
+            group["lr"] = self.config.lr * schedule(self.at.step, self.config)
+        self.loss.train()
+        rounds = batch.rounds
+        with self.accelerator.autocast():
+            loss = self.loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+        self.accelerator.backward(loss)
+        self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        value = float(self.accelerator.reduce(loss.detach(), "mean"))
+        if not math.isfinite(value):
+            raise InputError(
+                f"the loss became {value} at step {self.at.step}; lower lr (now {self.config.lr}) and resume"
+            )
+        return value
+
+    def evaluate(self) -> dict[str, float]:
+        """Loss and excess over the floor on held-out episodes."""
+        return evaluate(self.model, self.source.evaluation(), self.config.commit)
+
+    def _advance(self, loss: float) -> None:
+        at, config = self.at, self.config
+        at.step += 1
+        at.stage_step += 1
+        at.epoch_loss += loss / config.epoch_steps
+        done = at.stage_step >= config.stages[at.stage].steps
+        if at.stage_step % config.epoch_steps == 0:
+            gained = at.epoch_loss < at.best_epoch_loss - config.min_gain
+            at.stale_epochs = 0 if gained else at.stale_epochs + 1
+            at.best_epoch_loss, at.epoch_loss = min(at.best_epoch_loss, at.epoch_loss), 0.0
+            stopping = config.patience and at.stage >= config.patience_from_stage
+            done = done or bool(stopping and at.stale_epochs >= config.patience)
+        if done:
+            at.stage, at.stage_step, at.stale_epochs = at.stage + 1, 0, 0
+            at.epoch_loss, at.best_epoch_loss = 0.0, math.inf
+
+
+def schedule(step: int, config: TrainingConfig) -> float:
+    """Fraction of the learning rate at ``step``: linear warm-up, then a cosine to zero."""
+    if step < config.warmup_steps:
+        return (step + 1) / config.warmup_steps
+    done = (step - config.warmup_steps) / max(1, config.total_steps - config.warmup_steps)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+
+
+def _step_of(line: str) -> float:
+    try:
+        return json.loads(line)["step"]
+    except (ValueError, KeyError):
+        return math.inf

@@ -1,0 +1,109 @@
+"""Rollouts: two passes that agree, a round axis in everything, hooks by round, and no silence."""
+
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound, QLearningRound
+from interp.model.rollout import replay, rollout, select_rounds
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts, mdp
+
+SIZES = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32}
+PATTERN = "blocks.1.attn.hook_pattern"
+
+
+def expert_case():
+    torch.manual_seed(0)
+    model = HookedLatentTransformer(LatentTransformerConfig(ExpertRound(3), **SIZES)).double().eval()
+    return model, experts.sample(n_episodes=4, n_rounds=6, n_experts=3, seed=1)
+
+
+def q_case():
+    torch.manual_seed(0)
+    model = HookedLatentTransformer(LatentTransformerConfig(QLearningRound(4, 3), **SIZES)).double().eval()
+    return model, mdp.sample(n_episodes=4, n_rounds=6, n_states=4, n_actions=3, seed=1)
+
+
+@pytest.mark.parametrize("case", [expert_case, q_case])
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_replay_equals_the_sequential_pass(case, commit):
+    model, episodes = case()
+    run = rollout(model, episodes, commit=commit)
+    predictions, updates, _ = replay(model, run)
+    torch.testing.assert_close(predictions, run.predictions, rtol=0, atol=1e-12)
+    flat = model.write(run.latents[:, :-1].flatten(0, 1), updates.flatten(0, 1), run.slots.flatten())
+    torch.testing.assert_close(flat.unflatten(0, (4, 6)), run.latents[:, 1:], rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("case", [expert_case, q_case])
+def test_every_cached_activation_has_a_round_axis(case):
+    model, episodes = case()
+    run = rollout(model, episodes, names_filter=[PATTERN, "hook_update"], rounds=[4, 1])
+    pos = run.layout.n_positions
+    assert run.cache[PATTERN].shape == (4, 2, 2, pos, pos)
+    assert run.cache["hook_update"].shape == (4, 2, 16)
+    assert run.cached_rounds == (4, 1)
+    alone = rollout(model, episodes, names_filter=PATTERN, rounds=4).cache[PATTERN]
+    torch.testing.assert_close(run.cache[PATTERN][:, :1], alone, rtol=0, atol=1e-12)
+
+
+def test_own_commit_feeds_the_models_choice_and_target_the_recorded_one():
+    model, episodes = q_case()
+    at, first = QLearningRound(4, 3).position("a*"), QLearningRound(4, 3).token_ids["a_1"]
+    own, target = rollout(model, episodes), rollout(model, episodes, commit="target")
+    assert torch.equal(own.tokens[..., at] - first, own.choices)
+    assert torch.equal(target.tokens[..., at] - first, torch.from_numpy(episodes.greedy).long())
+    assert (own.commit, target.commit) == ("own", "target")
+
+
+def test_a_hook_at_one_round_propagates_or_is_held():
+    model, episodes = expert_case()
+    clean = rollout(model, episodes)
+
+    def zero(activation, hook):
+        return torch.zeros_like(activation)
+
+    hooks = {2: [("blocks.0.hook_attn_out", zero)]}
+    spread = rollout(model, episodes, fwd_hooks=hooks)
+    held = rollout(model, episodes, fwd_hooks=hooks, propagate=False)
+    for run in (spread, held):
+        assert torch.equal(run.predictions[:, :2], clean.predictions[:, :2])
+        assert not torch.allclose(run.predictions[:, 2], clean.predictions[:, 2])
+    assert not torch.allclose(spread.predictions[:, 3:], clean.predictions[:, 3:])
+    assert torch.equal(held.predictions[:, 3:], clean.predictions[:, 3:])
+    assert torch.equal(held.latents, clean.latents)
+    assert spread.settings["hooked_rounds"] == [2] and held.settings["propagate"] is False
+
+
+@pytest.mark.parametrize("propagate", [True, False])
+def test_reusing_a_clean_rollout_changes_nothing(propagate):
+    model, episodes = q_case()
+    clean = rollout(model, episodes)
+    hooks = {2: [("blocks.0.hook_mlp_out", lambda activation, hook: activation * 2)]}
+    from_scratch = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate)
+    reused = rollout(model, episodes, fwd_hooks=hooks, propagate=propagate, clean=clean)
+    assert torch.equal(from_scratch.predictions, reused.predictions)
+    assert torch.equal(from_scratch.latents, reused.latents)
+
+
+def test_hooked_rounds_are_cached_with_their_hooks():
+    model, episodes = expert_case()
+    hooks = {2: [(PATTERN, lambda pattern, hook: torch.zeros_like(pattern))]}
+    run = rollout(model, episodes, fwd_hooks=hooks, names_filter="blocks.1.hook_attn_out", rounds=[1, 2])
+    bias = model.blocks[1].attn.b_O
+    assert torch.equal(run.cache["blocks.1.hook_attn_out"][:, 1], bias.expand(4, run.layout.n_positions, -1))
+    assert not torch.allclose(run.cache["blocks.1.hook_attn_out"][:, 0], bias)
+
+
+def test_bad_selections_are_errors():
+    model, episodes = expert_case()
+    with pytest.raises(InputError, match="round 6 is out of range: the episodes have rounds 0 to 5"):
+        rollout(model, episodes, names_filter=PATTERN, rounds=6)
+    with pytest.raises(InputError, match="unknown commit 'oracle'"):
+        rollout(model, episodes, commit="oracle")
+    with pytest.raises(InputError, match="this model reads expert episodes"):
+        rollout(model, q_case()[1])
+    assert select_rounds(slice(1, None, 2), 6) == [1, 3, 5]
+    assert select_rounds(-1, 6) == [5]

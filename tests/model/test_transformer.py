@@ -1,0 +1,147 @@
+"""The hooked latent transformer: names, shapes, rules, and no silent hooks."""
+
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound, QLearningRound
+from interp.model.transformer import HookedLatentTransformer
+
+
+def make(layout=None, **changes):
+    settings = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32} | changes
+    torch.manual_seed(0)
+    return HookedLatentTransformer(LatentTransformerConfig(layout or ExpertRound(3), **settings)).eval()
+
+
+def inputs(model, batch=5):
+    generator = torch.Generator().manual_seed(1)
+    layout = model.layout
+    tokens = torch.randint(0, model.config.d_vocab, (batch, layout.n_positions), generator=generator)
+    latents = torch.randn(batch, layout.n_latents, model.config.d_model, generator=generator)
+    return tokens, latents
+
+
+def test_every_classic_hook_fires_with_its_shape():
+    model = make()
+    tokens, latents = inputs(model)
+    _, cache = model.run_with_cache(tokens, latents)
+    pos, heads = model.layout.n_positions, 2
+    assert cache["blocks.1.hook_resid_pre"].shape == (5, pos, 16)
+    assert cache["blocks.1.attn.hook_pattern"].shape == (5, heads, pos, pos)
+    assert cache["blocks.1.attn.hook_z"].shape == (5, pos, heads, 8)
+    assert cache["blocks.0.mlp.hook_post"].shape == (5, pos, 32)
+    assert cache["hook_update"].shape == (5, 16)
+
+
+def test_hook_result_fires_when_asked_for_by_name_only():
+    model = make()
+    tokens, latents = inputs(model)
+    _, everything = model.run_with_cache(tokens, latents)
+    assert "blocks.0.attn.hook_result" not in everything
+    _, asked = model.run_with_cache(tokens, latents, names_filter="blocks.0.attn.hook_result")
+    assert asked["blocks.0.attn.hook_result"].shape == (5, model.layout.n_positions, 2, 16)
+    assert not model.cfg.use_attn_result
+
+
+@pytest.mark.parametrize("rule", ["softmax", "hard", "linear"])
+def test_rules_are_what_they_say(rule):
+    model = make(attention_rules=((rule, "softmax"), ("softmax", rule)))
+    tokens, latents = inputs(model)
+    _, cache = model.run_with_cache(tokens, latents)
+    scores, pattern = cache["blocks.0.attn.hook_attn_scores"][:, 0], cache["blocks.0.attn.hook_pattern"][:, 0]
+    visible = torch.ones_like(scores, dtype=torch.bool).tril()
+    assert torch.equal(pattern[~visible], torch.zeros_like(pattern[~visible]))
+    if rule == "linear":
+        assert torch.equal(pattern[visible], scores[visible])
+    else:
+        torch.testing.assert_close(pattern.sum(-1), torch.ones_like(pattern.sum(-1)))
+    if rule == "hard":
+        assert torch.equal(pattern.argmax(-1), scores.argmax(-1))
+        assert set(pattern.unique().tolist()) <= {0.0, 1.0}
+    second = cache["blocks.1.attn.hook_pattern"][:, 1]
+    assert (rule == "softmax") == bool((second[:, -1] > 0).all() and rule != "linear")
+
+
+def test_hard_attention_averages_over_exact_ties():
+    model = make(attention_rules=(("hard", "hard"), ("hard", "hard")))
+    for block in model.blocks:
+        block.attn.W_Q.data.zero_()
+    tokens, latents = inputs(model)
+    _, cache = model.run_with_cache(tokens, latents, names_filter="blocks.0.attn.hook_pattern")
+    counts = torch.arange(1, model.layout.n_positions + 1)
+    expected = torch.ones(len(counts), len(counts)).tril() / counts[:, None]
+    torch.testing.assert_close(cache["blocks.0.attn.hook_pattern"][0, 0], expected)
+
+
+def test_changing_a_token_changes_no_earlier_activation():
+    model = make(QLearningRound(3, 2))
+    tokens, latents = inputs(model)
+    changed = tokens.clone()
+    changed[:, -2] = (changed[:, -2] + 1) % model.config.d_vocab
+    _, before = model.run_with_cache(tokens, latents)
+    _, after = model.run_with_cache(changed, latents)
+    for layer in range(2):
+        name = f"blocks.{layer}.hook_resid_post"
+        assert torch.equal(before[name][:, :-2], after[name][:, :-2])
+        assert not torch.equal(before[name][:, -2:], after[name][:, -2:])
+
+
+def test_predict_needs_no_suffix():
+    model = make(QLearningRound(3, 2))
+    tokens, latents = inputs(model)
+    end = model.layout.predict_position + 1
+    values = torch.rand(tokens.shape)
+    cut = model.predict(tokens[:, :end], latents, values[:, :end])
+    torch.testing.assert_close(cut, model(tokens, latents, values).prediction)
+
+
+def test_unknown_and_empty_hook_filters_are_errors():
+    model = make()
+    tokens, latents = inputs(model)
+    with pytest.raises(InputError, match=r"hook_patern.*did you mean.*hook_pattern"):
+        model.run_with_cache(tokens, latents, names_filter="blocks.1.attn.hook_patern")
+    with pytest.raises(InputError, match="selects none"):
+        model.run_with_cache(tokens, latents, names_filter=lambda name: "nothing" in name)
+    with pytest.raises(InputError, match="unknown hook point"), model.hooks([("blocks.9.hook_resid_pre", print)]):
+        pass
+
+
+def test_hooks_are_gone_after_an_exception():
+    model = make()
+    tokens, latents = inputs(model)
+    clean = model(tokens, latents).prediction
+
+    def fail(activation, hook):
+        raise RuntimeError("inside")
+
+    with pytest.raises(RuntimeError, match="inside"):
+        model.run_with_hooks(tokens, latents, fwd_hooks=[("blocks.0.attn.hook_result", fail)])
+    assert torch.equal(model(tokens, latents).prediction, clean)
+    assert not model.cfg.use_attn_result
+
+
+@pytest.mark.parametrize("update", ["add", "replace"])
+def test_write_touches_one_slot(update):
+    model = make(QLearningRound(3, 2), latent_update=update)
+    _, latents = inputs(model)
+    written, slots = torch.ones(5, 16), torch.tensor([0, 1, 0, 1, 1])
+    after = model.write(latents, written, slots)
+    rows = torch.arange(5)
+    expected = written if update == "replace" else latents[rows, slots] + written
+    torch.testing.assert_close(after[rows, slots], expected)
+    assert torch.equal(after[rows, 1 - slots], latents[rows, 1 - slots])
+
+
+def test_digest_is_the_identity_of_the_weights():
+    assert make().digest() == make().digest()
+    other = make()
+    other.unembed.b_U.data += 1
+    assert other.digest() != make().digest()
+
+
+def test_learned_models_have_no_exact_state():
+    model = make()
+    with pytest.raises(InputError, match="learned model"):
+        model.read_state(torch.zeros(2, 1, 16))
