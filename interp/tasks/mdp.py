@@ -55,7 +55,7 @@ __all__ = [
 Epsilon = float | Literal["uniform"]
 Seed = int | Sequence[int]
 
-_STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes")
+_STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes", "behaviour")
 
 
 def stream(seed: Seed, name: str) -> np.random.Generator:

@@ -4,8 +4,10 @@ The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2): six re
 of concentration .1 (nearly deterministic), 1 and 5 (diffuse), in equal shares. The other regimes evaluate: one reward
 family at a time over the same three concentrations, shifts away from training, and two tasks where control matters.
 
-"bernoulli" follows the paper's words: r(s, a) ~ U[.1, .9] is the probability of a reward of 1. The "coin" family draws
-r(s, a) from {0, 1} once: rewards are then fixed within an episode.
+Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is stated both ways, so
+both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it is, and "bernoulli-draws" pays 1 with that
+probability, else 0. With draws in the grid, ties rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from {0, 1}
+once.
 
 The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps right, every other
 action steps left, and only action 0 in the last state pays 1. The ladder is known by its returns over 50 rounds
@@ -57,7 +59,8 @@ FAMILIES: dict[str, RewardFamily] = {
         _beta("uniform", 1.0, 1.0),
         _beta("sparse", 0.2, 2.0),
         _beta("dense", 2.0, 0.2),
-        RewardFamily("bernoulli", lambda rng, shape: rng.uniform(0.1, 0.9, shape), bernoulli=True),
+        RewardFamily("bernoulli", lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
+        RewardFamily("bernoulli-draws", lambda rng, shape: rng.uniform(0.1, 0.9, shape), bernoulli=True),
         _beta("very-sparse", 0.1, 2.0),
         _beta("concentrated", 10.0, 10.0),
         _beta("high-variance", 0.1, 0.1),
@@ -149,7 +152,8 @@ for _regime in (
     Regime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
     Regime("sparse", "sparse rewards, Beta(.2, 2)", "B(.2,2)", _cells("sparse")),
     Regime("dense", "dense rewards, Beta(2, .2)", "B(2,.2)", _cells("dense")),
-    Regime("bernoulli", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli")),
+    Regime("bernoulli", "rewards U(.1, .9)", "U(.1,.9)", _cells("bernoulli")),
+    Regime("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli-draws")),
     Regime("very-sparse", "very sparse rewards, Beta(.1, 2)", "B(.1,2)", _cells("very-sparse")),
     Regime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
     Regime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
