@@ -29,7 +29,7 @@ from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
     from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp import MDPEpisodes
+    from interp.tasks.mdp_types import MDPEpisodes, MDPs
 
 LATENT_START = 1
 PREDICT_INDEX = -3
@@ -303,10 +303,10 @@ class QLearningRound(RoundLayout):
         (_, max_states), (_, max_actions) = self._bounds
         return replace(self, n_states=max_states, n_actions=max_actions)
 
-    def fit(self, episodes: MDPEpisodes) -> QLearningRound:
-        from interp.tasks.mdp import MDPEpisodes
+    def fit(self, episodes: MDPEpisodes | MDPs) -> QLearningRound:
+        from interp.tasks.mdp_types import MDPEpisodes, MDPs
 
-        if not isinstance(episodes, MDPEpisodes):
+        if not isinstance(episodes, MDPEpisodes | MDPs):
             raise InputError(f"this model reads MDP episodes, got {type(episodes).__name__}")
         sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
         for (name, size), (low, high) in zip(sizes.items(), self._bounds, strict=True):

@@ -28,7 +28,7 @@ from interp.provenance import provenance
 
 if TYPE_CHECKING:
     from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp import MDPEpisodes, MDPs
+    from interp.tasks.mdp_types import MDPEpisodes, MDPs
 
 Commit = Literal["own", "target"]
 Hooks = Sequence[tuple[str, HookFunction]]
@@ -147,13 +147,12 @@ def rollout(
         require(
             clean.tokens.shape == encoded.tokens.shape
             and clean.commit == commit
-            and not clean.settings["hooked_rounds"],
+            and not clean.settings.get("hooked_rounds"),
             "clean must be a rollout of the same episodes with the same commit and without hooks",
         )
     if hooks and not propagate and clean is None:
         clean = _sequential(model, encoded, layout, commit, {}, None)
     run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
-    run = replace(run, settings={**_settings(model, commit), "propagate": propagate, "hooked_rounds": sorted(hooks)})
     if names:
         run = replace(run, cache=_cached(model, run, cached, names, hooks), cached_rounds=tuple(cached))
     return run
@@ -225,23 +224,17 @@ def play(
     from interp.tasks.mdp import Interaction
 
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
+    layout = model.layout.fit(mdps)
     interaction = Interaction(mdps, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
-    latents, choice = None, None
+    initial = model.initial_latents(len(mdps), layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
         while not interaction.done:
-            episodes = interaction.step(None if choice is None else choice.cpu().numpy())
-            layout = model.layout.fit(episodes)
-            encoded = _to(layout.encode(episodes), model)
-            if latents is None:
-                latents = model.initial_latents(len(encoded.tokens), layout.n_latents)
-            step = run_round(model, _round(encoded, 0), latents, layout, "own", ())
-            latents, choice = step.latents, step.choice
-            steps.append(step)
-    assert latents is not None
-    run = _collect(steps, model.initial_latents(len(latents), layout.n_latents), encoded.slots, layout, "own")
-    run = replace(run, slots=torch.stack([s.slots for s in steps], 1), settings=_settings(model, "own"))
-    return interaction.episodes(), replace(run, settings={**run.settings, "seed": seed, "epsilon": epsilon})
+            latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
+            encoded = _to(layout.encode(interaction.step(choice)), model)
+            steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", ()))
+    settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
+    return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
 
 
 # The pieces of the sequential pass.
@@ -249,6 +242,8 @@ def play(
 
 @dataclass(frozen=True)
 class Step:
+    """One round run: what it predicted and chose, the latents that it leaves, and what it was fed."""
+
     prediction: Tensor
     choice: Tensor
     latents: Tensor
@@ -294,36 +289,43 @@ def _sequential(
     first = min(hooks, default=0)
     counters = {t: _FiringCounter(pairs) for t, pairs in hooks.items()}
     latents = model.initial_latents(n_episodes, layout.n_latents)
-    steps = []
+    steps: list[Step] = []
     with torch.no_grad():
         for t in range(n_rounds):
-            reuse = clean is not None and (t < first or (hold and t not in hooks))
-            if clean is not None and (reuse or hold or t == first):
-                latents = clean.latents[:, t]
-            if clean is not None and reuse:
-                prediction = clean.predictions[:, t]
-                step = Step(prediction, prediction, latents, clean.tokens[:, t], clean.values[:, t], clean.slots[:, t])
-                latents = clean.latents[:, t + 1]
-            else:
-                pairs = counters[t].hooks if t in counters else ()
-                step = run_round(model, _round(encoded, t), latents, layout, commit, pairs)
-                latents = step.latents if clean is None or not hold else clean.latents[:, t + 1]
-            steps.append(replace(step, latents=latents))
+            if clean is not None and (t < first or (hold and t not in hooks)):
+                steps.append(_taken_from(clean, t))
+                continue
+            read = steps[-1].latents if steps else latents
+            pairs = counters[t].hooks if t in counters else ()
+            step = run_round(model, _round(encoded, t), read, layout, commit, pairs)
+            steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
     for counter in counters.values():
         counter.check()
-    initial = model.initial_latents(n_episodes, layout.n_latents)
-    return replace(_collect(steps, initial, encoded.slots, layout, commit), settings=_settings(model, commit))
+    settings = {**_settings(model, commit), "propagate": not hold, "hooked_rounds": sorted(hooks)}
+    return _collect(steps, model.initial_latents(n_episodes, layout.n_latents), layout, commit, settings)
 
 
-def _collect(steps: list[Step], initial: Tensor, slots: Tensor, layout: RoundLayout, commit: str) -> Rollout:
+def _taken_from(clean: Rollout, t: int) -> Step:
+    return Step(
+        prediction=clean.predictions[:, t],
+        choice=clean.choices[:, t],
+        latents=clean.latents[:, t + 1],
+        tokens=clean.tokens[:, t],
+        values=clean.values[:, t],
+        slots=clean.slots[:, t],
+    )
+
+
+def _collect(steps: list[Step], initial: Tensor, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
     return Rollout(
         predictions=torch.stack([step.prediction for step in steps], 1),
         latents=torch.stack([initial.detach(), *(step.latents for step in steps)], 1),
         tokens=torch.stack([step.tokens for step in steps], 1),
         values=torch.stack([step.values for step in steps], 1),
-        slots=slots,
+        slots=torch.stack([step.slots for step in steps], 1),
         layout=layout,
         commit=commit,
+        settings=settings,
     )
 
 
@@ -356,7 +358,7 @@ def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds
 
 
 def _settings(model: HookedLatentTransformer, commit: str) -> dict[str, Any]:
-    return provenance(model=model.config.name, digest=model.digest(), commit=commit, propagate=True, hooked_rounds=[])
+    return provenance(model=model.config.name, digest=model.digest(), commit=commit)
 
 
 def _hooks_by_round(fwd_hooks: Hooks | Mapping[int, Hooks], n_rounds: int) -> dict[int, Hooks]:

@@ -6,7 +6,7 @@ import torch
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import ExpertRound, QLearningRound
-from interp.model.rollout import replay, rollout, select_rounds
+from interp.model.rollout import play, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 
@@ -107,3 +107,25 @@ def test_bad_selections_are_errors():
         rollout(model, q_case()[1])
     assert select_rounds(slice(1, None, 2), 6) == [1, 3, 5]
     assert select_rounds(-1, 6) == [5]
+
+
+def test_a_played_model_acts_by_its_own_choices():
+    model, _ = q_case()
+    mdps = mdp.sample_mdps(5, 4, 3, seed=2)
+    episodes, run = play(model, mdps, n_rounds=7, seed=3)
+    assert episodes.actions.shape == (5, 7)
+    assert (episodes.actions[:, 0] == 0).all()
+    assert torch.equal(torch.from_numpy(episodes.actions[:, 1:]).long(), run.choices[:, :-1])
+    again = rollout(model, episodes)
+    torch.testing.assert_close(again.predictions, run.predictions, rtol=0, atol=1e-12)
+    assert torch.equal(again.tokens, run.tokens)
+
+
+def test_exploration_wraps_the_model():
+    model, _ = q_case()
+    mdps = mdp.sample_mdps(50, 4, 3, seed=2)
+    episodes, run = play(model, mdps, n_rounds=20, seed=3, epsilon=1.0)
+    followed = (torch.from_numpy(episodes.actions[:, 1:]).long() == run.choices[:, :-1]).double().mean()
+    assert 0.28 < followed < 0.39
+    with pytest.raises(InputError, match="epsilon must lie in"):
+        play(model, mdps, n_rounds=2, seed=0, epsilon=1.5)
