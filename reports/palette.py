@@ -11,6 +11,8 @@ from collections.abc import Iterable
 
 INK = "#000000"
 """Becomes the page's text colour; use ``DARK_TEXT`` for text that must stay dark on a light cell."""
+PAPER = "#fefefe"
+"""Becomes the page's ground."""
 DARK_TEXT, LIGHT_TEXT = "#15181d", "#fdfdfd"
 
 HUES: dict[str, tuple[str, str]] = {

@@ -13,7 +13,7 @@ from html import escape
 
 from matplotlib.figure import Figure
 
-from reports.palette import INK, LIGHT
+from reports.palette import INK, LIGHT, PAPER
 from reports.style import house_style
 
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
@@ -51,7 +51,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
 
 
 def _themed(svg: str) -> str:
-    svg = svg.replace(INK, "currentColor")
+    svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
     for name, colour in LIGHT.items():
         svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
     return svg
