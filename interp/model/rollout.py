@@ -272,7 +272,7 @@ def run_round(
                 tokens = tokens.clone()
                 tokens[:, position] = own
                 out = model(tokens, latents, values)
-    return Step(out.prediction, choice, model.write(latents, out.update, slots), tokens, values, slots)
+    return Step(out.prediction, choice, model.write(out.latents, out.update, slots), tokens, values, slots)
 
 
 def _sequential(

@@ -82,11 +82,14 @@ class RoundOutput(NamedTuple):
         update: Float[batch, d_model], what is written into (or added to) a latent slot.
         logits: Float[batch, pos, d_vocab_out], the unembedding at every position (probabilities, not logits, at the
             prediction position of a model whose ``config.output`` is "probability").
+        latents: Float[batch, latent, d_model], what the round read, after any hook on ``hook_latents``: what the
+            update is written into, so that an intervention on a latent is one on the state.
     """
 
     prediction: Tensor
     update: Tensor
     logits: Tensor
+    latents: Tensor
 
 
 class HookedLatentTransformer(HookedRootModule):
@@ -142,9 +145,12 @@ class HookedLatentTransformer(HookedRootModule):
             latents: Float[batch, latent, d_model], placed at positions 1, 2, ...
             values: Float[batch, pos], scalar payloads; none when None.
         """
-        return self.read_out(self.residual(tokens, latents, values), latents.shape[1])
+        latents = self.hook_latents(latents)
+        return self.read_out(self.residual(tokens, latents, values), latents)
 
-    def read_out(self, resid: Float[Tensor, "batch pos d_model"], n_latents: int) -> RoundOutput:
+    def read_out(
+        self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
+    ) -> RoundOutput:
         """Prediction, update and logits from the residual stream after the last block."""
         update = resid[:, UPDATE_INDEX]
         normalized = self.ln_final(resid)
@@ -153,8 +159,8 @@ class HookedLatentTransformer(HookedRootModule):
         if self.config.strip_position:
             update = update - self.W_pos[resid.shape[1] - 1]
         logits = self.unembed(normalized)
-        prediction = self.read_prediction(logits[:, PREDICT_INDEX], n_latents)
-        return RoundOutput(prediction, self.hook_update(update), logits)
+        prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
+        return RoundOutput(prediction, self.hook_update(update), logits, latents)
 
     def predict(
         self,
@@ -163,7 +169,7 @@ class HookedLatentTransformer(HookedRootModule):
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
         """The prediction for rounds cut after the prediction position (the suffix is not needed for it)."""
-        resid = self.residual(tokens, latents, values)
+        resid = self.residual(tokens, self.hook_latents(latents), values)
         return self.read_prediction(self.unembed(self.ln_final(resid[:, -1:]))[:, 0], latents.shape[1])
 
     def residual(
@@ -173,7 +179,6 @@ class HookedLatentTransformer(HookedRootModule):
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream after the last block."""
-        latents = self.hook_latents(latents)
         embedded = embed_tokens(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)

@@ -1,0 +1,160 @@
+"""What a patched run is measured by: one number per episode, from predictions or from the state.
+
+All metrics are oriented so that a higher number is nearer to the clean run, or are differences that patching papers
+report (logit difference). ``Metric.measure`` maps a :class:`Readout` with any leading cell axes to ``[cell, episode]``.
+
+Models whose output is "probability" have no logits: theirs are log P, with P clipped to ``[1e-6, 1]`` (a unanimous
+vote makes a handwired P exactly 0 or 1, whose logit does not exist), so a logit difference lies within +-13.8.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.errors import unknown_name
+
+if TYPE_CHECKING:
+    from interp.interventions.pairs import Pair
+
+CLIP = 1e-6
+"""Smallest probability whose logarithm is taken."""
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What a run gave from the intervened round to the one that is read.
+
+    Attributes:
+        predictions: ``[*cell, episode, round, ...]``: P(y = 1), or the policy over actions.
+        latents: ``[*cell, episode, latent, d_model]`` after the last of these rounds.
+    """
+
+    predictions: Tensor
+    latents: Tensor
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric: its key, its name in tables, its unit, and how it is measured.
+
+    Attributes:
+        measure: ``(readout, pair) -> [*cell, episode]``.
+        needs_update: whether it reads the latents after the round.
+    """
+
+    key: str
+    name: str
+    unit: str
+    measure: Callable[[Readout, Pair], Tensor]
+    needs_update: bool = False
+
+
+def outcome_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:
+    """P(y = 1) or a policy, as a distribution over outcomes."""
+    return torch.stack([1 - predictions, predictions], -1) if task == "experts" else predictions
+
+
+def log_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:
+    """Log-probabilities of outcomes, clipped at log 1e-6."""
+    return outcome_probabilities(predictions, task).clamp_min(CLIP).log()
+
+
+def _final(readout: Readout, pair: Pair) -> Tensor:
+    """Predictions at the round that is read."""
+    axis = -1 if pair.task == "experts" else -2
+    return readout.predictions.select(axis, -1)
+
+
+def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
+    """Per episode, the outcomes whose log-probability rises most and falls most from corrupted to clean."""
+    clean, corrupted = (
+        log_probabilities(_final(r, pair), pair.task) for r in (pair.clean_readout, pair.corrupted_readout)
+    )
+    change = clean - corrupted
+    return change.argmax(-1), change.argmin(-1)
+
+
+def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
+    return values.gather(-1, outcome.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
+
+
+def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
+    risen, fallen = _risen_and_fallen(pair)
+    logs = log_probabilities(_final(readout, pair), pair.task)
+    return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen))
+
+
+def _probability(readout: Readout, pair: Pair) -> Tensor:
+    risen, _ = _risen_and_fallen(pair)
+    return _pick(outcome_probabilities(_final(readout, pair), pair.task), risen)
+
+
+def _agreement(readout: Readout, pair: Pair) -> Tensor:
+    chosen = outcome_probabilities(_final(readout, pair), pair.task).argmax(-1)
+    clean = outcome_probabilities(_final(pair.clean_readout, pair), pair.task).argmax(-1)
+    return (chosen == clean).to(readout.predictions.dtype)
+
+
+def _regret(readout: Readout, pair: Pair) -> Tensor:
+    losses = pair.losses(readout.predictions)
+    return losses.sum(-1)
+
+
+def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric:
+    """The state after the read round, along the line from corrupted to clean, in units of the state.
+
+    ``<s - s_corrupted, d>`` with ``d`` the unit vector from the corrupted to the clean state: 0 on the corrupted run
+    and the distance of the two states on the clean run.
+
+    Args:
+        decode: latents ``[..., latent, d_model]`` to state ``[..., k]``; the model's exact readout when None (and the
+            raw latents for a learned model, which has none).
+    """
+
+    def measure(readout: Readout, pair: Pair) -> Tensor:
+        read = decode if decode is not None else pair.read_state
+        lead = readout.latents.ndim - 2
+        state, clean, corrupted = (
+            read(x).flatten(start)
+            for x, start in (
+                (readout.latents, lead),
+                (pair.clean_readout.latents, 1),
+                (pair.corrupted_readout.latents, 1),
+            )
+        )
+        gap = clean - corrupted
+        unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gap.dtype).tiny)
+        return ((state - corrupted) * unit).sum(-1)
+
+    return Metric("state", "decoded state difference", "state", measure, needs_update=True)
+
+
+METRICS = {
+    metric.key: metric
+    for metric in (
+        Metric("logit_diff", "logit difference", "nats", _logit_diff),
+        Metric("probability", "probability", "probability", _probability),
+        Metric("agreement", "choice agrees with clean", "share of episodes", _agreement),
+        Metric("regret", "expected loss", "expected mistakes", _regret),
+        state_difference(),
+    )
+}
+
+
+def metric(name: str | Metric) -> Metric:
+    """The metric of that key; a :class:`Metric` is returned as it is.
+
+    Raises:
+        InputError: no such metric.
+    """
+    if isinstance(name, Metric):
+        return name
+    if name not in METRICS:
+        raise unknown_name("metric", name, METRICS)
+    return METRICS[name]

@@ -1,0 +1,275 @@
+"""Activation patching with a round axis: change one site at one round, read the same or a later round.
+
+Run the *base* with one activation taken from the *source*::
+
+    denoising:  base = corrupted, source = clean      (what suffices to restore the clean behaviour?)
+    noising:    base = clean,     source = corrupted  (what is needed for it?)
+
+``effect = m(patched) - m(base)``; ``fraction = sum(effect) / sum(m(source) - m(base))`` over episodes: 0 where the
+patch does nothing and 1 where it carries the whole difference. The fraction is a ratio of sums, because an episode
+whose two runs agree has no fraction of its own; intervals are bootstraps over episodes.
+
+The effect runs on into later rounds through the latents (``propagate=True``), or later rounds read the base's own
+latents (``propagate=False``: nothing outlives the round, and any effect at a later round is 0). Each side keeps its own
+history: at the patched round, clean and corrupted latents differ by whatever the corruption did before.
+
+Denoising finds what suffices given everything else corrupted, noising what is needed given everything else clean; a
+site that lights up is evidence that the difference between *these two* inputs passes there, not of what it means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal, get_args
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from transformer_lens.patching import PatchingResult as Statistics
+
+from interp.errors import InputError, unknown_name
+from interp.interventions.metrics import Metric, Readout
+from interp.interventions.metrics import metric as find_metric
+from interp.interventions.pairs import Pair, prepare
+from interp.interventions.resume import CHUNK, Patched, activations, one_round, patched_rounds, repeated, tile
+from interp.interventions.sites import Site, resolve, sites
+from interp.model.rollout import Rollout, run_round
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.statistics import resample_weights
+
+if TYPE_CHECKING:
+    from interp.tasks.experts import ExpertEpisodes
+    from interp.tasks.mdp import MDPEpisodes
+
+Direction = Literal["denoising", "noising"]
+
+
+@dataclass(frozen=True)
+class PatchingResult:
+    """Effects of patching each site on its own.
+
+    Attributes:
+        sites: the patched sites.
+        values: the metric of the patched runs, ``[site, episode]``.
+        clean, corrupted: the metric of the two unpatched runs, ``[episode]``.
+        metric, unit: its name and unit.
+        direction: "denoising" or "noising".
+        round, read: where the patch acts and where it is read.
+        propagate: whether the patch runs on into later rounds.
+        settings: model, digest, chunk size, versions.
+    """
+
+    sites: tuple[Site, ...]
+    values: Float[Tensor, "site episode"]
+    clean: Float[Tensor, " episode"]
+    corrupted: Float[Tensor, " episode"]
+    metric: str
+    unit: str
+    direction: str
+    round: int
+    read: int
+    propagate: bool
+    labels: tuple[str, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def base(self) -> Float[Tensor, " episode"]:
+        return self.corrupted if self.direction == "denoising" else self.clean
+
+    @property
+    def source(self) -> Float[Tensor, " episode"]:
+        return self.clean if self.direction == "denoising" else self.corrupted
+
+    @property
+    def effects(self) -> Float[Tensor, "site episode"]:
+        """Patched minus base."""
+        return self.values - self.base
+
+    @property
+    def gap(self) -> float:
+        """Mean difference of the two unpatched runs, source minus base: what a fraction is a fraction of."""
+        return float((self.source - self.base).mean())
+
+    def fractions(self) -> Float[Tensor, " site"]:
+        """Share of the gap that each patch carries over.
+
+        Raises:
+            InputError: the two runs do not differ by this metric.
+        """
+        if abs(self.gap) < 1e-12:
+            raise InputError(
+                f"clean and corrupted runs do not differ in {self.metric} at round {self.read}, so there is no gap to "
+                "take a fraction of; use effects, another metric, or a later read"
+            )
+        return self.effects.mean(-1) / self.gap
+
+    def statistics(self) -> Statistics:
+        """TransformerLens' PatchingResult over the same values: bootstrap intervals, permutation p-values."""
+        index = pd.DataFrame([_columns(site) for site in self.sites])
+        return Statistics(
+            values=self.values,
+            axis_names=[],
+            index_df=index,
+            metric_names=[self.metric],
+            reduced=False,
+            baseline=self.base,
+        )
+
+    def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
+        """One row per site: effect and fraction with 95 % intervals, p-value of no effect, and the choices made."""
+        statistics = self.statistics()
+        frame = statistics.index_df.copy()
+        frame["effect"] = self.effects.mean(-1).numpy(force=True)
+        low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
+        frame["effect_low"], frame["effect_high"] = low.numpy(force=True), high.numpy(force=True)
+        frame["p_value"] = statistics.permutation_pvalue(seed=seed).numpy(force=True)
+        columns = zip(("fraction", "fraction_low", "fraction_high"), self._fraction_intervals(seed), strict=True)
+        for name, column in columns:
+            frame[name] = column
+        for name in ("metric", "direction", "round", "read", "propagate"):
+            frame[name] = getattr(self, name)
+        frame["n_episodes"] = self.values.shape[1]
+        return frame
+
+    def _fraction_intervals(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        effects, gaps = self.effects.double().numpy(force=True), (self.source - self.base).double().numpy(force=True)
+        weights = resample_weights(effects.shape[1], seed=seed)
+        with np.errstate(invalid="ignore", divide="ignore"):
+            samples = (weights @ effects.T) / (weights @ gaps)[:, None]
+            estimate = effects.mean(1) / gaps.mean()
+        samples = np.where(np.isfinite(samples), samples, np.nan)
+        if np.isnan(samples).all():
+            return estimate, np.full_like(estimate, np.nan), np.full_like(estimate, np.nan)
+        low, high = np.nanquantile(samples, [0.025, 0.975], axis=0)
+        return estimate, low, high
+
+    def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
+        """A heat map's table for one component: rows are layers (or heads "L1H0"), columns are positions, in order.
+
+        Raises:
+            InputError: a component that was not patched.
+        """
+        key = {"head": "z"}.get(component, component)
+        chosen = [i for i, site in enumerate(self.sites) if site.component == key]
+        if not chosen:
+            raise unknown_name("patched component", component, {site.component for site in self.sites})
+        numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
+        rows = [_row_name(self.sites[i]) for i in chosen]
+        columns = [self.sites[i].position or "all" for i in chosen]
+        table = pd.DataFrame({"row": rows, "column": columns, value: numbers[chosen].numpy(force=True)})
+        wide = table.pivot(index="row", columns="column", values=value)
+        return wide.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))].rename_axis(index=None, columns=None)
+
+
+def _row_name(site: Site) -> str:
+    if site.layer is None:
+        return site.component
+    return f"L{site.layer}" + ("" if site.head is None else f"H{site.head}")
+
+
+def _columns(site: Site) -> dict[str, Any]:
+    return {"site": str(site), **{name: getattr(site, name) for name in ("component", "layer", "head", "position")}}
+
+
+def sweep(
+    model: HookedLatentTransformer,
+    clean: ExpertEpisodes | MDPEpisodes,
+    corrupted: ExpertEpisodes | MDPEpisodes,
+    round: int,
+    *,
+    components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
+    positions: str | Iterable[str] | None = "all",
+    at: Sequence[Site | str] | None = None,
+    metric: str | Metric = "logit_diff",
+    direction: str = "denoising",
+    read: int | None = None,
+    propagate: bool = True,
+    commit: str = "own",
+    chunk: int = CHUNK,
+) -> PatchingResult:
+    """Patch each site of a sweep on its own, at one round.
+
+    Args:
+        clean, corrupted: episodes that pair up row by row.
+        round: where the patch acts; negative counts from the end.
+        components, positions: what to sweep (see :func:`interp.interventions.sites.sites`).
+        at: sites instead of a sweep over components and positions.
+        metric: a key of :data:`interp.interventions.metrics.METRICS`, or a Metric.
+        direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
+        read: the round that is read; the patched one when None.
+        propagate: let the patch run on into later rounds, or hold their latents at the base's.
+        commit: how both sides are run, and which choice token the patched rounds hold.
+        chunk: rows (site x episode) run at once; bounds memory.
+
+    Raises:
+        InputError: unknown names, episodes that do not pair up, rounds out of range.
+
+    Example:
+        >>> import interp
+        >>> from interp.interventions import corruptions, patching
+        >>> from interp.tasks import experts
+        >>> model = interp.load("wma-handwired", n_experts=4)
+        >>> clean, corrupted = corruptions.flip_vote(experts.sample(64, 30, 4, seed=0), round=20, expert=1)
+        >>> effects = patching.sweep(model, clean=clean, corrupted=corrupted, round=20)
+        >>> effects.grid("resid_pre").shape
+        (3, 13)
+    """
+    if direction not in get_args(Direction):
+        raise unknown_name("direction", direction, get_args(Direction))
+    measure = find_metric(metric)
+    pair = prepare(model, clean, corrupted, round, read, commit)
+    layout = pair.layout
+    chosen = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
+    values = run_cells(pair, chosen, measure, direction, propagate, chunk)
+    return PatchingResult(
+        sites=tuple(chosen),
+        values=values,
+        clean=measure.measure(pair.clean_readout, pair),
+        corrupted=measure.measure(pair.corrupted_readout, pair),
+        metric=measure.key,
+        unit=measure.unit,
+        direction=direction,
+        round=pair.round,
+        read=pair.read,
+        propagate=propagate,
+        labels=layout.labels,
+        settings=provenance(model=model.config.name, digest=model.digest(), commit=commit, chunk=chunk),
+    )
+
+
+def run_cells(
+    pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool, chunk: int = CHUNK
+) -> Float[Tensor, "site episode"]:
+    """The metric with each cell patched on its own."""
+    base, other = (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
+    source = activations(pair.model, other, pair.round, list(dict.fromkeys(cell.hook for cell in cells)))
+    later = pair.read > pair.round or measure.needs_update
+    values: list[Tensor | None] = [None] * len(cells)
+    steps = patched_rounds(pair.model, base, pair.round, cells, source, recommit=later, chunk=chunk)
+    for step in steps:
+        readout = _read_on(pair, base, step, propagate)
+        measured = measure.measure(readout, pair)
+        for i, cell in enumerate(step.cells):
+            values[cell] = measured[i]
+    return torch.stack([value for value in values if value is not None])
+
+
+def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool) -> Readout:
+    """Run the rounds after the patched one, up to the one that is read."""
+    n, latents = len(step.cells), step.latents
+    predictions = [step.output.prediction]
+    for t in range(pair.round + 1, pair.read + 1):
+        if propagate:
+            following = repeated(one_round(base, t), n)
+            with torch.no_grad():
+                after = run_round(pair.model, following, latents, base.layout, base.commit, ())
+            prediction, latents = after.prediction, after.latents
+        else:
+            prediction, latents = tile(base.predictions[:, t], n), tile(base.latents[:, t + 1], n)
+        predictions.append(prediction)
+    shape = (n, pair.n_episodes)
+    return Readout(torch.stack(predictions, 1).unflatten(0, shape), latents.unflatten(0, shape))

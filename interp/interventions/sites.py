@@ -1,0 +1,268 @@
+"""Sites: where in a round an intervention acts, as a small language shared by every routine.
+
+A site is a component, with a layer, a head and a position where the component has them, and optionally the rounds it
+is meant for. Its text form is ``component[layer.head]@position#rounds``::
+
+    resid_pre[1]@p?      z[2.0]@w?      pattern[0.1]      latent@<z>      embed@e_1#20
+
+Positions are labels of the round's layout; a site without one means all positions. ``head`` is another word for
+``z``, a head's output before ``W_O``. For ``pattern`` the position is that of the query.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from torch import Tensor
+
+from interp.errors import InputError, require, unknown_name
+from interp.model.layout import LATENT_START, RoundLayout
+from interp.model.transformer import HookedLatentTransformer
+
+Axis = Literal["pos", "latent", "pos head", "head pos"]
+
+
+@dataclass(frozen=True)
+class Component:
+    """A kind of activation.
+
+    Attributes:
+        key: what a site calls it.
+        hook: its hook point, ``{layer}`` filled in.
+        axes: what follows the batch axis: "pos", "latent", "pos head" or "head pos" (then the vector).
+        name: what tables and legends call it.
+    """
+
+    key: str
+    hook: str
+    axes: Axis
+    name: str
+
+    @property
+    def has_layer(self) -> bool:
+        return "{layer}" in self.hook
+
+    @property
+    def has_head(self) -> bool:
+        return "head" in self.axes
+
+
+COMPONENTS = {
+    component.key: component
+    for component in (
+        Component("latent", "hook_latents", "latent", "latent"),
+        Component("embed", "hook_embed", "pos", "embedding"),
+        Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
+        Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
+        Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
+        Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
+        Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
+        Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
+        Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
+        Component("attn_out", "blocks.{layer}.hook_attn_out", "pos", "attention output"),
+        Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
+        Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
+        Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
+    )
+}
+"""Every component, in the order in which a round computes them."""
+
+ALIASES = {"head": "z"}
+_NEEDS_MLP = {"resid_mid", "mlp_out"}
+_TEXT = re.compile(
+    r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?(#(?P<rounds>[\d,]+))?"
+)
+
+
+def component(name: str) -> Component:
+    """The component of that name.
+
+    Raises:
+        InputError: no such component; those that exist are named.
+    """
+    key = ALIASES.get(name, name)
+    if key not in COMPONENTS:
+        raise unknown_name("component", name, [*COMPONENTS, *ALIASES], limit=20)
+    return COMPONENTS[key]
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in a round: see the module's text for its text form.
+
+    Attributes:
+        component: key of the component.
+        layer, head: where the component has them; no head means all heads.
+        position: a label of the layout; None means all positions.
+        rounds: the rounds meant; empty means those the routine is run at.
+
+    Example:
+        >>> site = Site.parse("head[2.0]@w?")
+        >>> site
+        Site(component='z', layer=2, head=0, position='w?', rounds=())
+        >>> str(site), site.hook
+        ('z[2.0]@w?', 'blocks.2.attn.hook_z')
+    """
+
+    component: str
+    layer: int | None = None
+    head: int | None = None
+    position: str | None = None
+    rounds: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        kind = component(self.component)
+        object.__setattr__(self, "component", kind.key)
+        require(
+            (self.layer is not None) == kind.has_layer,
+            f"a site of component {kind.key!r} {'needs a layer' if kind.has_layer else 'takes no layer'}, "
+            f"got layer {self.layer!r}; write {kind.key}{'[layer]' if kind.has_layer else ''}@position",
+        )
+        require(
+            self.head is None or kind.has_head,
+            f"a site of component {kind.key!r} takes no head, got head {self.head!r}; "
+            f"components with heads: {', '.join(c.key for c in COMPONENTS.values() if c.has_head)}",
+        )
+
+    def __str__(self) -> str:
+        where = "" if self.layer is None else f"[{self.layer}{'' if self.head is None else f'.{self.head}'}]"
+        position = "" if self.position is None else f"@{self.position}"
+        rounds = f"#{','.join(map(str, self.rounds))}" if self.rounds else ""
+        return f"{self.component}{where}{position}{rounds}"
+
+    @classmethod
+    def parse(cls, text: str) -> Site:
+        """The site that a text names.
+
+        Raises:
+            InputError: text of another form.
+        """
+        match = _TEXT.fullmatch(text.strip())
+        if match is None:
+            raise InputError(
+                f"{text!r} is not a site; write component[layer.head]@position#rounds, such as 'z[2.0]@p?' or 'latent'"
+            )
+        layer, head, rounds = match["layer"], match["head"], match["rounds"]
+        return cls(
+            match["component"],
+            None if layer is None else int(layer),
+            None if head is None else int(head),
+            match["position"],
+            tuple(int(t) for t in rounds.split(",") if t) if rounds else (),
+        )
+
+    @property
+    def kind(self) -> Component:
+        return COMPONENTS[self.component]
+
+    @property
+    def hook(self) -> str:
+        """The name of its hook point."""
+        return self.kind.hook.format(layer=self.layer)
+
+    def index(self, layout: RoundLayout) -> tuple[slice | int, ...]:
+        """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector.
+
+        Raises:
+            InputError: a position that the layout, or the component, does not have.
+        """
+        position: slice | int = slice(None)
+        if self.position is not None:
+            position = layout.position(self.position)
+            if self.component == "latent":
+                position -= LATENT_START
+                if not 0 <= position < layout.n_latents:
+                    valid = [layout.labels[i] for i in layout.latent_positions]
+                    raise unknown_name("latent position", self.position, valid)
+        head: slice | int = slice(None) if self.head is None else self.head
+        return {
+            "pos": (slice(None), position),
+            "latent": (slice(None), position),
+            "pos head": (slice(None), position, head),
+            "head pos": (slice(None), head, position),
+        }[self.kind.axes]
+
+    def at(self, rounds: Sequence[int]) -> Site:
+        """The same place at other rounds."""
+        return replace(self, rounds=tuple(rounds))
+
+    def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
+        """What it selects of an activation."""
+        return activation[self.index(layout)]
+
+
+def sites(
+    model: HookedLatentTransformer,
+    layout: RoundLayout | None = None,
+    components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
+    positions: str | Iterable[str] | None = "all",
+    layers: Iterable[int] | Literal["all"] = "all",
+) -> list[Site]:
+    """Every site of the given components, in the order computed: by component, layer, head, position.
+
+    Args:
+        layout: of the rounds; the model's own when None.
+        components: one name, or several.
+        positions: labels, "all" for each position on its own, or None for whole activations.
+
+    Raises:
+        InputError: a component, layer or position that the model does not have.
+    """
+    layout = model.layout if layout is None else layout
+    n_layers = model.config.n_layers
+    chosen = range(n_layers) if isinstance(layers, str) else list(layers)
+    found: list[Site] = []
+    for name in [components] if isinstance(components, str) else components:
+        kind = component(name)
+        if kind.key in _NEEDS_MLP and not model.config.d_mlp:
+            raise InputError(f"{model.config.name!r} has no MLP, so it has no {kind.key!r}; use resid_post or attn_out")
+        if positions is None:
+            labels: list[str | None] = [None]
+        elif kind.axes == "latent":
+            all_latents = [layout.labels[i] for i in layout.latent_positions]
+            labels = [p for p in all_latents if positions == "all" or p in positions]
+        else:
+            labels = [layout.labels[i] for i in layout.positions(positions)]
+        for layer in chosen if kind.has_layer else (None,):
+            for head in range(model.config.n_heads) if kind.has_head else (None,):
+                found += [Site(kind.key, layer, head, label) for label in labels]
+    for site in found:
+        check(site, model, layout)
+    return found
+
+
+def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> None:
+    """Raise unless ``site`` exists in ``model`` for rounds of ``layout``.
+
+    Raises:
+        InputError: a layer, head, position or component that it does not have, with those that it has.
+    """
+    config = model.config
+    for what, value, n in (("layer", site.layer, config.n_layers), ("head", site.head, config.n_heads)):
+        require(
+            value is None or 0 <= value < n,
+            f"site {str(site)!r} does not exist: {config.name!r} has {what}s 0 to {n - 1}; "
+            "interp.interventions.sites.sites(model) lists every site",
+        )
+    model.hook_names(site.hook)
+    site.index(layout)
+
+
+def resolve(site: Site | str, model: HookedLatentTransformer, layout: RoundLayout) -> Site:
+    """``site`` parsed, if a text, and checked."""
+    found = Site.parse(site) if isinstance(site, str) else site
+    check(found, model, layout)
+    return found
+
+
+def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
+    """A copy of ``activation`` with ``new`` at the site."""
+    changed = activation.clone()
+    changed[site.index(layout)] = new.to(changed.dtype)
+    return changed
+
+
+__all__ = ["ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "sites", "write"]

@@ -1,0 +1,161 @@
+"""A view of a model over a bank of prepared rounds, so that token-based tools run on it.
+
+TransformerLens' tools (activation patching, attribution patching, direct paths, DAS, logit lens, head detection) call
+``model(tokens)`` with integer tokens ``[batch, pos]`` and read logits ``[batch, pos, outcome]``. A round needs more:
+its latents and scalar payloads. Here they are prepared: :func:`bind` lays chosen rounds of one or more rollouts in a
+bank, a "token" is the number of a row of the bank (the same at every position), and every forward looks rows up.
+Everything else (weights, configuration, hooks) is the model's own; nothing is copied.
+
+Scope: one round at a time. Effects that run on into later rounds are :mod:`interp.interventions.patching`'s.
+
+Example:
+    >>> import interp
+    >>> from interp.model.bound import bind
+    >>> from interp.tasks import experts
+    >>> from transformer_lens import patching
+    >>> model = interp.load("wma-handwired", n_experts=4)
+    >>> runs = [interp.rollout(model, experts.sample(8, 20, 4, seed=seed)) for seed in (0, 1)]
+    >>> bound = bind(model, *runs, rounds=-1)
+    >>> clean, corrupted = bound.tokens
+    >>> _, cache = bound.run_with_cache(clean)
+    >>> metric = lambda logits: logits[:, bound.predict_position, 1].mean()
+    >>> patching.get_act_patch_resid_pre(bound, corrupted, cache, metric).shape
+    torch.Size([3, 13])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from transformer_lens import ActivationCache
+
+from interp.errors import require
+from interp.model.layout import RoundLayout
+from interp.model.rollout import Rollout, Rounds, select_rounds
+from interp.model.transformer import HookedLatentTransformer
+
+_LOG_FLOOR = 1e-30
+
+
+class BoundRounds:
+    """``model`` with a bank of rounds; attributes that it lacks are the model's.
+
+    Args:
+        model: the model, in evaluation mode; its hooks are the view's hooks.
+        layout: the layout of the rounds.
+        tokens: Int[row, pos], the rounds' tokens.
+        latents: Float[row, latent, d_model], what each round reads.
+        values: Float[row, pos], scalar payloads.
+        split: how many rows each rollout gave, in order.
+    """
+
+    def __init__(
+        self,
+        model: HookedLatentTransformer,
+        layout: RoundLayout,
+        tokens: Int[Tensor, "row pos"],
+        latents: Float[Tensor, "row latent d_model"],
+        values: Float[Tensor, "row pos"],
+        split: Sequence[int] | None = None,
+    ) -> None:
+        require(
+            len(tokens) == len(latents) == len(values),
+            f"the bank needs as many latents and values as rounds, got {len(tokens)}, {len(latents)}, {len(values)}",
+        )
+        self.model = model.eval()
+        self.round_layout = layout
+        self.bank_tokens, self.bank_latents, self.bank_values = tokens, latents, values
+        self.split = [len(tokens)] if split is None else list(split)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or "model" not in self.__dict__:
+            raise AttributeError(name)
+        return getattr(self.model, name)
+
+    @property
+    def original_model(self) -> HookedLatentTransformer:
+        """The model itself: where TransformerLens looks for modules in training mode."""
+        return self.model
+
+    @property
+    def tokens(self) -> list[Int[Tensor, "row pos"]]:
+        """Row ids, one tensor per rollout that was bound; row ``e * n_rounds + i`` is episode e, i-th chosen round."""
+        rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
+        ids = rows.unsqueeze(1).expand(-1, self.bank_tokens.shape[1])
+        return [part.contiguous() for part in ids.split(self.split)]
+
+    @property
+    def predict_position(self) -> int:
+        return self.round_layout.predict_position
+
+    def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them.
+
+        Raises:
+            InputError: ids that are no integers, of another number of positions, or outside the bank.
+        """
+        n_rows, n_positions = self.bank_tokens.shape
+        require(
+            not (tokens.is_floating_point() or tokens.is_complex()),
+            f"row ids must be integers, got {tokens.dtype}; use bound.tokens",
+        )
+        require(
+            tokens.ndim == 2 and tokens.shape[1] == n_positions,
+            f"row ids must be [batch, {n_positions}], got {tuple(tokens.shape)}; use rows of bound.tokens",
+        )
+        index = tokens[:, 0]
+        require(
+            bool(((tokens == index.unsqueeze(1)) & (tokens >= 0) & (tokens < n_rows)).all()),
+            f"row ids must be one number per row, between 0 and {n_rows - 1}; use rows of bound.tokens",
+        )
+        return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
+
+    def __call__(self, tokens: Int[Tensor, "batch pos"], **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
+        """Logits at every position (probabilities where the model's output is "probability")."""
+        return self.model(*self.rows(tokens)).logits
+
+    forward = __call__
+
+    def outcome_logits(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch outcome"]:
+        """Logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
+        outcomes = self(tokens)[:, self.predict_position]
+        if self.round_layout.task == "qlearning":
+            outcomes = outcomes[:, : self.round_layout.n_outputs]
+        return outcomes.clamp_min(_LOG_FLOOR).log() if self.model.config.output == "probability" else outcomes
+
+    def run_with_hooks(self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any) -> Tensor:
+        """TransformerLens' ``run_with_hooks``, on rows of the bank."""
+        known = {name: options[name] for name in ("reset_hooks_end", "clear_contexts") if name in options}
+        with self.model.hooks(fwd_hooks=fwd_hooks, bwd_hooks=bwd_hooks, **known):
+            return self(tokens)
+
+    def run_with_cache(self, tokens: Tensor, **options: Any) -> tuple[Tensor, ActivationCache]:
+        """TransformerLens' ``run_with_cache``, on rows of the bank."""
+        options.pop("return_type", None)
+        output, cache = self.model.run_with_cache(*self.rows(tokens), **options)
+        return output.logits, cache
+
+
+def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all") -> BoundRounds:
+    """Bind chosen rounds of rollouts to their model.
+
+    Args:
+        runs: rollouts of ``model`` with the same layout, such as a clean and a corrupted one.
+        rounds: which rounds of each: an int, a slice, a list or "all".
+
+    Raises:
+        InputError: no rollout, different layouts, or a round out of range.
+    """
+    require(bool(runs), "bind needs at least one rollout")
+    layout = runs[0].layout
+    require(all(run.layout == layout for run in runs), "the rollouts have different layouts; bind each on its own")
+    parts = []
+    for run in runs:
+        index = torch.tensor(select_rounds(rounds, run.n_rounds), device=run.tokens.device)
+        parts.append([x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values)])
+    tokens, latents, values = (torch.cat(column) for column in zip(*parts, strict=True))
+    return BoundRounds(model, layout, tokens, latents, values, split=[len(part[0]) for part in parts])

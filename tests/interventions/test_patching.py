@@ -1,0 +1,169 @@
+"""Patching with a round axis: equal to one-at-a-time hooks, to TransformerLens, and to sums on a napkin."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformer_lens import patching as tl_patching
+
+import interp
+from interp.errors import InputError
+from interp.interventions import corruptions, patching
+from interp.interventions.sites import Site, sites
+from interp.model.bound import bind
+
+EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
+
+
+def _one_at_a_time(model, base, source, site, at, propagate):
+    """The patched rollout of one site, by a hook on the sequential pass and nothing else."""
+    run = interp.rollout(model, source, names_filter=[site.hook], rounds=at)
+    where = site.index(run.layout)
+
+    def hook(activation, hook):
+        changed = activation.clone()
+        changed[where] = run.cache[site.hook][:, 0][where]
+        return changed
+
+    return interp.rollout(model, base, fwd_hooks={at: [(site.hook, hook)]}, propagate=propagate)
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+@pytest.mark.parametrize("read", [3, 5])
+def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read):
+    """Batched cells with prefix reuse give what one hooked rollout per cell gives, to float64 precision."""
+    clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
+    base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
+    chosen = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
+    chosen = [*chosen[::3], Site("latent"), Site("latent", position="<z>")]
+    result = patching.sweep(
+        untrained, clean, corrupted, 3, at=chosen, read=read, metric="regret", direction=direction, chunk=30
+    )
+    truth = torch.from_numpy(clean.labels)
+    for site, values in zip(result.sites, result.values, strict=True):
+        run = _one_at_a_time(untrained, base, source, site, 3, propagate=True)
+        expected = (run.predictions - truth)[:, 3 : read + 1].abs().sum(1)
+        torch.testing.assert_close(values, expected, rtol=0, atol=1e-13)
+
+
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_episodes, commit):
+    """With own choices committed, a patch that changes the choice changes the token after it, as in a rollout."""
+    clean, corrupted = corruptions.swap_latents(mdp_episodes, round=3)
+    chosen = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])
+    result = patching.sweep(
+        untrained_q, clean, corrupted, 3, at=chosen, read=4, metric="state", commit=commit, direction="noising"
+    )
+    runs = [interp.rollout(untrained_q, e, commit=commit) for e in (clean, corrupted)]
+    (ends, bad_ends) = (run.latents[:, 5].flatten(1) for run in runs)
+    unit = (ends - bad_ends) / (ends - bad_ends).norm(dim=-1, keepdim=True)
+    for site, values in zip(result.sites, result.values, strict=True):
+        source = interp.rollout(untrained_q, corrupted, names_filter=[site.hook], rounds=3, commit=commit)
+        where = site.index(source.layout)
+
+        def hook(activation, hook, where=where, kept=source.cache[site.hook][:, 0]):
+            changed = activation.clone()
+            changed[where] = kept[where]
+            return changed
+
+        run = interp.rollout(untrained_q, clean, fwd_hooks={3: [(site.hook, hook)]}, commit=commit)
+        expected = ((run.latents[:, 5].flatten(1) - bad_ends) * unit).sum(-1)
+        torch.testing.assert_close(values, expected, rtol=0, atol=1e-12)
+
+
+def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episodes):
+    """The same sweep by TransformerLens' patching on the bound view: within 1e-5 in every cell."""
+    model = untrained
+    clean, corrupted = corruptions.swap_latents(expert_episodes, round=4)
+    runs = [interp.rollout(model, episodes) for episodes in (clean, corrupted)]
+    bound = bind(model, *runs, rounds=4)
+    clean_rows, corrupted_rows = bound.tokens
+    _, cache = bound.run_with_cache(clean_rows)
+    result = patching.sweep(model, clean, corrupted, 4, metric="probability")
+    rises = runs[0].predictions[:, 4] > runs[1].predictions[:, 4]
+
+    def metric(logits):
+        p = logits[:, bound.predict_position].softmax(-1)[:, 1]
+        return torch.where(rises, p, 1 - p)
+
+    tools = {
+        "resid_pre": tl_patching.get_act_patch_resid_pre,
+        "attn_out": tl_patching.get_act_patch_attn_out,
+        "head": tl_patching.get_act_patch_attn_head_out_by_pos,
+    }
+    for component, tool in tools.items():
+        theirs = tool(bound, corrupted_rows, cache, metric, reduce="mean")
+        if component == "head":
+            theirs = theirs.permute(0, 2, 1)  # they order layer, position, head
+        ours = torch.from_numpy(result.grid(component, "effect").to_numpy().copy()) + result.corrupted.mean()
+        torch.testing.assert_close(ours, theirs.reshape(ours.shape).double(), rtol=0, atol=1e-5)
+
+
+def test_propagate_false_holds_later_rounds(untrained, expert_episodes):
+    """Held latents: no patch reaches a later round; run on: the whole latent does."""
+    clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
+    options = {"at": ["latent@<z>", "resid_pre[1]@w?"], "read": 5, "metric": "probability"}
+    held = patching.sweep(untrained, clean, corrupted, 3, propagate=False, **options)
+    free = patching.sweep(untrained, clean, corrupted, 3, propagate=True, **options)
+    assert held.effects.abs().max() == 0
+    assert free.fractions()[0] == pytest.approx(1)
+    assert free.effects[1].abs().max() > 0
+
+
+def test_positions_after_the_prediction_do_not_reach_it(untrained, expert_episodes):
+    """Causality: patching y or w? changes no prediction of that round."""
+    clean, corrupted = corruptions.flip_label(expert_episodes, round=3)
+    result = patching.sweep(untrained, clean, corrupted, 3, positions=["y", "w?"])
+    assert result.effects.abs().max() == 0
+
+
+def test_result_carries_intervals_and_choices(untrained, expert_episodes):
+    """The frame holds an interval, a p-value and every choice; a fraction of no gap is refused."""
+    clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
+    frame = patching.sweep(untrained, clean, corrupted, 3, components="resid_pre", positions="p?").to_frame()
+    assert {"effect_low", "effect_high", "p_value", "fraction_low", "fraction_high"} <= set(frame.columns)
+    assert (frame.effect_low <= frame.effect).all() and (frame.effect <= frame.effect_high).all()
+    assert set(frame.direction) == {"denoising"} and set(frame["round"]) == {3}
+    same = patching.sweep(untrained, clean, clean, 3, components="resid_pre", positions="p?")
+    with pytest.raises(InputError, match="do not differ in logit_diff at round 3"):
+        same.fractions()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"components": "rezid_pre"}, "did you mean 'resid_pre'"),
+        ({"positions": "p"}, "unknown position label 'p'"),
+        ({"metric": "logit"}, "did you mean 'logit_diff'"),
+        ({"direction": "noise"}, "did you mean 'noising'"),
+        ({"round": 8}, "round 8 is out of range"),
+        ({"read": 2}, "read must not come before round"),
+        ({"at": ["z[2.0]@p?"]}, "has layers 0 to 1"),
+    ],
+)
+def test_bad_input_is_one_sentence_with_the_valid_values(untrained, expert_episodes, options, message):
+    clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
+    with pytest.raises(InputError, match=message):
+        patching.sweep(untrained, clean, corrupted, **{"round": 3, **options})
+
+
+def test_hooks_never_leak(untrained, expert_episodes):
+    """Raising inside a patched run leaves no hook on the model, also inside another hook context."""
+    clean, corrupted = corruptions.flip_vote(expert_episodes, round=3)
+    before = interp.rollout(untrained, clean).predictions
+    outer: list[str] = []
+
+    class StopRunError(Exception):
+        pass
+
+    def stop(activation, hook):
+        raise StopRunError
+
+    with untrained.hooks(fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: outer.append(hook.name))]):
+        with pytest.raises(StopRunError), untrained.hooks(fwd_hooks=[("blocks.1.hook_attn_out", stop)]):
+            patching.sweep(untrained, clean, corrupted, 3)
+        outer.clear()
+        patching.sweep(untrained, clean, corrupted, 3, components="resid_pre", positions="p?")
+        assert outer  # the outer hook is still there
+    assert not any(point.fwd_hooks or point.bwd_hooks for point in untrained.hook_points())
+    torch.testing.assert_close(interp.rollout(untrained, clean).predictions, before, rtol=0, atol=0)
