@@ -1,0 +1,9 @@
+"""Language models as online learners (paper, sections 5.3 and F.3): play them, keep every word, read the traces.
+
+- ``schemes``, ``prompts``, ``protocol``: what is said, and the pure state machine of one episode.
+- ``plan``, ``client``, ``trace``, ``runner``: which episodes, and playing them on a server so that nothing is lost.
+- ``agents``: scripted agents of known behaviour that speak the same protocol.
+
+Nothing here imports ``openai`` until a model is run (``pip install 'latent-context-interp[llm]'``), nor torch ever.
+Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.algorithms.experts``), pictures.
+"""

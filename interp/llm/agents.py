@@ -1,0 +1,189 @@
+"""Scripted agents: known behaviour that speaks the protocol, as baselines and as test doubles of a model.
+
+An agent is a function from messages to a reply. It sees what a model would see and nothing else: under ``note-only``
+all it knows of earlier rounds is what its own note says. So a Follow-the-Leader agent whose note is a counter
+proves that the note carries the state, and one whose note is ``last-round`` cannot follow any leader.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import unknown_name
+from interp.llm.notes import read_counts, write_counts
+from interp.llm.schemes import Message, expert_letters, read_message
+
+Counts = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """What an agent knows before it answers: right predictions per expert, rounds seen, who was right last."""
+
+    correct: Counts
+    rounds: int
+    last: NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class ScriptedAgent:
+    """A decision rule and a way to write notes.
+
+    Args:
+        rule: ``(evidence, votes Int[expert]) -> 0 or 1``.
+        write: ``(note, evidence after the round, votes, label) -> new note``.
+    """
+
+    name: str
+    rule: Callable[[Evidence, Counts], int]
+    write: Callable[[str, Evidence, Counts, int], str]
+
+    def __call__(self, messages: Sequence[Message]) -> str:
+        rounds = [read_message(message) for message in messages if message["role"] == "user"]
+        rounds = [body for body in rounds if body["turn_type"] != "retry"]
+        body = rounds[-1]
+        weather = body["turn_type"] == "forecast" or "actual_weather" in body
+        note = str(body.get("note", ""))
+        votes = _votes(body)
+        if body["turn_type"] == "feedback":
+            label = _label(body)
+            before = evidence(rounds[:-1], note, len(votes))
+            right = votes == label
+            return json.dumps({"note": self.write(note, _after(before, right), votes, label)})
+        said = self.rule(evidence(rounds[:-1], note, len(votes)), votes)
+        return json.dumps({"prediction": ("rainy", "sunny")[said] if weather else said})
+
+
+def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evidence:
+    """From the retained conversation where there is one, else from the note."""
+    seen: list[NDArray[np.bool_]] = []
+    votes: Counts | None = None
+    for body in rounds:
+        if body["turn_type"] == "feedback":
+            asked = _votes(body) if "Expert_A" in body else votes
+            assert asked is not None, "feedback before any prediction"
+            seen.append(asked == _label(body))
+        else:
+            votes = _votes(body)
+    if seen:
+        return Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
+    return from_note(note, n_experts)
+
+
+def from_note(note: str, n_experts: int) -> Evidence:
+    """What a note tells: its tallies, and who it says was right last (``A correct; B,C,D wrong``)."""
+    letters = expert_letters(n_experts)
+    counts = read_counts(note, n_experts)
+    correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
+    rounds = max((total for _, total in counts.values()), default=0)
+    winners = re.search(r"([A-Z](?:,[A-Z])*) correct", note)
+    last = np.array([winners is not None and letter in winners.group(1) for letter in letters])
+    return Evidence(correct, rounds, last)
+
+
+def _after(before: Evidence, right: NDArray[np.bool_]) -> Evidence:
+    return Evidence(before.correct + right, before.rounds + 1, right)
+
+
+def _votes(body: dict[str, Any]) -> Counts:
+    return np.array([_bit(value) for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64)
+
+
+def _label(body: dict[str, Any]) -> int:
+    return _bit(body["actual_weather"] if "actual_weather" in body else body["true_label"])
+
+
+def _bit(word: object) -> int:
+    return {"rainy": 0, "sunny": 1, 0: 0, 1: 1}[word]
+
+
+# ------------------------------------------------------------------------------------------------ decision rules
+
+
+def follow_the_leader(seen: Evidence, votes: Counts) -> int:
+    """The advice of the expert with most right predictions; ties to the first."""
+    return int(votes[int(np.argmax(seen.correct))])
+
+
+def weighted_majority(eta: float) -> Callable[[Evidence, Counts], int]:
+    """Vote with weights ``exp(-eta * losses)``; a tied vote says 1 (tolerance 1e-12)."""
+
+    def rule(seen: Evidence, votes: Counts) -> int:
+        weights = np.exp(eta * (seen.correct - seen.correct.max(initial=0)))
+        return int(weights @ votes / weights.sum() >= 0.5 - 1e-12)
+
+    return rule
+
+
+def majority(seen: Evidence, votes: Counts) -> int:
+    """Unweighted vote; a tie says 1."""
+    return int(2 * votes.sum() >= len(votes))
+
+
+def follow_previous_winners(seen: Evidence, votes: Counts) -> int:
+    """Majority of those who were right last; no winner or a tie: majority of all."""
+    winners = votes[seen.last]
+    if len(winners) == 0 or 2 * winners.sum() == len(winners):
+        return majority(seen, votes)
+    return int(2 * winners.sum() > len(winners))
+
+
+# ------------------------------------------------------------------------------------------------ ways to write
+
+
+def counter_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+    return write_counts(seen.correct.tolist(), seen.rounds)
+
+
+def last_round_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+    letters = np.array(expert_letters(len(votes)))
+    right = votes == label
+    said = [f"{','.join(letters[who])} {what}" for who, what in ((right, "correct"), (~right, "wrong")) if who.any()]
+    return "; ".join(said)
+
+
+def round_list_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+    """One more entry a round. (An agent that keeps history counts from that; this note alone has no tallies.)"""
+    letters = np.array(expert_letters(len(votes)))
+    listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))
+    wrong = ",".join(letters[votes != label]) or "none"
+    return f"{note} Round{_entries(note) + 1}: {listed},label={label}; {wrong} wrong.".strip()
+
+
+def _entries(note: str) -> int:
+    return note.count("Round")
+
+
+def malformed(messages: Sequence[Message]) -> str:
+    """Never a usable answer: cycles through the ways in which models fail, by the length of the conversation."""
+    ways = ("I would say 1.", '{"prediction": 2}', '{"answer": 1}', '{"prediction": ', "[1]", "", '{"note": ["A"]}')
+    return ways[sum(len(message["content"]) for message in messages) % len(ways)]
+
+
+AGENTS: dict[str, Callable[[Sequence[Message]], str]] = {
+    "counter": ScriptedAgent("counter", follow_the_leader, counter_note),
+    "last-round": ScriptedAgent("last-round", follow_previous_winners, last_round_note),
+    "round-list": ScriptedAgent("round-list", follow_the_leader, round_list_note),
+    "follow-the-leader": ScriptedAgent("follow-the-leader", follow_the_leader, counter_note),
+    "weighted-majority": ScriptedAgent("weighted-majority", weighted_majority(0.3), counter_note),
+    "majority": ScriptedAgent("majority", majority, counter_note),
+    "malformed": malformed,
+}
+
+
+def scripted(name: str) -> Callable[[Sequence[Message]], str]:
+    """The agent called ``name``.
+
+    Raises:
+        InputError: an unknown name.
+    """
+    if name not in AGENTS:
+        raise unknown_name("scripted agent", name, AGENTS)
+    return AGENTS[name]

@@ -1,0 +1,219 @@
+"""What a run will do, and what it will cost: the episodes, their traces' places, and an estimate without any call.
+
+The estimate drives the real state machine with two scripted agents: one with a compact counter note (low) and one that
+lists every round (high), so the number of calls is exact and the tokens are bracketed by the two note styles that the
+paper saw. Text becomes tokens by characters: 4 a token in the system prompt, 3 in JSON, and 4 tokens a message.
+That gives .33 million prompt tokens for 100 rounds of the online prompt without a note; the paper's runs used .34.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from interp.errors import InputError, require
+from interp.llm.agents import scripted
+from interp.llm.client import Settings
+from interp.llm.prompts import Prompt
+from interp.llm.protocol import Session
+from interp.llm.schemes import CONDITIONS, Condition, Message
+from interp.llm.trace import FORMAT
+from interp.provenance import provenance
+from interp.tasks import experts
+
+PAPER_REGIMES = ("stratified", "flat", "anti-signal")
+
+
+@dataclass(frozen=True, eq=False)
+class Instance:
+    """One episode: advice Int[round, expert], labels Int[round], accuracies."""
+
+    regime: str
+    index: int
+    seed: int | None
+    advice: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    accuracies: NDArray[np.float64]
+
+    @property
+    def name(self) -> str:
+        return f"{self.regime}-{self.index:03d}"
+
+    def to_dict(self) -> dict[str, Any]:
+        return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
+
+
+def instances(
+    regimes: Sequence[str] = PAPER_REGIMES,
+    n_instances: int = 30,
+    n_rounds: int = 100,
+    n_experts: int = 4,
+    seed: int = 0,
+) -> list[Instance]:
+    """Fresh instances of each regime (the paper: 30 of 100 rounds with 4 experts)."""
+    require(bool(regimes), "name at least one regime")
+    found = []
+    for regime in dict.fromkeys(regimes):
+        episodes = experts.sample(n_instances, n_rounds, n_experts, regime=regime, seed=seed)
+        found += from_episodes(episodes)
+    return found
+
+
+def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
+    """One instance for each episode, so that a model of ours and a language model see the same ones."""
+    return [
+        Instance(episodes.regime, i, episodes.seed, episodes.advice[i], episodes.labels[i], episodes.accuracies[i])
+        for i in range(len(episodes))
+    ]
+
+
+@dataclass(frozen=True)
+class Job:
+    """One episode to be played and where its trace goes."""
+
+    condition: Condition
+    instance: Instance
+    prompt: Prompt
+    settings: Settings
+
+    @property
+    def place(self) -> Path:
+        """The trace's path below the output folder: ``model/condition/instance.jsonl``."""
+        model = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.settings.model).strip(".") or "_"
+        return Path(model) / self.condition.name / f"{self.instance.name}.jsonl"
+
+    def header(self, base_url: str) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "condition": {"framing": self.condition.framing, "protocol": self.condition.protocol},
+            "prompt": {"wording": self.prompt.wording, "sha256": self.prompt.sha256, "text": self.prompt.text},
+            "settings": asdict(self.settings),
+            "instance": self.instance.to_dict(),
+            "made_with": provenance(base_url=base_url),
+        }
+
+    def session(self) -> Session:
+        return Session(
+            self.condition,
+            self.prompt.text,
+            self.instance.advice,
+            self.instance.labels,
+            max_retries=self.settings.max_reasks,
+        )
+
+
+def plan(
+    settings: Settings,
+    prompts: Mapping[str, Prompt],
+    episodes: Sequence[Instance],
+    conditions: Sequence[Condition] = CONDITIONS,
+) -> list[Job]:
+    """Every condition on every instance, instance by instance, so that a run cut short is balanced.
+
+    Raises:
+        InputError: a condition without its prompt, or nothing to do.
+    """
+    for condition in conditions:
+        if condition.scheme not in prompts:
+            raise InputError(
+                f"condition {condition.name!r} needs the prompt {condition.scheme!r}, which was not given; "
+                f"there are: {', '.join(prompts)}"
+            )
+    jobs = [
+        Job(condition, instance, prompts[condition.scheme], settings)
+        for instance in sorted(episodes, key=lambda instance: instance.index)
+        for condition in dict.fromkeys(conditions)
+    ]
+    require(bool(jobs), "nothing to do: name at least one condition and one instance")
+    return jobs
+
+
+@dataclass(frozen=True)
+class Prices:
+    """Price of a million tokens, in one currency: fresh prompt tokens, cached ones, and answers."""
+
+    prompt: float = 0.0
+    cached: float = 0.0
+    completion: float = 0.0
+
+    def cost(self, prompt: float, cached: float, completion: float) -> float:
+        """``prompt`` counts all prompt tokens, the cached ones among them."""
+        return ((prompt - cached) * self.prompt + cached * self.cached + completion * self.completion) / 1e6
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """Calls and tokens before a run; one row per (model, condition, regime)."""
+
+    frame: pd.DataFrame
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.frame
+
+    @property
+    def calls(self) -> int:
+        return int(self.frame["calls"].sum())
+
+
+def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
+    """Calls, prompt and answer tokens and cost of ``jobs``, without a call.
+
+    ``low`` is with short notes and every repeated prefix served from the cache, ``high`` with long notes and no cache.
+    """
+    prices = prices or Prices()
+    by_kind: dict[tuple[str, str, str], list[Job]] = {}
+    for job in jobs:
+        by_kind.setdefault((job.settings.model, job.condition.name, job.instance.regime), []).append(job)
+    rows = []
+    for (model, condition, regime), group in by_kind.items():
+        low, high = (count(group[0].session(), name) for name in ("counter", "round-list"))
+        n = len(group)
+        rows.append(
+            {
+                "model": model,
+                "condition": condition,
+                "regime": regime,
+                "episodes": n,
+                "calls": n * low["calls"],
+                "prompt_tokens_low": n * low["prompt"],
+                "prompt_tokens_high": n * high["prompt"],
+                "cacheable_tokens_low": n * low["cached"],
+                "completion_tokens_low": n * low["completion"],
+                "completion_tokens_high": n * high["completion"],
+                "cost_low": n * prices.cost(low["prompt"], low["cached"], low["completion"]),
+                "cost_high": n * prices.cost(high["prompt"], 0, high["completion"]),
+            }
+        )
+    return Estimate(pd.DataFrame(rows))
+
+
+def count(session: Session, agent_name: str) -> dict[str, int]:
+    """Calls and estimated tokens of one episode played by a scripted agent."""
+    agent = scripted(agent_name)
+    total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
+    sizes: list[int] = []
+    before: tuple[Message, ...] = ()
+    while (request := session.next()) is not None:
+        shared = 0
+        while shared < min(len(before), len(request.messages)) and before[shared] == request.messages[shared]:
+            shared += 1
+        sizes = sizes[:shared] + [tokens(message) for message in request.messages[shared:]]
+        before = request.messages
+        reply = agent(request.messages)
+        session.feed(reply)
+        total["calls"] += 1
+        total["prompt"] += sum(sizes)
+        total["cached"] += sum(sizes[:shared])
+        total["completion"] += len(reply) // 3 + 1
+    return total
+
+
+def tokens(message: Message) -> int:
+    """Estimated tokens of one message (see the module's text)."""
+    return len(message["content"]) // (4 if message["role"] == "system" else 3) + 4

@@ -1,0 +1,172 @@
+"""One episode between a language model and the task, as a pure state machine.
+
+:meth:`Session.next` gives the next request (or None when the episode is over) and :meth:`Session.feed` takes the reply
+to it. No clock, network, file or random number is involved: the same replies give the same requests. The runner
+drives it with a server, resuming drives it with recorded replies, scripted agents drive it in tests, a dry run
+drives it to count tokens.
+
+Round t (paper, appendix F.3): *ask* for a prediction; then reveal the outcome, which under ``note`` and ``note-only``
+is a second request, answered by the note that the next round starts with.
+
+Malformed answers are asked again at most ``max_retries`` times: the request is repeated with the malformed answer and
+one retry message at its end. The retained history keeps none of that, only the first request and the answer that was
+accepted in the end. When every attempt failed, the prediction is *missing* (NaN, never 0), or the note stays as it
+was; the history then keeps the last malformed answer, because a conversation must alternate.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import require
+from interp.llm.schemes import (
+    Answer,
+    Condition,
+    Message,
+    Turn,
+    feedback_message,
+    prediction_message,
+    read_answer,
+    retry_message,
+)
+
+Agent = Callable[[Sequence[Message]], str]
+
+
+@dataclass(frozen=True)
+class Request:
+    """The next call: ``attempt`` 0 is the first, higher numbers re-ask a malformed answer."""
+
+    round: int
+    turn: Turn
+    attempt: int
+    messages: tuple[Message, ...]
+
+    @property
+    def sha256(self) -> str:
+        """Digest of the messages: what a recorded call is compared by when a run is resumed."""
+        return hashlib.sha256(json.dumps(self.messages, sort_keys=True).encode()).hexdigest()
+
+    def seed(self, instance: str) -> int:
+        """A sampling seed that depends on the instance, round, turn and attempt alone (31 bits)."""
+        text = f"{instance}/{self.round}/{self.turn}/{self.attempt}"
+        return int.from_bytes(hashlib.sha256(text.encode()).digest()[:4], "big") >> 1
+
+
+@dataclass
+class Session:
+    """One episode in progress.
+
+    Args:
+        condition: framing and protocol.
+        system_prompt: the system message.
+        advice: Int[round, expert].
+        labels: Int[round].
+        max_retries: how often a malformed answer is asked again.
+
+    After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and ``notes`` the note
+    after each round (None under ``no-note``).
+    """
+
+    condition: Condition
+    system_prompt: str
+    advice: NDArray[np.int64]
+    labels: NDArray[np.int64]
+    max_retries: int = 2
+    predictions: list[float] = field(default_factory=list)
+    notes: list[str | None] = field(default_factory=list)
+    malformed: int = 0
+    not_strict: int = 0
+    _round: int = 0
+    _turn: Turn = "prediction"
+    _note: str = ""
+    _attempts: list[tuple[str, str]] = field(default_factory=list)
+    _history: list[Message] = field(default_factory=list)
+    _pending: Request | None = None
+
+    def __post_init__(self) -> None:
+        require(
+            self.advice.ndim == 2 and self.labels.shape == self.advice.shape[:1],
+            f"an LLM episode needs advice [round, expert] and labels [round], got {self.advice.shape} and "
+            f"{self.labels.shape}",
+        )
+        require(self.max_retries >= 0, f"max_retries must be 0 or more, got {self.max_retries}")
+
+    @property
+    def n_rounds(self) -> int:
+        return len(self.labels)
+
+    @property
+    def done(self) -> bool:
+        return self._round >= self.n_rounds
+
+    @property
+    def max_calls(self) -> int:
+        """No episode makes more calls than this."""
+        return self.n_rounds * self.condition.calls_per_round * (1 + self.max_retries)
+
+    def next(self) -> Request | None:
+        """The next request; the same one until it is fed; None when the episode is over."""
+        if self.done:
+            return None
+        if self._pending is None:
+            messages = [{"role": "system", "content": self.system_prompt}, *self._history, self._question()]
+            if self._attempts:
+                reply, problem = self._attempts[-1]
+                # Some servers refuse an assistant message without content.
+                messages += [{"role": "assistant", "content": reply}] if reply.strip() else []
+                messages.append(retry_message(self.condition, self._turn, problem))
+            self._pending = Request(self._round, self._turn, len(self._attempts), tuple(messages))
+        return self._pending
+
+    def feed(self, text: str | None, finish_reason: str = "stop") -> Answer:
+        """Take the reply to :meth:`next` and move on; returns what was read from it."""
+        assert self.next() is not None, "feed() after the end of the episode"
+        self._pending = None
+        answer = read_answer(self.condition, self._turn, text, finish_reason)
+        self.not_strict += answer.ok and not answer.strict
+        self.malformed += not answer.ok
+        if not answer.ok and len(self._attempts) < self.max_retries:
+            self._attempts.append((text or "", answer.problem))
+            return answer
+        self._accept(text or "", answer)
+        return answer
+
+    def _question(self) -> Message:
+        votes = self.advice[self._round].tolist()
+        if self._turn == "prediction":
+            return prediction_message(self.condition, votes, self._note)
+        return feedback_message(self.condition, votes, self._note, int(self.labels[self._round]))
+
+    def _accept(self, text: str, answer: Answer) -> None:
+        if self.condition.keeps_history:
+            self._history.append(self._question())
+            self._history += [{"role": "assistant", "content": text}] if text.strip() else []
+        self._attempts = []
+        if self._turn == "prediction":
+            self.predictions.append(float(answer.value) if isinstance(answer.value, int) else float("nan"))
+            if self.condition.has_note:
+                self._turn = "note"
+                return
+            votes = self.advice[self._round].tolist()
+            self._history.append(feedback_message(self.condition, votes, "", int(self.labels[self._round])))
+            self.notes.append(None)
+        else:
+            if isinstance(answer.value, str):
+                self._note = answer.value
+            self.notes.append(self._note)
+        self._turn = "prediction"
+        self._round += 1
+
+
+def play(session: Session, agent: Agent) -> Session:
+    """Run a session to its end with ``agent``, a function from messages to a reply, without any server."""
+    while (request := session.next()) is not None:
+        session.feed(agent(request.messages))
+    return session

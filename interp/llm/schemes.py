@@ -1,0 +1,255 @@
+"""What is said in a round: two framings, three protocols, and the JSON of every turn (paper, appendix F.3).
+
+A *framing* is surface language only: "online" says 0 and 1, "weather" says rainy (0) and sunny (1). A *protocol* says
+what the model carries from round to round:
+
+- ``no-note``: one growing conversation; the truth is appended as a user message that gets no reply; 1 call a round;
+- ``note``: one growing conversation in which the truth is answered with a new note; 2 calls a round;
+- ``note-only``: two stateless calls a round; the note, at first "", is the only state (the paper's history-free note).
+
+The four *schemes* of the paper are framing x (note or not); ``note`` and ``note-only`` share a system prompt. The JSON
+keys are an interface, identical to the paper's; the words around them are in :mod:`interp.llm.prompts`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from interp.errors import InputError, require, unknown_name
+
+Turn = Literal["prediction", "note"]
+Message = dict[str, str]
+
+FRAMINGS = ("online", "weather")
+PROTOCOLS = ("no-note", "note", "note-only")
+MAX_NOTE_WORDS = 500
+
+
+@dataclass(frozen=True)
+class Condition:
+    """One framing under one protocol: ``Condition("weather", "note-only")``.
+
+    Raises:
+        InputError: an unknown framing or protocol.
+    """
+
+    framing: str
+    protocol: str
+
+    def __post_init__(self) -> None:
+        if self.framing not in FRAMINGS:
+            raise unknown_name("framing", self.framing, FRAMINGS)
+        if self.protocol not in PROTOCOLS:
+            raise unknown_name("protocol", self.protocol, PROTOCOLS)
+
+    @property
+    def has_note(self) -> bool:
+        return self.protocol != "no-note"
+
+    @property
+    def keeps_history(self) -> bool:
+        return self.protocol != "note-only"
+
+    @property
+    def scheme(self) -> str:
+        """The name of its system prompt: ``online-note``, ``online-no-note``, ``weather-note``, ``weather-no-note``."""
+        return f"{self.framing}-{'note' if self.has_note else 'no-note'}"
+
+    @property
+    def name(self) -> str:
+        return f"{self.framing}-{self.protocol}"
+
+    @property
+    def calls_per_round(self) -> int:
+        return 2 if self.has_note else 1
+
+    @classmethod
+    def parse(cls, name: str) -> Condition:
+        """The condition called ``name``, such as ``"weather-note-only"``."""
+        framing, _, protocol = name.partition("-")
+        if framing in FRAMINGS and protocol in PROTOCOLS:
+            return cls(framing, protocol)
+        raise unknown_name("condition", name, [condition.name for condition in CONDITIONS])
+
+
+CONDITIONS = tuple(Condition(framing, protocol) for framing in FRAMINGS for protocol in PROTOCOLS)
+SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
+
+
+def expert_letters(n_experts: int) -> tuple[str, ...]:
+    """``A, B, C, ...``, the names the experts go by."""
+    require(2 <= n_experts <= 26, f"an LLM episode has 2 to 26 experts (A to Z), got {n_experts}")
+    return tuple(string.ascii_uppercase[:n_experts])
+
+
+def expert_keys(n_experts: int) -> tuple[str, ...]:
+    return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
+
+
+def label_words(framing: str) -> tuple[str, str] | tuple[int, int]:
+    """How outcome 0 and outcome 1 are written in JSON."""
+    return ("rainy", "sunny") if framing == "weather" else (0, 1)
+
+
+def prediction_message(condition: Condition, advice: Sequence[int], note: str) -> Message:
+    """The user message that asks for a prediction (the note is left out where there is none)."""
+    words = label_words(condition.framing)
+    body: dict[str, object] = {"turn_type": "forecast" if condition.framing == "weather" else "prediction"}
+    if condition.has_note:
+        body["note"] = note
+    body |= {key: words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
+    return _user(body)
+
+
+def feedback_message(condition: Condition, advice: Sequence[int], note: str, label: int) -> Message:
+    """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
+    words = label_words(condition.framing)
+    body: dict[str, object] = {"turn_type": "feedback"}
+    if condition.has_note:
+        body["note"] = note
+        body |= {key: words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
+    body["actual_weather" if condition.framing == "weather" else "true_label"] = words[int(label)]
+    return _user(body)
+
+
+def retry_message(condition: Condition, turn: Turn, problem: str) -> Message:
+    """The user message after a malformed answer (ours: the paper has none)."""
+    return _user({"turn_type": "retry", "problem": problem, "expected_output": expected_form(condition, turn)})
+
+
+def expected_form(condition: Condition, turn: Turn) -> str:
+    """The answer's form, as the prompts write it."""
+    if turn == "note":
+        return '{"note": "<short text>"}'
+    return f'{{"prediction": {choice(condition.framing)}}}'
+
+
+def choice(framing: str) -> str:
+    """The two labels as the prompts name them: ``0 or 1``, ``"sunny" or "rainy"``."""
+    return '"sunny" or "rainy"' if framing == "weather" else "0 or 1"
+
+
+def _user(body: Mapping[str, object]) -> Message:
+    return {"role": "user", "content": json.dumps(body, ensure_ascii=False)}
+
+
+# ---------------------------------------------------------------------------------------------------- answers
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a reply said: ``value`` (0 or 1, or the note), or ``problem`` where it could not be read.
+
+    ``strict`` is True where the reply was the JSON object alone with the one key asked for; a reply inside a code
+    fence, after a ``<think>`` block or with more keys is read too, and counted as not strict.
+    """
+
+    value: int | str | None
+    strict: bool = False
+    problem: str = ""
+
+    @property
+    def ok(self) -> bool:
+        return not self.problem
+
+
+_FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?\s*```\Z", re.DOTALL | re.IGNORECASE)
+_THINK = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+
+
+def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> Answer:
+    """Read a reply. Anything but one JSON object with the right key and a valid value is malformed.
+
+    A reply cut by the token limit (``finish_reason`` "length") is malformed even where what is left parses.
+    """
+    if finish_reason == "length":
+        return Answer(None, problem="the answer was cut off at the token limit")
+    if not text or not text.strip():
+        return Answer(None, problem="the answer was empty")
+    body = _THINK.sub("", text).strip()
+    fenced = _FENCE.match(body)
+    try:
+        found = json.loads(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError):
+        return Answer(None, problem="the answer was not one JSON object")
+    if not isinstance(found, dict):
+        return Answer(None, problem="the answer was not a JSON object")
+    if turn not in found:
+        return Answer(None, problem=f'the answer has no key "{turn}"')
+    strict = len(found) == 1 and body == text.strip() and not fenced
+    value: Any = found[turn]
+    if turn == "note":
+        if not isinstance(value, str):
+            return Answer(None, problem="the note is not a text")
+        # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
+        return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict)
+    words = [str(word) for word in label_words(condition.framing)]
+    said = str(value).strip().lower()
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or said not in words:
+        return Answer(None, problem=f"the prediction is not {' or '.join(words)}")
+    return Answer(words.index(said), strict and value in label_words(condition.framing))
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("the same key twice")
+    return found
+
+
+# ------------------------------------------------------------------------------- constrained decoding, if asked
+
+
+def json_schema(condition: Condition, turn: Turn) -> dict[str, Any]:
+    """The answer's JSON schema, for servers that enforce one."""
+    zero, one = label_words(condition.framing)
+    value: dict[str, Any] = {"type": "string"} if turn == "note" else {"enum": [zero, one]}
+    return {"type": "object", "properties": {turn: value}, "required": [turn], "additionalProperties": False}
+
+
+def grammar(condition: Condition, turn: Turn, max_note_chars: int = 200) -> str:
+    """The answer as a GBNF grammar (llama.cpp). The note's length is bounded so that a small model ends it."""
+    if turn == "note":
+        return f'root ::= "{{\\"note\\": \\"" [A-Za-z0-9 ,.:;/=]{{0,{max_note_chars}}} "\\"}}"'
+    words = [json.dumps(word).replace('"', '\\"') for word in label_words(condition.framing)]
+    return f'root ::= "{{\\"prediction\\": " ("{words[0]}" | "{words[1]}") "}}"'
+
+
+RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
+
+
+def response_format(kind: str, condition: Condition, turn: Turn) -> tuple[dict[str, Any], dict[str, Any]]:
+    """``(request fields, extra body)`` that ask the server for the answer's form.
+
+    Raises:
+        InputError: an unknown ``kind``.
+    """
+    if kind == "none":
+        return {}, {}
+    if kind == "json_object":
+        return {"response_format": {"type": "json_object"}}, {}
+    if kind == "json_schema":
+        schema = {"name": f"{turn}_answer", "schema": json_schema(condition, turn), "strict": True}
+        return {"response_format": {"type": "json_schema", "json_schema": schema}}, {}
+    if kind == "grammar":
+        return {}, {"grammar": grammar(condition, turn)}
+    raise unknown_name("response format", kind, RESPONSE_FORMATS)
+
+
+def read_message(message: Message) -> dict[str, Any]:
+    """The JSON object of a user message.
+
+    Raises:
+        InputError: not a JSON object (a scripted agent was given something else).
+    """
+    try:
+        body = json.loads(message["content"])
+    except ValueError as error:
+        raise InputError(f"a user message must be one JSON object, got {message['content'][:80]!r}") from error
+    require(isinstance(body, dict), f"a user message must be one JSON object, got {message['content'][:80]!r}")
+    return body

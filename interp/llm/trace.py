@@ -1,0 +1,188 @@
+"""Traces on disk: one JSONL file for each (model, condition, instance), safe against kill -9 and full disks.
+
+Line 1 is the header: what was run (model, settings, prompt text and SHA-256, the instance with its advice and labels;
+never a key). Then one line per call, written and fsynced before the next request is made: round, turn, attempt, SHA-256
+of the messages, the reply and everything the server said about it. The last line of a finished episode is
+``{"end": "complete"}`` or ``{"end": "overflow"}`` (the context was full; what was played counts).
+
+The messages themselves are not stored: the state machine makes them again from the header and the replies, and the
+digests prove that it made the same ones. So resuming is replaying.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+
+from interp.errors import InputError
+from interp.llm.protocol import Session
+from interp.llm.schemes import Condition
+
+FORMAT = "interp-llm-trace/1"
+
+
+class TraceFile:
+    """An open trace, locked against a second process. Use as a context manager.
+
+    Args:
+        path: the ``.jsonl`` file; made, with its folders, where it does not exist.
+        header: the header this run would write. A trace that exists must have been made with the same one.
+
+    Raises:
+        InputError: another process holds the trace, its header differs, it is damaged, or the disk cannot be written.
+    """
+
+    def __init__(self, path: Path, header: Mapping[str, Any]):
+        self.path = path
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        try:
+            self._open(header)
+        except BaseException:
+            os.close(self._file)
+            raise
+
+    def _open(self, header: Mapping[str, Any]) -> None:
+        try:
+            fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise InputError(
+                f"{str(self.path)!r} is being written by another process; wait for it or choose another folder"
+            ) from error
+        lines, length = read_lines(self.path)
+        try:
+            os.ftruncate(self._file, length)  # a line torn by a crash
+        except OSError as error:
+            raise _cannot_write(self.path, error) from error
+        if lines:
+            check_header(self.path, lines[0], header)
+        else:
+            self.append(header)
+            _sync_folder(self.path.parent)
+        self.records = lines[1:]
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Write one line and fsync it; on a full disk nothing of it is left and an InputError says so."""
+        data = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+        length = os.fstat(self._file).st_size
+        try:
+            written = 0
+            while written < len(data):
+                written += os.write(self._file, data[written:])
+            os.fsync(self._file)
+        except OSError as error:
+            os.ftruncate(self._file, length)
+            raise _cannot_write(self.path, error) from error
+
+    def __enter__(self) -> TraceFile:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.close(self._file)
+
+
+def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
+    """The records of a trace and the length in bytes of its whole lines (a torn last line is left out).
+
+    Raises:
+        InputError: a line that is not the last is not a JSON object.
+    """
+    data = path.read_bytes()
+    length, records = 0, []
+    for number, line in enumerate(data.splitlines(keepends=True), 1):
+        try:
+            record = json.loads(line)
+        except ValueError:
+            record = None
+        if not line.endswith(b"\n") or not isinstance(record, dict):
+            if length + len(line) == len(data):
+                break
+            raise InputError(f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again")
+        records.append(record)
+        length += len(line)
+    return records, length
+
+
+# What may differ between the run that began a trace and the run that resumes it.
+_FREE = ("made_with",)
+
+
+def check_header(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
+    """Refuse to go on with a trace that was begun with other settings, naming the first that differs."""
+    if found.get("format") != FORMAT:
+        raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
+    wanted = json.loads(json.dumps(wanted))
+    for key in sorted(found.keys() | wanted.keys()):
+        if key in _FREE or found.get(key) == wanted.get(key):
+            continue
+        before, now = found.get(key), wanted.get(key)
+        if isinstance(before, dict) and isinstance(now, dict):
+            part = next(k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k))
+            key, before, now = f"{key}.{part}", before.get(part), now.get(part)
+        raise InputError(
+            f"{str(path)!r} was begun with another {key} ({_short(before)}, now {_short(now)}); "
+            "use the same settings to resume it, or choose another output folder"
+        )
+
+
+def session_from(header: Mapping[str, Any]) -> Session:
+    """The state machine at the start of the episode that a header describes."""
+    instance = header["instance"]
+    return Session(
+        Condition(header["condition"]["framing"], header["condition"]["protocol"]),
+        header["prompt"]["text"],
+        np.asarray(instance["advice"], dtype=np.int64),
+        np.asarray(instance["labels"], dtype=np.int64),
+        max_retries=header["settings"]["max_reasks"],
+    )
+
+
+def replay(session: Session, records: list[dict[str, Any]], path: Path) -> str | None:
+    """Feed recorded replies to ``session``; returns how the episode ended, or None where it goes on.
+
+    Raises:
+        InputError: a recorded call is not the one the state machine makes.
+    """
+    for number, record in enumerate(records, 2):
+        if "end" in record:
+            return str(record["end"])
+        request = session.next()
+        if request is None or record.get("messages_sha256") != request.sha256:
+            raise InputError(
+                f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
+                "edited, or made with other prompts or another version); move it away and run again"
+            )
+        session.feed(record.get("reply"), record.get("finish_reason") or "stop")
+    return None
+
+
+def _cannot_write(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot write the trace {str(path)!r}: {error.strerror}; what was recorded is safe: free some space or "
+        "choose a folder that can be written, and run the same command again to resume"
+    )
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _short(value: Any) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 60 else f"{text[:57]}..."
