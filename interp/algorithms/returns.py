@@ -22,7 +22,7 @@ from jaxtyping import Float
 from interp.algorithms.planning import finite_horizon, random_values
 from interp.errors import require
 from interp.provenance import provenance
-from interp.statistics import Interval, resample_weights
+from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks.mdp_types import MDPEpisodes
 
 Batches = MDPEpisodes | Iterable[MDPEpisodes]
@@ -88,15 +88,12 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
         bool(room > 1e-9 * (1 + np.abs(optimal).sum())),
         "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice",
     )
-    weights = resample_weights(len(earned), n_resamples, seed)
     columns = {"earned": earned, "random": random, "optimal": optimal}
-    intervals = {name: _interval(column.mean(), weights @ column) for name, column in columns.items()}
-    with np.errstate(invalid="ignore", divide="ignore"):
-        ratios = (weights @ (earned - random)) / (weights @ (optimal - random))
+    intervals = {k: mean_interval(column, n_resamples=n_resamples, seed=seed) for k, column in columns.items()}
     record = provenance(
         regimes=sorted({b.regime for b in batches}), seeds=sorted({b.seed for b in batches}), n_episodes=len(earned)
     )
-    score = _interval((earned - random).sum() / room, ratios)
+    score = ratio_interval(earned - random, optimal - random, n_resamples=n_resamples, seed=seed)
     return ScoreResult(score=score, provenance=record, **intervals)
 
 
@@ -107,8 +104,3 @@ def _references(
     random = random_values(batch.mdps, batch.n_rounds)[rows, 0, start]
     optimal = finite_horizon(batch.mdps, batch.n_rounds).values[rows, 0, start]
     return batch.rewards.sum(1), random, optimal
-
-
-def _interval(estimate: float, samples: Float[np.ndarray, " resample"]) -> Interval:
-    low, high = np.nanquantile(samples, [0.025, 0.975])
-    return Interval(float(estimate), float(low), float(high))

@@ -6,8 +6,8 @@ family at a time over the same three concentrations, shifts away from training, 
 
 Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is stated both ways, so
 both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it is, and "bernoulli-draws" pays 1 with that
-probability, else 0. With draws in the grid, ties rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from {0, 1}
-once.
+probability, else 0; with draws in the grid, ties would rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from
+{0, 1} once.
 
 The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps right, every other
 action steps left, and only action 0 in the last state pays 1. The ladder is known by its returns over 50 rounds
