@@ -26,6 +26,7 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ from transformer_lens import ActivationCache
 from interp.errors import require
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
+from interp.model.transformer import HookedLatentTransformer, RuntimeConfig
 
 _LOG_FLOOR = 1e-30
 
@@ -82,6 +83,19 @@ class BoundRounds:
         return self.model
 
     @property
+    def cfg(self) -> RuntimeConfig:
+        """The model's, with the vocabulary that tools mean (the outcomes) and room after the round.
+
+        SVDInterpreter reads ``d_vocab`` as the width of ``W_U``; head_detector wants fewer positions than ``n_ctx``.
+        """
+        config = self.model.cfg
+        return replace(config, d_vocab=config.d_vocab_out, n_ctx=config.n_ctx + 1)
+
+    def tl_parameters(self) -> dict[str, Tensor]:
+        """The model's parameters by name, as SVDInterpreter asks for them."""
+        return dict(self.model.named_parameters())
+
+    @property
     def tokens(self) -> list[Int[Tensor, "row pos"]]:
         """Row ids, one tensor per rollout that was bound; row ``e * n_rounds + i`` is episode e, i-th chosen round."""
         rows = torch.arange(len(self.bank_tokens), device=self.bank_tokens.device)
@@ -114,13 +128,13 @@ class BoundRounds:
         )
         return self.bank_tokens[index], self.bank_latents[index], self.bank_values[index]
 
-    def __call__(self, tokens: Int[Tensor, "batch pos"], **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
+    def __call__(self, tokens: Tensor, **_: Any) -> Float[Tensor, "batch pos d_vocab_out"]:
         """Logits at every position (probabilities where the model's output is "probability")."""
         return self.model(*self.rows(tokens)).logits
 
     forward = __call__
 
-    def outcome_logits(self, tokens: Int[Tensor, "batch pos"]) -> Float[Tensor, "batch outcome"]:
+    def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
         """Logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
         outcomes = self(tokens)[:, self.predict_position]
         if self.round_layout.task == "qlearning":

@@ -1,0 +1,260 @@
+"""TransformerLens' own tools run on the model: one test per tool, named after it.
+
+The model is small and untrained, in the learned models' shape (pre-norm, MLP, softmax), unless a tool is about
+something else; tools that take tokens run on the bound view of prepared rounds.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from transformer_lens import FactoredMatrix, patching
+from transformer_lens.head_detector import detect_head
+from transformer_lens.SVDInterpreter import SVDInterpreter
+from transformer_lens.tools.analysis import attribution_patching, direct_logit_attribution, interchange, logit_lens
+
+import interp
+from interp.errors import InputError
+from interp.model.bound import bind
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound, QLearningRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts, mdp
+
+
+def _model(layout, **options) -> HookedLatentTransformer:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32, "init_std": 0.5}
+    return HookedLatentTransformer(LatentTransformerConfig(layout, **{**sizes, **options})).eval()
+
+
+@pytest.fixture(scope="module")
+def model():
+    return _model(ExpertRound(3))
+
+
+@pytest.fixture(scope="module")
+def bound(model):
+    runs = [interp.rollout(model, experts.sample(6, 5, 3, seed=seed)) for seed in (0, 1)]
+    return bind(model, *runs, rounds=[2, 4])
+
+
+@pytest.fixture(scope="module")
+def cached(bound):
+    """Logits and cache of the first rollout's rounds."""
+    return bound.run_with_cache(bound.tokens[0])
+
+
+def _metric(bound):
+    return lambda logits: (logits[:, bound.predict_position, 1] - logits[:, bound.predict_position, 0]).mean()
+
+
+def test_bound_rows_are_the_rounds_of_the_rollouts(model, bound):
+    """Row e * n_rounds + i of a rollout is episode e at its i-th chosen round, with that round's latents."""
+    run = interp.rollout(model, experts.sample(6, 5, 3, seed=1))
+    logits = bound(bound.tokens[1])
+    probability = logits[:, bound.predict_position].softmax(-1)[:, 1].unflatten(0, (6, 2))
+    torch.testing.assert_close(probability, run.predictions[:, [2, 4]])
+
+
+def test_bound_view_hooks_are_the_models_and_do_not_leak(model, bound):
+    seen: list[str] = []
+    with bound.hooks(fwd_hooks=[("blocks.0.hook_attn_out", lambda a, hook: seen.append(hook.name))]):
+        bound(bound.tokens[0])
+    assert seen == ["blocks.0.hook_attn_out"]
+    assert not any(point.fwd_hooks for point in model.hook_points())
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda ids: ids.float(), "row ids must be integers"),
+        (lambda ids: ids[:, :4], r"row ids must be \[batch, 11\]"),
+        (lambda ids: ids + 100, "between 0 and 23"),
+        (lambda ids: ids.flip(0).cummax(1).values * torch.arange(11), "one number per row"),
+    ],
+)
+def test_bound_view_refuses_tokens_that_are_no_rows(bound, change, message):
+    """A float input is silently truncated by TransformerLens; here it is an error."""
+    with pytest.raises(InputError, match=message):
+        bound(change(bound.tokens[0]))
+
+
+def test_activation_cache_accumulated_resid_ends_in_the_logits(model, cached):
+    logits, cache = cached
+    stack, labels = cache.accumulated_resid(layer=-1, incl_mid=True, apply_ln=True, return_labels=True)
+    assert labels[-1] == "final_post"
+    torch.testing.assert_close(stack[-1] @ model.W_U + model.b_U, logits, rtol=0, atol=1e-5)
+
+
+def test_activation_cache_decompose_resid_sums_to_the_residual(cached):
+    _, cache = cached
+    parts = cache.decompose_resid(layer=-1)
+    torch.testing.assert_close(parts.sum(0), cache["resid_post", 1], rtol=0, atol=1e-5)
+
+
+def test_activation_cache_full_decomposition_sums_to_the_residual(cached):
+    _, cache = cached
+    parts, labels = cache.get_full_resid_decomposition(return_labels=True)
+    assert {"embed", "pos_embed", "L0H0", "L1N31", "bias"} <= set(labels)
+    torch.testing.assert_close(parts.sum(0), cache["resid_post", 1], rtol=0, atol=1e-5)
+
+
+def test_activation_cache_stack_head_results_sums_to_attention(model, cached):
+    _, cache = cached
+    heads = cache.stack_head_results(layer=-1)
+    expected = sum(cache["attn_out", layer] - model.blocks[layer].attn.b_O for layer in range(2))
+    torch.testing.assert_close(heads.sum(0), expected, rtol=0, atol=1e-5)
+
+
+def test_activation_cache_logit_attrs_sum_to_the_logit_difference(model, bound, cached):
+    logits, cache = cached
+    parts = cache.get_full_resid_decomposition(pos_slice=bound.predict_position)
+    answers = torch.ones(len(logits), dtype=torch.long)
+    attributed = cache.logit_attrs(parts, answers, incorrect_tokens=1 - answers, pos_slice=bound.predict_position)
+    at = logits[:, bound.predict_position]
+    torch.testing.assert_close(attributed.sum(0), (at - model.b_U)[:, 1] - (at - model.b_U)[:, 0], rtol=0, atol=1e-4)
+
+
+_TOOLS = [
+    name
+    for name in dir(patching)
+    if name.startswith("get_act_patch_") and "direct_path" not in name and not name.endswith("_every")
+]
+
+
+@pytest.mark.parametrize("tool", _TOOLS)
+def test_patching_get_act_patch(bound, tool):
+    """Every get_act_patch_* sweep runs and moves the metric."""
+    clean, corrupted = (ids[::4] for ids in bound.tokens)
+    _, cache = bound.run_with_cache(clean)
+    values = getattr(patching, tool)(bound, corrupted, cache, _metric(bound))
+    assert values.isfinite().all()
+    assert (values - _metric(bound)(bound(corrupted))).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("tool", ["attn_head_all_pos_every", "attn_head_by_pos_every", "block_every"])
+def test_patching_get_act_patch_every(bound, tool):
+    clean, corrupted = (ids[::6] for ids in bound.tokens)
+    _, cache = bound.run_with_cache(clean)
+    values = getattr(patching, f"get_act_patch_{tool}")(bound, corrupted, cache, _metric(bound))
+    assert values.isfinite().all()
+
+
+def test_logit_lens_ends_in_the_models_logits(model, bound):
+    """The lens' last entry is the model's logits at the prediction."""
+    logits = bound(bound.tokens[0])[:, bound.predict_position]
+    result = logit_lens(bound, bound.tokens[0], positions=bound.predict_position)
+    torch.testing.assert_close(result.readout.values[-1], logits.detach(), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("unit", ["component", "layer", "head"])
+def test_direct_logit_attribution(model, bound, unit):
+    """Components' (and heads') contributions, and the last layer's, sum to the outcome's logit without its bias."""
+    at = bound.predict_position
+    answers = torch.ones(len(bound.tokens[0]), dtype=torch.long)
+    result = direct_logit_attribution(bound, bound.tokens[0], answers, unit=unit, pos=at)
+    total = result.attribution[-1] if unit == "layer" else result.attribution.sum(0)
+    expected = bound(bound.tokens[0])[:, at, 1] - model.b_U[1]
+    torch.testing.assert_close(total, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("component", ["q", "k", "v"])
+def test_direct_path_patching(bound, component):
+    """Each path from head 0.0 into a head of layer 1 is patched on its own; the flags it sets are put back."""
+    clean, corrupted = bound.tokens
+    caches = [bound.run_with_cache(ids)[1] for ids in (clean, corrupted)]
+    values = patching.get_act_patch_direct_path(
+        bound, corrupted, *caches, _metric(bound), src_layer=0, src_head=0, component=component, verbose=False
+    )
+    assert (values[1] - _metric(bound)(bound(corrupted))).abs().min() > 0
+    assert not bound.cfg.use_split_qkv_input
+
+
+@pytest.mark.parametrize("granularity", ["node", "edge"])
+def test_attribution_patching(bound, granularity):
+    """Plain attribution runs, and its edges sum to its nodes."""
+    clean, corrupted = (ids[:1] for ids in bound.tokens)
+    result = attribution_patching.attribution_patch(
+        bound,
+        clean,
+        corrupted,
+        _metric(bound),
+        attribution_patching.EdgeAttributionConfig(granularity=granularity),
+    )
+    assert max(map(abs, result.node_scores.values())) > 1e-3
+    assert bool(result.edge_scores) == (granularity == "edge")
+
+
+def test_attribution_patching_faithfulness(bound):
+    """Keeping every edge recovers the clean metric."""
+    clean, corrupted = (ids[:1] for ids in bound.tokens)
+    config = attribution_patching.EdgeAttributionConfig(granularity="edge")
+    result = attribution_patching.attribution_patch(bound, clean, corrupted, _metric(bound), config)
+    kept = attribution_patching.faithfulness(bound, clean, corrupted, _metric(bound), set(result.edge_scores))
+    assert kept.recovered == pytest.approx(1, abs=1e-4)
+
+
+def test_interchange_fit_das(bound):
+    """DAS trains a subspace on the model, and leaves its parameters as they were."""
+    base, source = bound.tokens
+    with torch.no_grad():
+        targets = bound.outcome_logits(source).argmax(-1)
+    flags = [p.requires_grad for p in bound.parameters()]
+    positions = torch.full((len(base),), bound.predict_position)
+    result = interchange.fit_das(
+        bound,
+        "blocks.1.hook_resid_post",
+        base,
+        source,
+        targets,
+        bound.outcome_logits,
+        rank=2,
+        base_positions=positions,
+        source_positions=positions,
+        epochs=8,
+        lr=5e-2,
+    )
+    assert result.losses[-1] < result.losses[0]
+    assert [p.requires_grad for p in bound.parameters()] == flags
+
+
+def test_interchange_reinitialized_is_the_untrained_control(model):
+    """Every parameter belongs to a module that can reset itself."""
+    again = interchange.reinitialized(model, seed=1)
+    assert not torch.equal(again.W_E, model.W_E)
+
+
+@pytest.mark.parametrize("pattern", ["previous_token_head", "current"])
+def test_head_detector(bound, pattern):
+    """detect_head reads patterns of one round from the view."""
+    ids = bound.tokens[0][:1]
+    wanted = torch.eye(ids.shape[1]) if pattern == "current" else pattern
+    scores = detect_head(bound, ids, wanted, exclude_bos=False)
+    assert scores.shape == (2, 2)
+
+
+def test_factored_matrix_QK_and_OV(model):
+    assert isinstance(model.OV, FactoredMatrix) and model.QK.shape == (2, 2, 16, 16)
+    torch.testing.assert_close(model.OV[1, 0].AB, model.W_V[1, 0] @ model.W_O[1, 0])
+    assert model.OV.eigenvalues.shape == (2, 2, 8)
+
+
+def test_svd_interpreter(model, bound):
+    """Singular directions of OV, W_in and W_out in outcome space."""
+    interpreter = SVDInterpreter(bound)
+    for kind, options in (("OV", {"head_index": 0}), ("w_in", {}), ("w_out", {})):
+        vectors = interpreter.get_singular_vectors(kind, layer_index=1, num_vectors=2, **options)
+        assert vectors.shape == (len(model.outcomes), 1, 2)
+
+
+def test_tools_run_on_q_learning_rounds():
+    """The view serves Q-learning rounds too: payloads and several latents are looked up with the row."""
+    model = _model(QLearningRound(3, 2))
+    runs = [interp.rollout(model, mdp.sample(4, 5, 3, 2, seed=seed)) for seed in (0, 1)]
+    bound = bind(model, *runs, rounds=3)
+    clean, corrupted = bound.tokens
+    _, cache = bound.run_with_cache(clean)
+    values = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
+    at_select = values[:, bound.predict_position]
+    assert values.shape == (2, 16) and (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
