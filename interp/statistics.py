@@ -47,7 +47,7 @@ def bootstrap_mean(
     weights = resample_weights(len(values), n_resamples, seed)
     samples = np.tensordot(weights, values, axes=1)
     low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return values.mean(axis=0), low, high
+    return np.asarray(values.mean(axis=0)), np.asarray(low), np.asarray(high)
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0) -> Interval:
