@@ -44,11 +44,11 @@ class MDPs:
     3
     """
 
-    transitions: Float[np.ndarray, "episode state action state"]
-    rewards: Float[np.ndarray, "episode state action"]
+    transitions: NDArray[Any]
+    rewards: NDArray[Any]
     families: tuple[str, ...] = ()
-    concentrations: Float[np.ndarray, " episode"] = field(default_factory=lambda: np.empty(0))
-    bernoulli: Bool[np.ndarray, " episode"] = field(default_factory=lambda: np.empty(0, bool))
+    concentrations: NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    bernoulli: NDArray[Any] = field(default_factory=lambda: np.empty(0, bool))
 
     def __post_init__(self) -> None:
         transitions = _array("transitions", self.transitions, np.float64, 4)
@@ -90,9 +90,12 @@ class MDPs:
         return self.rewards.shape[2]
 
     def select(self, index: slice | ArrayLike) -> MDPs:
-        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
-        chosen = np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)]
-        chosen = np.atleast_1d(chosen)
+        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask.
+
+        Raises:
+            InputError: an index out of range, or nothing selected.
+        """
+        chosen = _chosen(index, len(self))
         families = tuple(self.families[i] for i in chosen)
         arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"}
         return MDPs(families=families, **arrays)
@@ -125,16 +128,16 @@ class MDPEpisodes:
             transitions do not produce, or targets that are not greedy.
     """
 
-    states: Int[np.ndarray, "episode round"]
-    actions: Int[np.ndarray, "episode round"]
-    rewards: Float[np.ndarray, "episode round"]
-    next_states: Int[np.ndarray, "episode round"]
-    greedy: Int[np.ndarray, "episode round"]
-    q_tables: Float[np.ndarray, "episode steps state action"]
+    states: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[Any]
+    next_states: NDArray[Any]
+    greedy: NDArray[Any]
+    q_tables: NDArray[Any]
     mdps: MDPs
     alpha: float
     gamma: float
-    epsilon: Float[np.ndarray, " episode"]
+    epsilon: NDArray[Any]
     regime: str = "custom"
     seed: int = 0
 
@@ -280,8 +283,12 @@ class MDPEpisodes:
         return self.greedy_sets.sum(-1) > 1
 
     def select(self, index: slice | ArrayLike) -> MDPEpisodes:
-        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask."""
-        chosen = np.atleast_1d(np.arange(len(self))[index if isinstance(index, slice) else np.asarray(index)])
+        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask.
+
+        Raises:
+            InputError: an index out of range, or nothing selected.
+        """
+        chosen = _chosen(index, len(self))
         per_episode = ("states", "actions", "rewards", "next_states", "greedy", "q_tables", "epsilon")
         picked = {name: getattr(self, name)[chosen] for name in per_episode}
         return replace(self, mdps=self.mdps.select(chosen), **picked)
@@ -315,6 +322,16 @@ def check_epsilon(epsilon: ArrayLike) -> None:
     values = np.asarray(epsilon, np.float64)
     wrong = values[(values < 0) | (values > 1)]
     require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")
+
+
+def _chosen(index: Any, size: int) -> NDArray[np.int64]:
+    asked = index if isinstance(index, slice) else np.asarray(index)
+    try:
+        chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
+    except IndexError as error:
+        raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
+    require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
+    return chosen
 
 
 def _freeze(record: Any, **values: Any) -> None:
