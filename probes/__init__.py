@@ -1,12 +1,28 @@
 """Linear probes with controls: what can be decoded from activations, where, and how sure that is.
 
-In this room: :mod:`probes.targets` (what to decode), :func:`fit` (one probe with its controls). Not in this room:
-interventions (``interp.interventions``), and causal variables of handwired circuits (``circuits``).
+In this room: :mod:`probes.targets` (what to decode), :func:`fit` (activations to a probe with its controls),
+:func:`probe` (the same for a model and its untrained copy), :func:`untrained`. Not in this room: interventions
+(``interp.interventions``), and the causal variables of handwired circuits (``circuits``).
 """
 
 from probes import targets
-from probes.fit import Control, ProbeResult, fit
+from probes.activations import read, untrained
+from probes.controls import Control
+from probes.fit import fit, probe
+from probes.result import Decoded, ProbeResult
 from probes.scores import Score
 from probes.targets import Target, TargetValues
 
-__all__ = ["Control", "ProbeResult", "Score", "Target", "TargetValues", "fit", "targets"]
+__all__ = [
+    "Control",
+    "Decoded",
+    "ProbeResult",
+    "Score",
+    "Target",
+    "TargetValues",
+    "fit",
+    "probe",
+    "read",
+    "targets",
+    "untrained",
+]

@@ -1,43 +1,51 @@
 """Scores of out-of-fold predictions, with intervals over episodes.
 
 Every score is a ratio of sums over episodes, so a bootstrap resample is a weighted sum (``interp.statistics``) and two
-scores of the same episodes can be compared resample by resample: a difference has its own, paired, interval.
+scores of the same episodes are compared resample by resample: a difference has its own, paired, interval.
 
-R2 is ``1 - sum (y - y_hat)^2 / sum (y - mean y)^2``, both sums over rounds, episodes and the outputs of a target, with
-the mean of each output over the scored entries (scikit-learn's ``r2_score(multioutput="variance_weighted")``): 0 is
-what the best constant gives; a probe that generalises badly falls below. Entries outside the mask count nowhere.
+R2 is ``1 - sum (y - y_hat)^2 / sum (y - mean y)^2``: both sums run over rounds, episodes and the outputs of a target,
+with each output's mean over what is scored (scikit-learn's ``r2_score(multioutput="variance_weighted")``). 0 is what
+the best constant gives; a probe that generalises badly falls below. Entries outside a mask count nowhere.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
-from jaxtyping import Bool, Float, Shaped
+from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
+from scipy.stats import rankdata
 
 from interp.statistics import resample_weights
 
 N_RESAMPLES = 1000
 
+Weights = Float[Array, "sample episode"]
+PerRound = Shaped[Array, "episode round k"]
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, eq=False)
 class Score:
-    """An estimate with its 95 % interval, and the bootstrap samples that the interval came from."""
+    """An estimate with its 95 % interval, and the bootstrap samples that the interval is read from."""
 
     estimate: float
     low: float
     high: float
-    samples: Float[Array, " resample"]
+    samples: Float[Array, " resample"] = field(repr=False)
 
     @classmethod
-    def of(cls, estimate: float, samples: Float[Array, " resample"]) -> Score:
-        low, high = np.nanquantile(samples, [0.025, 0.975])
-        return cls(float(estimate), float(low), float(high), samples)
+    def of(cls, values: Float[Array, " sample"]) -> Score:
+        """From the estimate (first) and its bootstrap samples."""
+        samples = values[1:]
+        defined = samples[np.isfinite(samples)]
+        low, high = np.quantile(defined, [0.025, 0.975]) if len(defined) else (np.nan, np.nan)
+        return cls(float(values[0]), float(low), float(high), samples)
 
     def minus(self, other: Score) -> Score:
-        """The difference of two scores of the same episodes, with its paired interval."""
-        return Score.of(self.estimate - other.estimate, self.samples - other.samples)
+        """The difference from a score of the same episodes, with its paired interval."""
+        return Score.of(np.concatenate([[self.estimate - other.estimate], self.samples - other.samples]))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -47,39 +55,88 @@ class Score:
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-@dataclass(frozen=True)
-class SquaredSums:
-    """Per episode and output: number of scored entries, sums of y and y^2 (about the overall mean), squared errors."""
+def sample_weights(n_episodes: int, seed: int, n_resamples: int = N_RESAMPLES) -> Weights:
+    """Weights of episodes: first all alike (the estimate), then one row per bootstrap resample."""
+    alike = np.full((1, n_episodes), 1 / n_episodes)
+    return np.concatenate([alike, resample_weights(n_episodes, n_resamples, seed)])
 
-    n: Float[Array, "episode k"]
-    y: Float[Array, "episode k"]
-    yy: Float[Array, "episode k"]
-    errors: Float[Array, "episode k"]
+
+@dataclass(frozen=True, eq=False)
+class R2:
+    """R2 of any predictions of one target; what depends on the target alone is summed once."""
+
+    y: PerRound
+    mask: Bool[Array, "episode round k"] | None
+    weights: Weights
+    total: Float[Array, "sample k_plus_1"]
 
     @classmethod
-    def of(
-        cls,
-        y: Shaped[Array, "episode round k"],
-        predictions: Float[Array, "episode round k"],
-        mask: Bool[Array, "episode round k"] | None = None,
-    ) -> SquaredSums:
+    def of(cls, y: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> R2:
         used = np.ones(y.shape) if mask is None else mask.astype(np.float64)
         n = used.sum(1)
         centred = (y - (y * used).sum((0, 1)) / np.maximum(n.sum(0), 1)) * used
-        errors = ((y - predictions) ** 2 * used).sum(1)
-        return cls(n, centred.sum(1), (centred**2).sum(1), errors)
+        n, first, second = weights @ n, weights @ centred.sum(1), weights @ np.einsum("etk,etk->ek", centred, centred)
+        return cls(y, mask, weights, _with_all(second - first**2 / np.where(n > 0, n, 1)))
 
-    def r2(self, weights: Float[Array, "resample episode"]) -> Float[Array, "resample k_plus_1"]:
-        """R2 of each output and, last, of all together; NaN where a resample holds no variation."""
-        n, y, yy, errors = (weights @ part for part in (self.n, self.y, self.yy, self.errors))
-        total = yy - y**2 / np.where(n > 0, n, 1)
-        errors, total = (np.concatenate([part, part.sum(1, keepdims=True)], axis=1) for part in (errors, total))
-        return 1 - errors / np.where(total > 0, total, np.nan)
+    def scores(self, predictions: Float[Array, "episode round k"]) -> list[Score]:
+        """R2 of each output and, last, of all together; NaN where nothing varies."""
+        wrong = self.y - predictions
+        if self.mask is not None:
+            wrong = wrong * self.mask
+        errors = _with_all(self.weights @ np.einsum("etk,etk->ek", wrong, wrong))
+        r2 = 1 - errors / np.where(self.total > 0, self.total, np.nan)
+        return [Score.of(column) for column in r2.T]
 
 
-def r2_scores(sums: SquaredSums, seed: int, n_resamples: int = N_RESAMPLES) -> list[Score]:
-    """R2 of each output and, last, of all together."""
-    n_episodes = len(sums.n)
-    estimates = sums.r2(np.full((1, n_episodes), 1 / n_episodes))[0]
-    samples = sums.r2(resample_weights(n_episodes, n_resamples, seed))
-    return [Score.of(estimate, samples[:, i]) for i, estimate in enumerate(estimates)]
+def _with_all(sums: Float[Array, "sample k"]) -> Float[Array, "sample k_plus_1"]:
+    return np.concatenate([sums, sums.sum(1, keepdims=True)], axis=1)
+
+
+def mean_scores(values: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> list[Score]:
+    """Means of ``values`` (absolute errors, hits, losses) over scored entries: each output and, last, all together."""
+    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
+    n, total = (_with_all(weights @ part.sum(1)) for part in (used, values * used))
+    return [Score.of(column) for column in (total / np.where(n > 0, n, np.nan)).T]
+
+
+def rank_correlation(
+    y: PerRound,
+    predictions: Float[Array, "episode round k"],
+    mask: Bool[Array, "episode round k"] | None,
+    weights: Weights,
+) -> list[Score]:
+    """Spearman's correlation of each output and, last, their mean; ranks are those of the whole sample."""
+    columns = []
+    for k in range(y.shape[-1]):
+        used = np.ones(y.shape[:2], dtype=bool) if mask is None else mask[..., k]
+        a, b = (_ranks(values[..., k], used) for values in (y, predictions))
+        n, sa, sb, saa, sbb, sab = (weights @ part.sum(1) for part in (used, a, b, a * a, b * b, a * b))
+        n = np.where(n > 0, n, np.nan)
+        spread = (saa - sa**2 / n) * (sbb - sb**2 / n)
+        columns.append((sab - sa * sb / n) / np.sqrt(np.where(spread > 0, spread, np.nan)))
+    defined = [column for column in columns if np.isfinite(column[0])]
+    mean = np.mean(defined, axis=0) if defined else np.full(len(weights), np.nan)
+    return [Score.of(column) for column in (*columns, mean)]
+
+
+def _ranks(values: Float[Array, "episode round"], used: Bool[Array, "episode round"]) -> Float[Array, "episode round"]:
+    """Centred ranks, scaled to about 1, of the used entries; 0 elsewhere."""
+    ranks = np.zeros(values.shape)
+    if used.any():
+        # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
+        chosen = np.round(values[used], 12 - int(np.ceil(np.log10(np.abs(values[used]).max() + 1e-300))))
+        ranks[used] = rankdata(chosen) / used.sum() - 0.5
+    return ranks
+
+
+def class_scores(
+    y: Int[Array, "episode round k"],
+    probabilities: Sequence[Float[Array, "episode round c"]],
+    mask: Bool[Array, "episode round k"] | None,
+    weights: Weights,
+) -> tuple[list[Score], list[Score]]:
+    """Accuracy and log-loss (nats) of class probabilities: each output and, last, all together."""
+    hits = np.stack([p.argmax(-1) == y[..., k] for k, p in enumerate(probabilities)], axis=-1)
+    of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
+    losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
+    return mean_scores(hits.astype(np.float64), mask, weights), mean_scores(losses, mask, weights)

@@ -9,7 +9,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from probes.linear import ALPHAS, assign_folds, cross_validate
-from probes.scores import SquaredSums, r2_scores
+from probes.scores import R2, sample_weights
 
 
 def _data(seed=0, n=20, t=12, d=9, k=3):
@@ -73,7 +73,7 @@ def test_r2_is_sklearns():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    scores = r2_scores(SquaredSums.of(y, predictions), seed=0)
+    scores = R2.of(y, None, sample_weights(6, 0)).scores(predictions)
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     each = r2_score(*flat, multioutput="raw_values")
     np.testing.assert_allclose([s.estimate for s in scores[:-1]], each)
@@ -86,7 +86,7 @@ def test_masked_entries_count_nowhere():
     predictions = y + rng.normal(size=y.shape)
     mask = rng.random(y.shape) < 0.5
     y_other, predictions_other = np.where(mask, y, 99.0), np.where(mask, predictions, -7.0)
-    a = r2_scores(SquaredSums.of(y, predictions, mask), seed=0)
-    b = r2_scores(SquaredSums.of(y_other, predictions_other, mask), seed=0)
+    a = R2.of(y, mask, sample_weights(6, 0)).scores(predictions)
+    b = R2.of(y_other, mask, sample_weights(6, 0)).scores(predictions_other)
     np.testing.assert_allclose([s.estimate for s in a], [s.estimate for s in b])
     np.testing.assert_allclose(a[0].estimate, r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]]))

@@ -1,0 +1,99 @@
+"""Where a probe reads: sites of a rollout as arrays ``[episode, round, ...]``.
+
+A site is a name:
+
+* ``latents``: all latents, after each round (before it, for a target meant before);
+* ``written``: the latent in the slot that the round writes, after the round; ``change``: how the round changed it;
+* ``update``: the vector that the model wrote (``hook_update``);
+* anything else in the words of ``interp.interventions.sites``: ``resid_post[1]@p?``, ``z[2.0]@w?``, ``embed@e_1``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.errors import InputError, require
+from interp.interventions.sites import Site, check
+from interp.model.rollout import Rollout, rollout
+from interp.model.transformer import HookedLatentTransformer
+from probes.targets.record import When
+
+if TYPE_CHECKING:
+    from probes.targets.record import Episodes
+
+OF_LATENTS = ("latents", "written", "change")
+UPDATE = "update"
+
+
+def hook_of(site: str) -> str | None:
+    """The hook point that a site is read from; None when the rollout's latents are enough.
+
+    Raises:
+        InputError: a name that is no site.
+    """
+    if site in OF_LATENTS:
+        return None
+    if site == UPDATE:
+        return "hook_update"
+    try:
+        return Site.parse(site).hook
+    except InputError as error:
+        raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}") from None
+
+
+def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episode round *rest"]:
+    """The activations at a site, one entry per round.
+
+    Raises:
+        InputError: no such site, or one that the rollout did not cache for all rounds.
+    """
+    hook = hook_of(site)
+    if hook is None:
+        return _of_latents(run, site, when)
+    require(
+        hook in run.cache and run.cached_rounds == tuple(range(run.n_rounds)),
+        f"the rollout does not hold site {site!r} for every round; make it with names_filter=[{hook!r}], rounds='all'",
+    )
+    activation = run.cache[hook]
+    return activation if site == UPDATE else activation[(slice(None), *Site.parse(site).index(run.layout))]
+
+
+def _of_latents(run: Rollout, site: str, when: When) -> Tensor:
+    if site == "latents":
+        return run.latents[:, :-1] if when == "before" else run.latents[:, 1:]
+    slots = run.slots[..., None, None].expand(-1, -1, 1, run.latents.shape[-1])
+    after, before = (part.gather(2, slots).squeeze(2) for part in (run.latents[:, 1:], run.latents[:, :-1]))
+    return after if site == "written" else after - before
+
+
+def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> Rollout:
+    """A rollout that caches what the sites need.
+
+    Raises:
+        InputError: no such site in this model; episodes of another layout.
+    """
+    layout = model.layout.fit(episodes)
+    for site in sites:
+        if hook_of(site) is not None and site != UPDATE:
+            check(Site.parse(site), model, layout)
+    hooks = sorted({hook for hook in map(hook_of, sites) if hook is not None})
+    return rollout(model, episodes, names_filter=hooks or None)
+
+
+def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
+    """The same architecture with fresh random weights: the control for what random features hold.
+
+    A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone.
+    """
+    from transformer_lens.tools.analysis.interchange import reinitialized
+
+    fresh = reinitialized(model, seed)
+    assert isinstance(fresh, HookedLatentTransformer)
+    fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
+    fresh.state_map = torch.zeros(0, model.config.d_model)
+    return fresh

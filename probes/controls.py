@@ -1,0 +1,148 @@
+"""Controls: the same fit where it cannot succeed, or where success would mean nothing.
+
+* ``shuffled``: each episode is given another episode's target. What remains is what all episodes share.
+* ``untrained``: the same architecture with fresh random weights: what any random features of the inputs hold.
+* ``inputs``: the current round's tokens, payloads and their products instead of activations.
+* ``round``: the round index alone (one indicator per round): a target that grows with time is half decoded by it.
+* ``control_task`` (Hewitt and Liang 2019): every kind of round (its tokens) is given a target drawn at random, the same
+  wherever it occurs; a probe that can memorise does well. The difference from it is the probe's *selectivity*.
+
+Each has the folds, penalties and score of the probe itself, so that differences are paired by episode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from jaxtyping import Float, Int, Shaped
+from numpy import ndarray as Array
+
+from probes.linear import RidgeFit, cross_validate
+from probes.scores import R2, Score, sample_weights
+from probes.targets.record import TargetValues
+
+DESCRIPTIONS = {
+    "shuffled": "targets shuffled between episodes",
+    "untrained": "an untrained model of the same architecture",
+    "inputs": "the current round's inputs alone",
+    "round": "the round index alone",
+    "control_task": "a random target for every kind of round",
+}
+"""What each control is, in the order of tables."""
+
+_SHUFFLE, _TASK = 1, 2
+
+
+@dataclass(frozen=True, eq=False)
+class Control:
+    """A control's score, how much more the probe reaches, and whether the verdict asks for that.
+
+    A control that holds the target by construction (the inputs, for a target that is one of them) is shown, not asked.
+    """
+
+    name: str
+    score: Score
+    difference: Score
+    counted: bool = True
+
+    def __str__(self) -> str:
+        note = "" if self.counted else " (holds the target by construction)"
+        return f"{self.score}, probe - control {self.difference}{note}"
+
+
+def shuffled(values: Shaped[Array, episode * rest], seed: int) -> Shaped[Array, episode * rest]:
+    """Every episode gets another episode's values; none keeps its own."""
+    order = np.random.default_rng([seed, _SHUFFLE]).permutation(len(values))
+    result = np.empty_like(values)
+    result[order] = values[np.roll(order, 1)]
+    return result
+
+
+def control_task(
+    values: Shaped[Array, "episode round k"], types: Int[Array, "episode round"], seed: int
+) -> Shaped[Array, "episode round k"]:
+    """Every kind of round gets the values of a random round, wherever it occurs."""
+    rows = values.reshape(-1, values.shape[-1])
+    draws = np.random.default_rng([seed, _TASK]).integers(len(rows), size=int(types.max()) + 1)
+    return rows[draws][types]
+
+
+def round_index(n_episodes: int, n_rounds: int) -> Float[Array, "episode round index"]:
+    """One indicator per round."""
+    return np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """One target in one role (as it is, shuffled, or replaced by its control task): its columns and its score."""
+
+    target: int
+    role: str
+    columns: slice
+    r2: R2
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Real targets side by side, each with its shuffled copy and its control task: what one factorisation fits.
+
+    Attributes:
+        targets: as numbers; class targets as indicators.
+        y: all columns; those of the targets themselves come first, ``n_own`` of them.
+        blocks: the part that each column belongs to.
+        parts: what the columns are.
+    """
+
+    targets: tuple[TargetValues, ...]
+    y: Float[Array, "episode round k"]
+    blocks: Int[Array, " k"]
+    n_own: int
+    parts: tuple[Part, ...]
+
+    @classmethod
+    def of(cls, targets: Sequence[TargetValues], seed: int) -> Problem:
+        numbers = tuple(target.indicators() for target in targets)
+        roles = [(i, "probe", target.values) for i, target in enumerate(numbers)]
+        roles += [(i, "shuffled", shuffled(target.values, seed)) for i, target in enumerate(numbers)]
+        roles += [
+            (i, "control_task", control_task(target.values, target.types, seed))
+            for i, target in enumerate(numbers)
+            if target.types is not None
+        ]
+        y = np.concatenate([values for *_, values in roles], axis=-1, dtype=np.float64)
+        weights = sample_weights(len(y), seed)
+        widths = [values.shape[-1] for *_, values in roles]
+        stops = np.cumsum(widths)
+        parts = []
+        for (i, role, _), stop, width in zip(roles, stops, widths, strict=True):
+            columns = slice(int(stop) - width, int(stop))
+            # A shuffled target brings its own mask along; a control task is scored where its target is.
+            mask = numbers[i].mask
+            if mask is not None and role == "shuffled":
+                mask = shuffled(mask, seed)
+            parts.append(Part(i, role, columns, R2.of(y[..., columns], mask, weights)))
+        n_own = sum(target.values.shape[-1] for target in numbers)
+        return cls(numbers, y, np.repeat(np.arange(len(roles)), widths), n_own, tuple(parts))
+
+    def fit(
+        self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False
+    ) -> tuple[RidgeFit, dict[tuple[int, str], list[Score]]]:
+        """Fit every part (or the targets themselves) from ``x``; scores by (target, role): outputs, then all."""
+        end = self.n_own if own_only else self.y.shape[-1]
+        fitted = cross_validate(x, self.y[..., :end], folds, self.blocks[:end])
+        parts = [part for part in self.parts if part.columns.stop <= end]
+        return fitted, {
+            (part.target, part.role): part.r2.scores(fitted.predictions[..., part.columns]) for part in parts
+        }
+
+    def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], Score]:
+        """The controls that depend on no activation: the round index and, where known, the round's inputs."""
+        found: dict[tuple[int, str], Score] = {}
+        inputs = self.targets[0].inputs
+        for name, x in (("round", round_index(*self.y.shape[:2])), ("inputs", inputs)):
+            if x is not None:
+                _, scores = self.fit(x, folds, own_only=True)
+                found |= {(i, name): values[-1] for (i, _), values in scores.items()}
+        return found
