@@ -24,7 +24,7 @@ from interp.tasks.mdp_types import MDPs
 ENV_ID = "interp/TabularMDP-v0"
 
 
-class TabularMDPEnv(gymnasium.Env[np.int64, np.int64]):
+class TabularMDPEnv(gymnasium.Env[np.int64, int | np.integer]):
     """One finite MDP as an environment.
 
     Args:
@@ -70,7 +70,7 @@ class TabularMDPEnv(gymnasium.Env[np.int64, np.int64]):
         self._state, self._round = drawn if self.start is None else self.start, 0
         return np.int64(self._state), self._info()
 
-    def step(self, action: np.int64) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.integer) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
         """Act once.
 
         Raises:
@@ -90,11 +90,10 @@ class TabularMDPEnv(gymnasium.Env[np.int64, np.int64]):
         return np.int64(self._state), reward, False, self._round >= self.n_rounds, self._info()
 
     def _info(self) -> dict[str, Any]:
-        return {
-            "family": self.mdps.families[0],
-            "concentration": float(self.mdps.concentrations[0]),
-            "round": self._round,
-        }
+        drawn = self.mdps.concentrations[0]
+        # Left out where there is none: NaN differs from itself, and info of equal steps must be equal.
+        concentration = {} if np.isnan(drawn) else {"concentration": float(drawn)}
+        return {"family": self.mdps.families[0], "round": self._round, **concentration}
 
 
 if ENV_ID not in gymnasium.registry:
