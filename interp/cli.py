@@ -69,5 +69,27 @@ def report(
     typer.echo(build(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed))
 
 
+@command
+def train(
+    model: Annotated[str, typer.Argument(help="wma, wma-wide or qlearning.")],
+    preset: Annotated[str, typer.Option(help="laptop or paper.")] = "laptop",
+    out: Out = Path("output/training"),
+    name: Annotated[str, typer.Option(help="Name of the trained model; its run is kept in OUT/NAME.")] = "",
+    config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE (a TOML value); repeatable.")] = None,
+    processes: Annotated[int, typer.Option(help="Processes that torchrun started; refused if fewer run.")] = 1,
+) -> None:
+    """Train a model, or resume its training, and print the folder of the checkpoint."""
+    from interp.training import config as settings
+    from interp.training.trainer import train as run
+
+    chosen = settings.preset(model, preset)
+    overrides = settings.read_toml(config) if config else {}
+    for assignment in set_ or []:
+        overrides |= settings.parse_assignment(assignment)
+    name = name or f"{model}-{preset}"
+    typer.echo(run(settings.override(chosen, overrides), out / name, name=name, n_processes=processes))
+
+
 if __name__ == "__main__":
     app()

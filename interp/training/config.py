@@ -6,6 +6,7 @@ Presets: ``laptop`` (two CPU cores, about an hour) and ``paper`` (the paper's se
 from __future__ import annotations
 
 import tomllib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -56,17 +57,17 @@ class TrainingConfig:
     """
 
     task: str
-    stages: tuple[Stage, ...]
+    stages: Sequence[Stage | dict[str, Any]]
     d_model: int = 64
     n_layers: int = 4
     n_heads: int = 4
     d_mlp: int = 256
     latent_update: str = "add"
     init_std: float = 0.08
-    n_experts: tuple[int, int] = (4, 4)
-    n_states: tuple[int, int] = (2, 8)
-    n_actions: tuple[int, int] = (2, 4)
-    regimes: tuple[str, ...] = ("uniform",)
+    n_experts: Sequence[int] = (4, 4)
+    n_states: Sequence[int] = (2, 8)
+    n_actions: Sequence[int] = (2, 4)
+    regimes: Sequence[str] = ("uniform",)
     dataset_episodes: int = 0
     commit: str = "own"
     mix: float = 0.1
@@ -74,7 +75,7 @@ class TrainingConfig:
     lr: float = 1e-3
     warmup_steps: int = 100
     weight_decay: float = 1e-2
-    betas: tuple[float, float] = (0.9, 0.95)
+    betas: Sequence[float] = (0.9, 0.95)
     clip: float = 1.0
     window: int = 0
     epoch_steps: int = 300
@@ -98,9 +99,9 @@ class TrainingConfig:
         }.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), get_args(literal))
-        object.__setattr__(self, "stages", tuple(s if isinstance(s, Stage) else _stage(s) for s in self.stages))
         require(len(self.stages) > 0, "stages must hold at least one stage")
-        for i, stage in enumerate(self.stages):
+        object.__setattr__(self, "stages", self.curriculum)
+        for i, stage in enumerate(self.curriculum):
             ok = stage.n_rounds >= 1 and stage.steps >= 1 and stage.n_actions >= 0
             require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
         for name in ("n_experts", "n_states", "n_actions", "betas", "regimes"):
@@ -117,15 +118,20 @@ class TrainingConfig:
         )
 
     @property
+    def curriculum(self) -> tuple[Stage, ...]:
+        """The stages, each a :class:`Stage`."""
+        return tuple(stage if isinstance(stage, Stage) else _stage(stage) for stage in self.stages)
+
+    @property
     def total_steps(self) -> int:
-        return sum(stage.steps for stage in self.stages)
+        return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:
         """The configuration of the model that this run trains."""
         layout = (
-            ExpertRound(self.n_experts[1], self.n_experts)
+            ExpertRound(self.n_experts[1], _pair(self.n_experts))
             if self.task == "wma"
-            else QLearningRound(self.n_states[1], self.n_actions[1], self.n_states, self.n_actions)
+            else QLearningRound(self.n_states[1], self.n_actions[1], _pair(self.n_states), _pair(self.n_actions))
         )
         return LatentTransformerConfig(
             layout=layout,
@@ -143,6 +149,10 @@ class TrainingConfig:
     def to_dict(self) -> dict[str, Any]:
         """The fields as JSON values."""
         return asdict(self)
+
+
+def _pair(bounds: Sequence[int]) -> tuple[int, int]:
+    return bounds[0], bounds[1]
 
 
 def _stage(given: Any) -> Stage:
@@ -231,6 +241,21 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
         if not isinstance(value, kind) or (isinstance(current, int) and isinstance(value, float)):
             raise InputError(f"{name} must be like {current!r}, got {value!r}")
     return replace(config, **values)
+
+
+def parse_assignment(text: str) -> dict[str, Any]:
+    """``FIELD=VALUE``, the value in TOML, as a dictionary of one.
+
+    Raises:
+        InputError: no ``=``, or the value is not TOML.
+
+    >>> parse_assignment("lr=3e-4")
+    {'lr': 0.0003}
+    """
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise InputError(f"{text!r} is not FIELD=VALUE with a TOML value, such as lr=3e-4: {error}") from error
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

@@ -73,9 +73,9 @@ class EpisodeSource:
         """The batch of an optimizer step; shards of the same step hold different episodes."""
         config = self.config
         rng = np.random.default_rng([config.seed, TRAIN, step, shard])
-        chosen = config.stages[stage]
+        chosen = config.curriculum[stage]
         if stage and rng.random() < config.mix:
-            chosen = config.stages[rng.integers(stage)]
+            chosen = config.curriculum[rng.integers(stage)]
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
             return encode(self._from_dataset(rng, n_episodes, chosen), self.layout).truncate(chosen.n_rounds)
@@ -109,7 +109,7 @@ class EpisodeSource:
     def _dataset(self) -> list[ExpertEpisodes | MDPEpisodes]:
         """The fixed data set: as many batches of equal sizes as make up ``dataset_episodes``."""
         config = self.config
-        longest = max(stage.n_rounds for stage in config.stages)
+        longest = max(stage.n_rounds for stage in config.curriculum)
         n_batches = -(-config.dataset_episodes // config.batch_size)
         stage = Stage(longest, 1, config.n_actions[1])
         rng = np.random.default_rng([config.seed, DATASET])

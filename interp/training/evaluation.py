@@ -40,7 +40,7 @@ def _experts(predictions: np.ndarray, episodes: ExpertEpisodes) -> dict[str, flo
         p = np.clip(p, 1e-12, 1 - 1e-12)
         return float(-np.where(episodes.labels == 1, np.log(p), np.log1p(-p)).mean())
 
-    bayes = expert_algorithms.bayes(episodes)
+    bayes = expert_algorithms.bayes(episodes).predictions
     correct = (predictions > 0.5) == (episodes.labels == 1)
     return {
         "log_loss": log_loss(predictions),
@@ -58,5 +58,5 @@ def _qlearning(policy: np.ndarray, episodes: MDPEpisodes) -> dict[str, float]:
     return {
         "cross_entropy": float(cross_entropy.mean()),
         "excess": float((cross_entropy - np.log(n_tied)).mean()),
-        "agreement": float(agree[untied].mean()),
+        "agreement": float(agree[untied].mean()) if untied.any() else float("nan"),
     }

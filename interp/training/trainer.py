@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from accelerate import Accelerator
+from accelerate import Accelerator, DistributedDataParallelKwargs
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -65,12 +65,19 @@ def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes:
         InputError: the folder holds another run, cannot be written, or fewer processes run than asked for.
     """
     folder = Path(folder)
-    accelerator = Accelerator(mixed_precision="bf16" if config.precision == "bfloat16" else "no")
+    # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
+    on_cpu = not torch.accelerator.is_available()
+    accelerator = Accelerator(
+        mixed_precision="bf16" if config.precision == "bfloat16" else "no",
+        cpu=on_cpu,
+        # The experts task has no payloads, so its payload embedding gets no gradient.
+        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
     running = accelerator.num_processes
     require(
         running == n_processes,
         f"{n_processes} processes were asked for but {running} run; start them with "
-        f"`torchrun --nproc-per-node {n_processes} -m interp.training ...`",
+        f"`torchrun --nproc-per-node {n_processes} -m interp.cli train ...`",
     )
     run = _Run(config, folder, name, accelerator)
     run.resume()
@@ -86,8 +93,9 @@ class _Run:
         torch.manual_seed(config.seed)
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
+        beta_1, beta_2 = config.betas
         self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, betas=config.betas, weight_decay=config.weight_decay
+            self.model.parameters(), lr=config.lr, betas=(beta_1, beta_2), weight_decay=config.weight_decay
         )
         loss = EpisodeLoss(self.model, config.commit, config.window, config.compile)
         self.loss, self.optimizer = accelerator.prepare(loss, self.optimizer)
@@ -157,7 +165,7 @@ class _Run:
             metrics = open(self.folder / METRICS_FILE, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
         with progress, metrics as stream:
             bar = progress.add_task("training", total=self.config.total_steps, completed=self.at.step)
-            while self.at.step < last_step and self.at.stage < len(self.config.stages):
+            while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
                 self.at.seconds += time.perf_counter() - started
@@ -177,7 +185,7 @@ class _Run:
 
     @property
     def _finished(self) -> bool:
-        return self.at.stage >= len(self.config.stages)
+        return self.at.stage >= len(self.config.curriculum)
 
     def step(self) -> float:
         """One optimizer step; the learning rate warms up, then follows a cosine to zero."""
@@ -209,7 +217,7 @@ class _Run:
         at.step += 1
         at.stage_step += 1
         at.epoch_loss += loss / config.epoch_steps
-        done = at.stage_step >= config.stages[at.stage].steps
+        done = at.stage_step >= config.curriculum[at.stage].steps
         if at.stage_step % config.epoch_steps == 0:
             gained = at.epoch_loss < at.best_epoch_loss - config.min_gain
             at.stale_epochs = 0 if gained else at.stale_epochs + 1

@@ -1,0 +1,179 @@
+"""The trainer: it learns, resumes after kill -9 with the same losses, and really runs two processes."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.model.checkpoints import load_checkpoint
+from interp.model.transformer import HookedLatentTransformer
+from interp.training.config import TrainingConfig
+from interp.training.data import EpisodeSource
+from interp.training.loss import EpisodeLoss
+from interp.training.trainer import train
+
+SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 4, "warmup_steps": 2}
+EVALUATED = {"eval_every": 4, "eval_episodes": 4, "eval_rounds": 3, "checkpoint_every": 3}
+
+
+def small(task="wma", **changes):
+    stages = changes.pop("stages", ({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}))
+    regimes = ("uniform",) if task == "wma" else ("grid",)
+    return TrainingConfig(**{"task": task, "stages": stages, "regimes": regimes, **SMALL, **EVALUATED, **changes})
+
+
+def losses(folder):
+    return {r["step"]: r["loss"] for r in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
+
+
+@pytest.mark.parametrize("task", ["wma", "qlearning"])
+def test_an_interrupted_run_gives_the_losses_of_an_unbroken_one(task, tmp_path):
+    config = small(task)
+    train(config, tmp_path / "whole", name="m")
+    train(config, tmp_path / "parts", name="m", stop_at=4)
+    train(config, tmp_path / "parts", name="m", stop_at=8)
+    train(config, tmp_path / "parts", name="m")
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
+    assert whole.digest() == parts.digest()
+
+
+def test_kill_9_loses_nothing(tmp_path):
+    """Steps after the last checkpoint are made again, with the same losses."""
+    overrides = [f"{k}={json.dumps(v)}" for k, v in (SMALL | EVALUATED).items()]
+    overrides.append("stages=[{n_rounds=3, steps=40}]")
+    command = [sys.executable, "-m", "interp.cli", "train", "wma", "--name", "killed", "--out", str(tmp_path)]
+    for assignment in overrides:
+        command += ["--set", assignment]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
+    metrics = tmp_path / "killed" / "metrics.jsonl"
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") >= 10):
+        time.sleep(0.01)
+    os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert 10 <= len(losses(tmp_path / "killed")) < 40
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    config = TrainingConfig(task="wma", stages=({"n_rounds": 3, "steps": 40},), **SMALL, **EVALUATED)
+    train(config, tmp_path / "whole", name="killed")
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+
+
+def test_two_processes_are_really_two(tmp_path):
+    """Two gloo processes average their gradients: the losses are those of the two shards of every batch."""
+    arguments = ["train", "wma", "--name", "two", "--out", str(tmp_path), "--processes", "2"]
+    for key, value in (SMALL | EVALUATED).items():
+        arguments += ["--set", f"{key}={json.dumps(value)}"]
+    arguments += ["--set", "stages=[{n_rounds=3, steps=3}]"]
+    launch = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "-m",
+        "interp.cli",
+    ]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    subprocess.run([*launch, *arguments], check=True, env=environment, capture_output=True)
+    config = TrainingConfig(task="wma", stages=({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED)
+    torch.manual_seed(config.seed)
+    model = HookedLatentTransformer(config.model_config("two"))
+    source = EpisodeSource(config, model.layout)
+    loss = EpisodeLoss(model, config.commit)
+    shards = [source.batch(0, 0, shard, 2) for shard in range(2)]
+    first = [loss(b.rounds.tokens, b.rounds.values, b.rounds.slots, b.targets, b.layout).item() for b in shards]
+    assert len(shards[0].targets) == 2
+    assert losses(tmp_path / "two")[1] == pytest.approx(sum(first) / 2, abs=1e-6)
+
+
+def test_fewer_processes_than_asked_for_are_refused(tmp_path):
+    with pytest.raises(InputError, match="2 processes were asked for but 1 run"):
+        train(small(), tmp_path / "run", name="m", n_processes=2)
+
+
+def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
+    train(small(), tmp_path / "run", name="m", stop_at=3)
+    with pytest.raises(InputError, match=r"another configuration \(lr differ"):
+        train(small(lr=5e-4), tmp_path / "run", name="m")
+
+
+def test_training_lowers_the_loss_of_a_learnable_batch():
+    """One batch, learned by heart: the loss goes through the latents and every parameter gets a gradient."""
+    config = small(n_experts=(2, 2))
+    torch.manual_seed(0)
+    model = HookedLatentTransformer(config.model_config("m"))
+    loss, optimizer = EpisodeLoss(model, "own"), torch.optim.Adam(model.parameters(), lr=1e-2)
+    batch = EpisodeSource(config, model.layout).batch(0, 1)
+    rounds = batch.rounds
+    values = []
+    for _ in range(60):
+        value = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+        value.backward()
+        values.append(value.item())
+        optimizer.step()
+        optimizer.zero_grad()
+    assert values[-1] < 0.5 * values[0]
+
+
+def test_the_window_cuts_the_gradient_through_time():
+    config = small()
+    gradients = []
+    for window in (0, 1):
+        torch.manual_seed(0)
+        model = HookedLatentTransformer(config.model_config("m"))
+        batch = EpisodeSource(config, model.layout).batch(0, 1)
+        rounds = batch.rounds
+        loss = EpisodeLoss(model, "own", window)
+        loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout).backward()
+        gradients.append(model.latents.table.grad.clone())
+    assert not torch.equal(*gradients)
+
+
+@pytest.mark.parametrize("task", ["wma", "qlearning"])
+def test_batches_are_a_function_of_seed_step_and_shard(task):
+    config = small(task)
+    layout = config.model_config("m").layout
+    source, again = EpisodeSource(config, layout), EpisodeSource(config, layout)
+    assert torch.equal(source.batch(7, 1).rounds.tokens, again.batch(7, 1).rounds.tokens)
+    tokens = [source.batch(step, 0, shard, 2).rounds.tokens for step, shard in ((1, 0), (1, 1))]
+    assert tokens[0].shape != tokens[1].shape or not torch.equal(*tokens)
+
+
+def test_a_fixed_data_set_is_drawn_from_again_and_again():
+    config = small(dataset_episodes=4)
+    source = EpisodeSource(config, config.model_config("m").layout)
+    rows = {tuple(row) for step in range(6) for row in source.batch(step, 0).rounds.tokens.flatten(1).tolist()}
+    assert len(rows) <= 4
+
+
+def test_tied_actions_share_the_target():
+    config = small("qlearning")
+    batch = EpisodeSource(config, config.model_config("m").layout).batch(0, 0)
+    torch.testing.assert_close(batch.targets.sum(-1), torch.ones(batch.targets.shape[:2]))
+    assert (batch.targets.amax(-1) < 1).any()
+
+
+@pytest.mark.slow
+def test_compiled_and_plain_steps_agree():
+    """Slow: torch.compile takes half a minute for each shape."""
+    values = []
+    for compile in (False, True):
+        config = small()
+        torch.manual_seed(0)
+        model = HookedLatentTransformer(config.model_config("m"))
+        batch = EpisodeSource(config, model.layout).batch(0, 0)
+        rounds = batch.rounds
+        loss = EpisodeLoss(model, "own", compile=compile)
+        value = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+        value.backward()
+        values.append((value.item(), model.W_E.grad.clone()))
+    assert values[0][0] == pytest.approx(values[1][0], abs=1e-6)
+    torch.testing.assert_close(values[0][1], values[1][1], atol=1e-6, rtol=1e-4)
