@@ -1,0 +1,244 @@
+r"""The labelled residual basis: every coordinate of a handwired model's residual stream has a name.
+
+The residual stream is a direct sum of blocks, ``h = [id | buf1 | ... | pos]`` (paper, sections 3.2 and 4). A content
+block has one axis per token; the block ``pos`` has one per position and the constant ``1`` (one-hot codes), or
+``cos_k`` and ``sin_k`` for each of K Fourier lines and the constant ``1`` (sinusoidal codes). A :class:`Direction` is a
+labelled linear combination of axes; as a functional it reads ``<u, h>`` and as a vector it is what a head writes.
+
+With ``rotation=None`` axis k is coordinate k. With a seed, axes are the rows of a random orthonormal matrix, so that no
+coordinate means anything by itself; the names stay.
+
+>>> basis = Basis.of(["id", "buf1"], ["w", "e_1"], PositionCode.one_hot(["w", "e_1"]))
+>>> direction = 2.0 * basis["buf1"]["e_1"] - basis["id"]["w"]
+>>> direction.vector().tolist()
+[-1.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0]
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+from jaxtyping import Float
+
+from interp.errors import InputError, require, unknown_name
+
+POS = "pos"
+ONE = "1"
+"""The constant coordinate of the position block: 1 at every position."""
+
+_LINES, _ROTATION = range(2)
+
+Axis = tuple[str, str]
+"""A block and a label in it."""
+
+
+@dataclass(frozen=True)
+class PositionCode:
+    """Unit-norm codes p_1 ... p_T with shifts: ``R^l p_j = p_{j+l}``.
+
+    Attributes:
+        labels: of the positions, in order.
+        lines: frequencies of the Fourier lines in radians per position; empty for one-hot codes.
+    """
+
+    labels: tuple[str, ...]
+    lines: tuple[float, ...] = ()
+
+    @classmethod
+    def one_hot(cls, labels: Iterable[str]) -> PositionCode:
+        return cls(tuple(labels))
+
+    @classmethod
+    def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
+        """``n_lines`` distinct random lines of the discrete Fourier transform of length 2 T + 1.
+
+        Raises:
+            InputError: fewer than 1 line, or more than the T that exist.
+        """
+        labels = tuple(labels)
+        T = len(labels)
+        require(1 <= n_lines <= T, f"n_lines must lie in 1 ... {T} for a round of {T} positions, got {n_lines}")
+        drawn = np.random.default_rng([seed, _LINES]).choice(np.arange(1, T + 1), size=n_lines, replace=False)
+        return cls(labels, tuple(2 * math.pi * int(k) / (2 * T + 1) for k in np.sort(drawn)))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        waves = tuple(f"{wave}_{k}" for k in range(1, len(self.lines) + 1) for wave in ("cos", "sin"))
+        return (*(waves or self.labels), ONE)
+
+    def coefficients(self, position: int) -> dict[str, float]:
+        """The code of a position (0-based; any integer for sinusoids, which go on beyond the round)."""
+        if not self.lines:
+            return {self.labels[position]: 1.0}
+        scale = 1.0 / math.sqrt(len(self.lines))
+        code = {}
+        for k, omega in enumerate(self.lines, 1):
+            code[f"cos_{k}"] = scale * math.cos(omega * position)
+            code[f"sin_{k}"] = scale * math.sin(omega * position)
+        return code
+
+    def overlap(self, i: int, j: int) -> float:
+        """``<p_i, p_j>``."""
+        if not self.lines:
+            return float(i == j)
+        return sum(math.cos(omega * (i - j)) for omega in self.lines) / len(self.lines)
+
+    @cached_property
+    def margin(self) -> float:
+        """``Delta = 1 - max over lags of <p_i, p_{i+lag}>``: what separates a target from its neighbours."""
+        if not self.lines:
+            return 1.0
+        return 1.0 - max((self.overlap(0, lag) for lag in range(1, len(self.labels))), default=0.0)
+
+
+@dataclass(frozen=True)
+class Basis:
+    """Named blocks of named axes; make one with :meth:`of`.
+
+    Attributes:
+        blocks: (block, labels of its axes), in order; the last is ``pos``.
+        positions: the position code.
+        rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
+    """
+
+    blocks: tuple[tuple[str, tuple[str, ...]], ...]
+    positions: PositionCode
+    rotation: int | None = None
+
+    @classmethod
+    def of(
+        cls, blocks: Iterable[str], tokens: Iterable[str], positions: PositionCode, rotation: int | None = None
+    ) -> Basis:
+        """Content ``blocks`` with one axis per token, then the position block."""
+        tokens = tuple(tokens)
+        content = tuple((block, tokens) for block in blocks)
+        return cls((*content, (POS, positions.axes)), positions, rotation)
+
+    def __post_init__(self) -> None:
+        require(
+            len(self._labels) == len(self.blocks), f"block names must differ, got {[name for name, _ in self.blocks]}"
+        )
+        for block, labels in self.blocks:
+            require(len(set(labels)) == len(labels), f"labels of block {block!r} must differ, got {labels}")
+
+    @cached_property
+    def _labels(self) -> dict[str, tuple[str, ...]]:
+        return dict(self.blocks)
+
+    @cached_property
+    def index(self) -> dict[Axis, int]:
+        """The number of every axis."""
+        axes = ((block, label) for block, labels in self.blocks for label in labels)
+        return {axis: i for i, axis in enumerate(axes)}
+
+    @property
+    def d_model(self) -> int:
+        return len(self.index)
+
+    @cached_property
+    def axes(self) -> Float[np.ndarray, "axis d_model"]:
+        """Axis k as a vector of the residual stream; orthonormal rows."""
+        if self.rotation is None:
+            return np.eye(self.d_model)
+        gaussian = np.random.default_rng([self.rotation, _ROTATION]).standard_normal((self.d_model, self.d_model))
+        q, r = np.linalg.qr(gaussian)
+        return q * np.sign(np.diag(r))
+
+    def __getitem__(self, block: str) -> Block:
+        if block not in self._labels:
+            raise unknown_name("block", block, self._labels)
+        return Block(self, block)
+
+    @property
+    def zero(self) -> Direction:
+        return Direction(self, {})
+
+    @property
+    def one(self) -> Direction:
+        """The functional that is 1 at every position."""
+        return self[POS][ONE]
+
+    def code(self, position: int) -> Direction:
+        """The position code p_i (0-based), without the constant."""
+        return self[POS].combine(self.positions.coefficients(position))
+
+
+@dataclass(frozen=True)
+class Block:
+    """One block of a basis: ``block[label]`` is an axis of it."""
+
+    basis: Basis
+    name: str
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        return self.basis._labels[self.name]
+
+    def __getitem__(self, label: str) -> Direction:
+        if (self.name, label) not in self.basis.index:
+            raise unknown_name(f"label of block {self.name!r}", label, self.labels)
+        return Direction(self.basis, {(self.name, label): 1.0})
+
+    def sum(self, labels: Iterable[str]) -> Direction:
+        """The sum of several axes: ``b[T]`` of the paper."""
+        return sum((self[label] for label in labels), self.basis.zero)
+
+    def combine(self, coefficients: Mapping[str, float]) -> Direction:
+        """A weighted sum of axes."""
+        return sum((c * self[label] for label, c in coefficients.items()), self.basis.zero)
+
+
+@dataclass(frozen=True)
+class Direction:
+    """A labelled linear combination of axes of one basis; add, subtract and scale it.
+
+    Raises:
+        InputError: combined with a direction of another basis.
+    """
+
+    basis: Basis
+    coefficients: Mapping[Axis, float] = field(hash=False)
+
+    def __add__(self, other: Direction) -> Direction:
+        if self.basis is not other.basis and self.basis != other.basis:
+            raise InputError(f"cannot add directions of two bases ({self} and {other}); take both from the same basis")
+        merged = dict(self.coefficients)
+        for axis, c in other.coefficients.items():
+            merged[axis] = merged.get(axis, 0.0) + c
+        return Direction(self.basis, {axis: c for axis, c in merged.items() if c != 0.0})
+
+    def __mul__(self, factor: float) -> Direction:
+        return Direction(self.basis, {axis: factor * c for axis, c in self.coefficients.items() if factor * c != 0.0})
+
+    __rmul__ = __mul__
+
+    def __neg__(self) -> Direction:
+        return -1.0 * self
+
+    def __sub__(self, other: Direction) -> Direction:
+        return self + -other
+
+    def vector(self) -> Float[np.ndarray, " d_model"]:
+        """The direction in the coordinates of the residual stream."""
+        total = np.zeros(self.basis.d_model)
+        for axis, c in self.coefficients.items():
+            total += c * self.basis.axes[self.basis.index[axis]]
+        return total
+
+    def dot(self, other: Direction) -> float:
+        """The inner product; axes are orthonormal."""
+        return sum(c * other.coefficients.get(axis, 0.0) for axis, c in self.coefficients.items())
+
+    @property
+    def norm_squared(self) -> float:
+        return self.dot(self)
+
+    def __str__(self) -> str:
+        terms = [f"{'' if abs(c) == 1 else f'{abs(c):g} '}{b}[{label}]" for (b, label), c in self.coefficients.items()]
+        signs = ["-" if c < 0 else "+" for c in self.coefficients.values()]
+        text = " ".join(f"{sign} {term}" for sign, term in zip(signs, terms, strict=True))
+        return text.removeprefix("+ ").replace("- ", "-", 1) if text.startswith("-") else text.removeprefix("+ ") or "0"

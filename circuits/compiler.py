@@ -1,0 +1,137 @@
+"""Compile a circuit to a model: configuration, embeddings, one matrix quadruple per head, one MLP per layer.
+
+``compile(circuit)`` reads like the construction: check the data, size the model, write the tables, the heads and the
+neurons. Score term r of a head is column r of its W_Q and W_K, move term r is column r of W_V and row r of W_O. Every
+layer gets as many heads as the largest one; the missing ones are zero and named "-". Nothing else is added: no
+normalisation, no biases in attention, scores unscaled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from circuits.basis import Direction
+from circuits.circuit import Circuit
+from circuits.heads import Head, Neuron
+from interp.errors import require, unknown_name
+from interp.model.components import MLP, Attention
+from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
+
+NO_HEAD = "-"
+
+
+def compile(circuit: Circuit, dtype: torch.dtype = torch.float64) -> HookedLatentTransformer:
+    """The transformer that a circuit describes, in evaluation mode, on the CPU.
+
+    Args:
+        dtype: of the weights; float64 is exact to rounding, float32 is a rounding of the same numbers.
+
+    Raises:
+        InputError: data that do not make a circuit (a token without embedding, two heads of one name, ...).
+    """
+    validate(circuit)
+    config = configuration(circuit)
+    model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit)).to(dtype)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.zero_()
+        write_embeddings(model, circuit)
+        for layer, block in enumerate(model.blocks):
+            for index, head in enumerate(circuit.layer(layer)):
+                write_head(block.attn, index, head, circuit)
+            if block.mlp is not None:
+                write_mlp(block.mlp, [neuron for neuron in circuit.neurons if neuron.layer == layer], circuit)
+    return model.eval()
+
+
+def validate(circuit: Circuit) -> None:
+    """Refuse data that do not make a circuit."""
+    for token in circuit.layout.vocabulary:
+        require(token in circuit.tokens, f"circuit {circuit.name!r} has no embedding for token {token!r}; give one")
+    for token in (*circuit.tokens, *circuit.payloads):
+        if token not in circuit.layout.vocabulary:
+            raise unknown_name("token", token, circuit.layout.vocabulary)
+    names = [head.name for head in circuit.heads]
+    require(len(set(names)) == len(names), f"head names must differ, got {names}")
+    require(
+        min([head.layer for head in circuit.heads] + [neuron.layer for neuron in circuit.neurons]) >= 0,
+        "layers are counted from 0, got a negative one",
+    )
+    for head in circuit.heads:
+        for term in (*head.scores, *head.moves):
+            for direction in term:
+                require(direction.basis == circuit.basis, f"head {head.name!r} uses a direction of another basis")
+
+
+def configuration(circuit: Circuit) -> LatentTransformerConfig:
+    """Sizes, rules and names; ``origin`` says how to build the circuit again."""
+    layers = [circuit.layer(index) for index in range(circuit.n_layers)]
+    n_heads = max(len(heads) for heads in layers)
+    padding = [n_heads - len(heads) for heads in layers]
+    per_layer = [sum(neuron.layer == layer for neuron in circuit.neurons) for layer in range(circuit.n_layers)]
+    return LatentTransformerConfig(
+        layout=circuit.layout,
+        d_model=circuit.basis.d_model,
+        n_layers=circuit.n_layers,
+        n_heads=n_heads,
+        d_head=max(max(len(head.scores), len(head.moves)) for head in circuit.heads),
+        d_mlp=max(per_layer),
+        act_fn="relu",
+        normalization_type=None,
+        attention_rules=tuple(
+            (*(head.rule for head in heads), *("softmax",) * missing)
+            for heads, missing in zip(layers, padding, strict=True)
+        ),
+        attn_scale=1.0,
+        latent_update="replace",
+        strip_position=True,
+        output="probability",
+        head_names=tuple(
+            (*(head.name for head in heads), *(NO_HEAD,) * missing)
+            for heads, missing in zip(layers, padding, strict=True)
+        ),
+        name=circuit.name,
+        origin={"circuit": circuit.name, "arguments": dict(circuit.arguments), "edits": list(circuit.edits)},
+    )
+
+
+def write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
+    """Tokens, payloads, positions, initial latents and the unembedding."""
+    basis, vocabulary = circuit.basis, circuit.layout.vocabulary
+    positions = range(circuit.layout.n_positions)
+    model.embed.table.copy_(rows([circuit.tokens[token] for token in vocabulary], circuit))
+    payloads = [circuit.payloads.get(token, basis.zero) for token in vocabulary]
+    model.value_embed.table.copy_(rows(payloads, circuit))
+    model.pos_embed.table.copy_(rows([basis.code(i) + basis.one for i in positions], circuit))
+    model.latents.table.copy_(rows(circuit.latents, circuit))
+    model.unembed.W_U.copy_(rows(circuit.outcomes, circuit).T)
+
+
+def write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> None:
+    """The four matrices of one head."""
+    n_scores, n_moves = len(head.scores), len(head.moves)
+    attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
+    attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
+    attn.W_V[index, :, :n_moves] = rows([read for read, _ in head.moves], circuit).T
+    attn.W_O[index, :n_moves] = rows([write for _, write in head.moves], circuit)
+
+
+def write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
+    """The neurons of one layer."""
+    n = len(neurons)
+    if n:
+        mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
+        mlp.b_in[:n] = torch.tensor([neuron.bias for neuron in neurons])
+        mlp.W_out[:n] = rows([neuron.write for neuron in neurons], circuit)
+
+
+def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:
+    """Directions as the rows of a float64 matrix."""
+    vectors = [direction.vector() for direction in directions]
+    return torch.from_numpy(np.stack(vectors)) if vectors else torch.zeros(0, circuit.basis.d_model).double()

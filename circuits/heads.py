@@ -1,0 +1,171 @@
+r"""Attention heads and MLP neurons as data, and the two building blocks that the paper's constructions use.
+
+A head is a rule over causally masked scores and two lists of rank-one terms (notation: ``<u, h>`` is what direction u
+reads from the residual stream)::
+
+    score(i, j) = sum_r <q_r, h_i> <k_r, h_j>          output(i) = sum_j A_ij sum_r <v_r, h_j> o_r
+
+so its four matrices are the columns and rows ``q_r, k_r, v_r, o_r``. A neuron adds ``relu(<read, h> + bias) write``.
+
+:func:`content_chooser` (CC): the wanted key scores m, every other at most m - 1, the sink ``theta = m - 1/2``.
+:func:`fixed_offset` (FO(g, -l); paper, Lemma C.1): ``<p_i, R^l p_j - (R^l p_1) sink_j> + (theta + g_i) sink_j`` with
+``theta = 1 - Delta/2``; g is at most 0 on tokens that must fire and at least 1 on the others. A query without content
+or target goes to the sink, whose value is zero: a silent head outputs exactly 0.
+
+:func:`soften` turns a hard head into softmax with W_Q scaled by the inverse temperature eta; :func:`heavy_sink` and
+:func:`softmax_pair` turn linear heads into softmax heads that sum instead of averaging.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from circuits.basis import Basis, Direction
+from interp.errors import require
+from interp.model.config import AttentionRule
+
+Term = tuple[Direction, Direction]
+
+
+@dataclass(frozen=True)
+class Head:
+    """An attention head as data.
+
+    Attributes:
+        name: the paper's number and a word, "1.1 bind"; unique in a circuit.
+        layer: index of the block, from 0.
+        rule: "hard", "softmax" or "linear".
+        scores: (query direction, key direction) terms.
+        moves: (direction read at the key, direction written at the query) terms.
+        reads, writes: what it attends to, and what holds afterwards, in words.
+    """
+
+    name: str
+    layer: int
+    rule: AttentionRule
+    scores: tuple[Term, ...]
+    moves: tuple[Term, ...]
+    reads: str = ""
+    writes: str = ""
+
+    @property
+    def n_nonzero(self) -> int:
+        """Non-zero entries of its four matrices in an axis-aligned basis."""
+        return sum(len(direction.coefficients) for term in self.scores + self.moves for direction in term)
+
+
+@dataclass(frozen=True)
+class Neuron:
+    """``relu(<read, h> + bias)`` times ``write``, added to the residual stream after a layer's attention."""
+
+    name: str
+    layer: int
+    read: Direction
+    bias: float
+    write: Direction
+
+    @property
+    def n_nonzero(self) -> int:
+        return len(self.read.coefficients) + len(self.write.coefficients) + (self.bias != 0.0)
+
+
+def copy(basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
+    """Moves that copy the axes ``labels`` of block ``source`` to block ``target``, times ``scale``."""
+    return tuple((basis[source][label], scale * basis[target][label]) for label in labels)
+
+
+def match(basis: Basis, labels: Iterable[str], query: str, key: str, scale: float = 1.0) -> tuple[Term, ...]:
+    """Score terms ``scale * <block query at i, block key at j>`` over the axes ``labels``."""
+    return tuple((scale * basis[query][label], basis[key][label]) for label in labels)
+
+
+def content_chooser(
+    name: str,
+    layer: int,
+    wanted: Sequence[Term],
+    moves: tuple[Term, ...],
+    sink: Direction,
+    theta: float = 0.5,
+    reads: str = "",
+    writes: str = "",
+) -> Head:
+    """CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``."""
+    scores = (*wanted, (theta * sink.basis.one, sink))
+    return Head(name, layer, "hard", scores, moves, reads, writes)
+
+
+def fixed_offset(
+    name: str,
+    layer: int,
+    offset: int,
+    moves: tuple[Term, ...],
+    gate: Direction,
+    sink: Direction,
+    reads: str = "",
+    writes: str = "",
+) -> Head:
+    """FO(g, -l): a hard head that attends ``offset`` positions back where ``gate`` <= 0, to the sink where >= 1."""
+    basis = sink.basis
+    shift = shift_terms(basis, offset)
+    p_1 = basis.code(0)
+    sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
+    for query, key in shift:
+        sink_score = sink_score - key.dot(p_1) * query
+    return Head(name, layer, "hard", (*shift, (sink_score, sink)), moves, reads, writes)
+
+
+def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
+    """``<p_i, R^l p_j>`` as score terms: 1 exactly at ``j = i - l``, at most 1 - Delta elsewhere."""
+    code, pos = basis.positions, basis["pos"]
+    if not code.lines:
+        pairs = zip(code.labels[offset:], code.labels[: len(code.labels) - offset], strict=True)
+        return tuple((pos[later], pos[earlier]) for later, earlier in pairs)
+    terms: list[Term] = []
+    for k, omega in enumerate(code.lines, 1):
+        c, s = math.cos(omega * offset), math.sin(omega * offset)
+        cos, sin = pos[f"cos_{k}"], pos[f"sin_{k}"]
+        terms += [(cos, c * cos - s * sin), (sin, s * cos + c * sin)]
+    return tuple(terms)
+
+
+def soften(head: Head, eta: float) -> Head:
+    """A hard head as softmax at inverse temperature ``eta``: W_Q is scaled."""
+    scores = tuple((eta * query, key) for query, key in head.scores)
+    return replace(head, rule="softmax", scores=scores)
+
+
+def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
+    """A linear head whose scores are 0 or ``scale`` as one softmax head that sums.
+
+    A match gets logit B, the sink B + S, so that each match weighs ``e^-S`` and W_O gives ``e^S scale`` back. Relative
+    error at most ``n e^-S + e^-B`` for n matches.
+
+    Args:
+        scale: the linear score of a match.
+        match_logit, heavy: B and S.
+    """
+    require(head.rule == "linear", f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}")
+    scores = tuple((match_logit / scale * query, key) for query, key in head.scores)
+    scores = (*scores, ((match_logit + heavy) * sink.basis.one, sink))
+    moves = tuple((read, math.exp(heavy) * scale * write) for read, write in head.moves)
+    return replace(head, rule="softmax", scores=scores, moves=moves)
+
+
+def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
+    """A linear head with any scores as two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
+
+    The sink's logit S = ``heavy`` makes each weigh ``e^{+-eps x - S}``; W_O gives ``+-e^S / (2 eps)`` back.
+    """
+    require(head.rule == "linear", f"head {head.name!r} must be linear to become a pair, its rule is {head.rule!r}")
+
+    def half(sign: float, mark: str) -> Head:
+        number, _, word = head.name.partition(" ")
+        scores = tuple((sign * epsilon * query, key) for query, key in head.scores)
+        factor = sign * math.exp(heavy) / (2 * epsilon)
+        moves = tuple((read, factor * write) for read, write in head.moves)
+        scores = (*scores, (heavy * sink.basis.one, sink))
+        return replace(head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves)
+
+    return half(1.0, "+"), half(-1.0, "-")

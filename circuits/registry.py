@@ -1,0 +1,120 @@
+"""The handwired models by name: one record each, and how to build, compile and rebuild them.
+
+Light: nothing here imports torch until a circuit is built.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from interp.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from circuits.circuit import Circuit
+    from interp.model.transformer import HookedLatentTransformer
+
+DTYPES = ("float64", "float32")
+
+
+@dataclass(frozen=True)
+class CircuitRecord:
+    """A handwired model.
+
+    Attributes:
+        name, description: for users.
+        home, builder: module and function that build the circuit.
+        float32: arguments that differ by default in float32, where exponents and ties are coarser.
+    """
+
+    name: str
+    description: str
+    home: str
+    builder: str
+    float32: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def build(self) -> Callable[..., Circuit]:
+        return getattr(import_module(self.home), self.builder)
+
+
+RECORDS = {
+    record.name: record
+    for record in (
+        CircuitRecord(
+            "wma-handwired",
+            "Weighted Majority wired by hand (paper, section 3): exact log-weights in one latent",
+            "circuits.weighted_majority",
+            "weighted_majority",
+            {"heavy": 20.0, "match_logit": 60.0, "epsilon": 1e-3},
+        ),
+    )
+}
+
+
+def models() -> dict[str, str]:
+    """Name and one-line description of every handwired model."""
+    return {record.name: record.description for record in RECORDS.values()}
+
+
+def build(name: str, **arguments: Any) -> Circuit:
+    """The circuit of a handwired model.
+
+    Raises:
+        InputError: no such model, or an argument that its circuit does not take.
+
+    >>> build("wma-handwired", n_experts=2).n_layers
+    3
+    """
+    if name not in RECORDS:
+        raise unknown_name("handwired model", name, RECORDS)
+    builder = RECORDS[name].build
+    for argument in arguments:
+        if argument not in inspect.signature(builder).parameters:
+            raise unknown_name(f"argument of {name!r}", argument, inspect.signature(builder).parameters, limit=20)
+    return builder(**arguments)
+
+
+def load(name: str, dtype: str = "float64", **arguments: Any) -> HookedLatentTransformer:
+    """Build and compile a handwired model, in evaluation mode, on the CPU.
+
+    Args:
+        name: one of :func:`models`.
+        dtype: "float64" (default) or "float32".
+        arguments: of the circuit; see its builder.
+
+    Raises:
+        InputError: an unknown name or argument, or a value outside its range.
+    """
+    import torch
+
+    from circuits.compiler import compile
+
+    if dtype not in DTYPES:
+        raise unknown_name("dtype", dtype, DTYPES)
+    circuit = build(name, **with_defaults(name, dtype, arguments))
+    return compile(circuit, getattr(torch, dtype))
+
+
+def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments, with those that ``dtype`` asks for where none was given."""
+    coarse = RECORDS[name].float32 if name in RECORDS and dtype == "float32" else {}
+    return {**coarse, **arguments}
+
+
+def from_origin(origin: Mapping[str, Any]) -> Circuit:
+    """The circuit of a compiled model, from its ``config.origin``.
+
+    Raises:
+        InputError: a learned model, or a circuit that was edited by hand after it was built.
+    """
+    if "circuit" not in origin:
+        raise InputError("this model was not compiled from a circuit: its config.origin names none")
+    if origin.get("edits"):
+        raise InputError(
+            f"this circuit was edited by hand ({'; '.join(origin['edits'])}) and cannot be rebuilt by name"
+        )
+    return build(origin["circuit"], **origin["arguments"])
