@@ -37,6 +37,8 @@ from interp.tasks.experts import ExpertEpisodes
 PerRound = Float[np.ndarray, "episode round"]
 
 _DECISIONS = ("threshold", "sample")
+ROUNDING = 1e-6
+"""A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
 
 
 def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
@@ -50,11 +52,11 @@ def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRo
         p.shape == episodes.labels.shape,
         f"predictions have shape {p.shape} but the episodes need P(y=1) [episode, round] = {episodes.labels.shape}",
     )
-    wrong = ~((p >= 0) & (p <= 1))
+    wrong = ~((p >= -ROUNDING) & (p <= 1 + ROUNDING))
     if wrong.any():
         where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
         raise InputError(f"predictions must be probabilities in [0, 1], got {p[wrong][0]} at [{where}]")
-    return p
+    return np.clip(p, 0.0, 1.0)
 
 
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
