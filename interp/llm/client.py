@@ -247,7 +247,7 @@ class Client:
         said = self.scrub(" ".join(str(error).split())[:300])
         if status in (408, 409, 429) or status >= 500:
             return UnavailableError(f"{self.connection.base_url} answered {status} to every attempt: {said}")
-        if status in (400, 413) and _OVERFLOW.search(str(error)):
+        if status in (400, 413) and _OVERFLOW.search(f"{error} {error.body}"):
             return ContextOverflowError(said)
         advice = {
             401: f"check the key in {self.connection.key_env}",

@@ -1,0 +1,251 @@
+"""Real servers on loopback: one that puts an agent behind the OpenAI chat protocol, and llama.cpp with a tiny model."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+
+@dataclass
+class Status:
+    """Answer with an HTTP error."""
+
+    code: int
+    body: dict[str, Any] = field(default_factory=lambda: {"error": {"message": "no"}})
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass
+class Raw:
+    """Answer 200 with these bytes."""
+
+    data: bytes
+    content_type: str = "application/json"
+
+
+@dataclass
+class Completion:
+    """Answer with a completion that has this text and more fields."""
+
+    text: str | None
+    finish_reason: str = "stop"
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class Hang:
+    """Wait before answering."""
+
+    seconds: float
+    then: Any = "{}"
+
+
+CUT = object()
+"""Close the connection in the middle of the answer."""
+
+
+class Server:
+    """``answer(number, request body) -> text | Status | Raw | Completion | Hang | CUT`` behind /v1/chat/completions."""
+
+    def __init__(self, answer: Callable[[int, dict[str, Any]], Any]):
+        self.answer = answer
+        self.requests: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.in_flight = self.most_in_flight = 0
+        self.lock = threading.Lock()
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
+        self.http.daemon_threads = True
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True)
+        self.thread.start()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.server_address[1]}/v1"
+
+    def close(self) -> None:
+        self.http.shutdown()
+        self.http.server_close()
+
+    def _handler(server: Server) -> type[BaseHTTPRequestHandler]:  # noqa: N805
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+            # Headers and body leave as two packets; with Nagle's algorithm that costs 40 ms a call.
+            disable_nagle_algorithm = True
+
+            def do_POST(self) -> None:
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with server.lock:
+                    number = len(server.requests)
+                    server.requests.append(body)
+                    server.keys.append(self.headers.get("Authorization"))
+                    server.in_flight += 1
+                    server.most_in_flight = max(server.most_in_flight, server.in_flight)
+                try:
+                    self._send(server.answer(number, body), body)
+                except (BrokenPipeError, ConnectionResetError):
+                    pass
+                finally:
+                    with server.lock:
+                        server.in_flight -= 1
+
+            def _send(self, said: Any, body: dict[str, Any]) -> None:
+                if isinstance(said, Hang):
+                    time.sleep(said.seconds)
+                    said = said.then
+                if said is CUT:
+                    self.send_response(200)
+                    self.send_header("Content-Type", "application/json")
+                    self.send_header("Content-Length", "5000")
+                    self.end_headers()
+                    self.wfile.write(b'{"id": "cut')
+                    self.close_connection = True
+                    return
+                if isinstance(said, str) or said is None:
+                    said = Completion(said)
+                if isinstance(said, Completion):
+                    said = Raw(json.dumps(completion(said, body)).encode())
+                code = said.code if isinstance(said, Status) else 200
+                data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
+                kind = "application/json" if isinstance(said, Status) else said.content_type
+                self.send_response(code)
+                for name, value in (said.headers if isinstance(said, Status) else {}).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Type", kind)
+                self.send_header("Content-Length", str(len(data)))
+                self.end_headers()
+                self.wfile.write(data)
+
+            def log_message(self, *args: Any) -> None:
+                pass
+
+        return Handler
+
+
+def completion(said: Completion, body: dict[str, Any]) -> dict[str, Any]:
+    """A chat completion with the fields a real server sends; tokens are counted by words."""
+    prompt = sum(len(message["content"].split()) for message in body["messages"])
+    answer = len((said.text or "").split())
+    return {
+        "id": "chatcmpl-1",
+        "object": "chat.completion",
+        "created": 0,
+        "model": f"{body['model']}-served",
+        "system_fingerprint": "fp_test",
+        "choices": [
+            {
+                "index": 0,
+                "message": {"role": "assistant", "content": said.text},
+                "finish_reason": said.finish_reason,
+            }
+        ],
+        "usage": {
+            "prompt_tokens": prompt,
+            "completion_tokens": answer,
+            "total_tokens": prompt + answer,
+            "prompt_tokens_details": {"cached_tokens": prompt // 2},
+        },
+        **said.extra,
+    }
+
+
+@pytest.fixture
+def serve() -> Iterator[Callable[[Callable[[int, dict[str, Any]], Any]], Server]]:
+    """Start a server for ``answer``; all are stopped after the test."""
+    servers: list[Server] = []
+
+    def start(answer: Callable[[int, dict[str, Any]], Any]) -> Server:
+        servers.append(Server(answer))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+# ------------------------------------------------------------------------------------- llama.cpp, tiny model
+
+
+def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
+    """A Qwen3-architecture model with random weights and a byte-level vocabulary: real inference, no knowledge."""
+    import gguf
+
+    rng = np.random.default_rng(seed)
+    d, heads, d_head, d_ff, layers = 32, 2, 16, 64, 2
+    # GPT-2's byte alphabet: printable bytes stand for themselves, the others are shifted above 255.
+    printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    shifted = iter(range(256, 512))
+    alphabet = [chr(b) if b in printable else chr(next(shifted)) for b in range(256)]
+    special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
+    tokens = alphabet + ["Ġt", *special]
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_block_count(layers)
+    writer.add_context_length(32768)
+    writer.add_embedding_length(d)
+    writer.add_feed_forward_length(d_ff)
+    writer.add_head_count(heads)
+    writer.add_head_count_kv(heads)
+    writer.add_key_length(d_head)
+    writer.add_value_length(d_head)
+    writer.add_layer_norm_rms_eps(1e-6)
+    writer.add_rope_freq_base(10000.0)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(tokens)
+    normal, control = int(gguf.TokenType.NORMAL), int(gguf.TokenType.CONTROL)
+    writer.add_token_types([normal] * (len(tokens) - len(special)) + [control] * len(special))
+    writer.add_token_merges(["Ġ t"])
+    writer.add_eos_token_id(len(tokens) - 2)
+    writer.add_pad_token_id(len(tokens) - 1)
+    writer.add_bos_token_id(len(tokens) - 1)
+    writer.add_add_bos_token(False)
+    writer.add_chat_template(
+        "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' }}{% endfor %}"
+        "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    )
+
+    def weights(name: str, *shape: int, ones: bool = False) -> None:
+        data = np.ones(shape) if ones else rng.normal(0, 0.3, shape)
+        writer.add_tensor(name, data.astype(np.float32))
+
+    weights("token_embd.weight", len(tokens), d)
+    weights("output_norm.weight", d, ones=True)
+    weights("output.weight", len(tokens), d)
+    for layer in range(layers):
+        block = f"blk.{layer}"
+        weights(f"{block}.attn_norm.weight", d, ones=True)
+        weights(f"{block}.ffn_norm.weight", d, ones=True)
+        for name in ("attn_q", "attn_k", "attn_v"):
+            weights(f"{block}.{name}.weight", heads * d_head, d)
+        weights(f"{block}.attn_q_norm.weight", d_head, ones=True)
+        weights(f"{block}.attn_k_norm.weight", d_head, ones=True)
+        weights(f"{block}.attn_output.weight", d, heads * d_head)
+        weights(f"{block}.ffn_gate.weight", d_ff, d)
+        weights(f"{block}.ffn_up.weight", d_ff, d)
+        weights(f"{block}.ffn_down.weight", d, d_ff)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    return path
+
+
+@pytest.fixture(scope="session")
+def raw() -> Any:
+    """The answers a server can give other than a text."""
+    from types import SimpleNamespace
+
+    return SimpleNamespace(Status=Status, Raw=Raw, Completion=Completion, Hang=Hang, CUT=CUT)
+
+
+@pytest.fixture(scope="session")
+def tiny_gguf() -> Callable[[Path], Path]:
+    return write_tiny_gguf

@@ -1,0 +1,254 @@
+"""The protocol says exactly what the paper's does, and malformed answers are missing predictions, never zeros."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.errors import InputError
+from interp.llm.agents import AGENTS
+from interp.llm.prompts import built_in, built_in_prompts, load_prompts
+from interp.llm.protocol import Session, play
+from interp.llm.schemes import CONDITIONS, SCHEMES, Condition, expected_form, json_schema, read_answer
+
+ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
+LABELS = np.array([1, 0, 1])
+
+
+def session(name: str, **kwargs: Any) -> Session:
+    return Session(Condition.parse(name), "SYSTEM", ADVICE, LABELS, **kwargs)
+
+
+def said(messages: Any) -> list[tuple[str, Any]]:
+    return [(m["role"], json.loads(m["content"]) if m["role"] == "user" else m["content"]) for m in messages]
+
+
+def test_no_note_appends_the_outcome_without_asking_for_a_reply() -> None:
+    """One growing conversation, one call a round, two user messages in a row between answers (paper, F.3)."""
+    s = session("online-no-note")
+    s.feed('{"prediction": 1}')
+    request = s.next()
+    assert request is not None and request.round == 1
+    assert said(request.messages) == [
+        ("system", "SYSTEM"),
+        ("user", {"turn_type": "prediction", "Expert_A": 1, "Expert_B": 0, "Expert_C": 1, "Expert_D": 0}),
+        ("assistant", '{"prediction": 1}'),
+        ("user", {"turn_type": "feedback", "true_label": 1}),
+        ("user", {"turn_type": "prediction", "Expert_A": 0, "Expert_B": 0, "Expert_C": 1, "Expert_D": 1}),
+    ]
+
+
+def test_note_only_is_stateless_but_for_the_note() -> None:
+    """Two calls a round of system + one message each; the note of the last round is all that comes along."""
+    s = session("weather-note-only")
+    first = s.next()
+    assert first is not None
+    assert said(first.messages)[1][1] == {
+        "turn_type": "forecast",
+        "note": "",
+        "Expert_A": "sunny",
+        "Expert_B": "rainy",
+        "Expert_C": "sunny",
+        "Expert_D": "rainy",
+    }
+    s.feed('{"prediction": "rainy"}')
+    feedback = s.next()
+    assert feedback is not None and len(feedback.messages) == 2
+    assert said(feedback.messages)[1][1]["actual_weather"] == "sunny"
+    assert said(feedback.messages)[1][1]["Expert_B"] == "rainy"
+    s.feed('{"note": "A and C right"}')
+    second = s.next()
+    assert second is not None and len(second.messages) == 2
+    assert said(second.messages)[1][1]["note"] == "A and C right"
+    assert s.predictions == [0.0] and s.notes == ["A and C right"]
+
+
+def test_note_keeps_history_and_note() -> None:
+    s = session("online-note")
+    for reply in ('{"prediction": 0}', '{"note": "n1"}', '{"prediction": 0}'):
+        s.feed(reply)
+    request = s.next()
+    assert request is not None
+    roles = [m["role"] for m in request.messages]
+    assert roles == ["system", "user", "assistant", "user", "assistant", "user", "assistant", "user"]
+    assert said(request.messages)[-1][1]["note"] == "n1"
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
+def test_every_user_message_is_a_json_object_with_the_keys_of_the_prompt(condition: Condition) -> None:
+    """The prompt announces exactly the keys that the messages then have."""
+    s = Session(condition, built_in(condition.scheme).text, ADVICE, LABELS)
+    for _ in range(condition.calls_per_round):
+        request = s.next()
+        assert request is not None
+        body = json.loads(request.messages[-1]["content"])
+        announced = [line.split('"')[1] for line in request.messages[0]["content"].splitlines() if line.startswith('"')]
+        assert all(key in announced for key in body)
+        assert expected_form(condition, request.turn)[1:-1] in request.messages[0]["content"]
+        assert list(json_schema(condition, request.turn)["properties"]) == [request.turn]
+        s.feed(AGENTS["majority"](request.messages))
+
+
+def test_malformed_answers_are_reasked_then_missing() -> None:
+    """Two retries, each a longer request of its own; then NaN, and the history holds no retry."""
+    s = session("online-no-note", max_retries=2)
+    lengths = []
+    for attempt in range(3):
+        request = s.next()
+        assert request is not None and (request.round, request.attempt) == (0, attempt)
+        lengths.append(len(request.messages))
+        if attempt:
+            retry = said(request.messages)[-1][1]
+            assert retry["turn_type"] == "retry" and retry["expected_output"] == '{"prediction": 0 or 1}'
+        s.feed("maybe 1?")
+    assert lengths == [2, 4, 4]
+    assert math.isnan(s.predictions[0]) and s.malformed == 3
+    request = s.next()
+    assert request is not None and request.round == 1
+    assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ["maybe 1?"]
+
+
+def test_a_retry_that_succeeds_leaves_no_trace_in_the_history() -> None:
+    s = session("online-no-note")
+    s.feed("hm")
+    s.feed('{"prediction": 1}')
+    request = s.next()
+    assert request is not None and s.predictions == [1.0]
+    assert [m["content"] for m in request.messages if m["role"] == "assistant"] == ['{"prediction": 1}']
+
+
+def test_a_missing_note_leaves_the_note_as_it_was() -> None:
+    s = session("online-note-only", max_retries=0)
+    for reply in ('{"prediction": 0}', '{"note": "kept"}', '{"prediction": 0}', "no note"):
+        s.feed(reply)
+    assert s.notes == ["kept", "kept"]
+
+
+@given(st.lists(st.sampled_from(['{"prediction": 1}', '{"note": "x"}', "", "junk", '{"prediction": "rainy"}'])))
+@settings(max_examples=60, deadline=None)
+def test_every_episode_ends_within_its_bound(replies: list[str]) -> None:
+    """Whatever the replies, an episode makes at most max_calls calls and one prediction a round."""
+    for condition in CONDITIONS:
+        s = Session(condition, "S", ADVICE, LABELS, max_retries=1)
+        calls = 0
+        while s.next() is not None:
+            s.feed(replies[calls % len(replies)] if replies else None)
+            calls += 1
+        assert calls <= s.max_calls
+        assert len(s.predictions) == len(s.notes) == 3
+
+
+def test_the_same_replies_make_the_same_requests() -> None:
+    """Purity: what replay and resuming rest on."""
+    for condition in CONDITIONS:
+        digests = []
+        for _ in range(2):
+            s = Session(condition, "S", ADVICE, LABELS)
+            seen = []
+            while (request := s.next()) is not None:
+                seen.append((request.sha256, request.seed("x-001")))
+                s.feed(AGENTS["counter"](request.messages))
+            digests.append(seen)
+        assert digests[0] == digests[1]
+        assert len({seed for _, seed in digests[0]}) == len(digests[0])
+        assert all(0 <= seed < 2**31 for _, seed in digests[0])
+
+
+ONLINE, WEATHER = Condition("online", "note"), Condition("weather", "note")
+
+
+@pytest.mark.parametrize(
+    ("condition", "turn", "text", "value", "strict"),
+    [
+        (ONLINE, "prediction", '{"prediction": 1}', 1, True),
+        (ONLINE, "prediction", ' {"prediction":0}\n', 0, True),
+        (ONLINE, "prediction", '```json\n{"prediction": 1}\n```', 1, False),
+        (ONLINE, "prediction", '<think>\n\n</think>\n\n{"prediction": 1}', 1, False),
+        (ONLINE, "prediction", '{"prediction": "1"}', 1, False),
+        (ONLINE, "prediction", '{"prediction": 1, "why": "A"}', 1, False),
+        (WEATHER, "prediction", '{"prediction": "sunny"}', 1, True),
+        (WEATHER, "prediction", '{"prediction": "Rainy"}', 0, False),
+        (WEATHER, "note", '{"note": ""}', "", True),
+        (ONLINE, "note", '{"note": "A 1/2"}', "A 1/2", True),
+        (ONLINE, "note", '{"note": "\\ud800"}', "?", True),
+    ],
+)
+def test_usable_answers(condition: Condition, turn: Any, text: str, value: object, strict: bool) -> None:
+    answer = read_answer(condition, turn, text)
+    assert (answer.value, answer.strict, answer.problem) == (value, strict, "")
+
+
+@pytest.mark.parametrize(
+    ("turn", "text", "finish", "problem"),
+    [
+        ("prediction", '{"prediction": 1}', "length", "cut off"),
+        ("prediction", None, "stop", "empty"),
+        ("prediction", "  ", "stop", "empty"),
+        ("prediction", "1", "stop", "not a JSON object"),
+        ("prediction", '{"prediction": 1} {"prediction": 0}', "stop", "not one JSON object"),
+        ("prediction", '{"prediction": 1, "prediction": 0}', "stop", "not one JSON object"),
+        ("prediction", '{"prediction": true}', "stop", "0 or 1"),
+        ("prediction", '{"prediction": 1.0}', "stop", "0 or 1"),
+        ("prediction", '{"prediction": null}', "stop", "0 or 1"),
+        ("prediction", '{"prediction": "sunny"}', "stop", "0 or 1"),
+        ("prediction", '{"answer": 1}', "stop", 'no key "prediction"'),
+        ("note", '{"prediction": 1}', "stop", 'no key "note"'),
+        ("note", '{"note": {"A": "1/2"}}', "stop", "not a text"),
+        ("note", "[" * 100000, "stop", "not one JSON object"),
+    ],
+)
+def test_malformed_answers(turn: Any, text: str | None, finish: str, problem: str) -> None:
+    """Each way to be malformed is told apart, and none has a value."""
+    answer = read_answer(ONLINE, turn, text, finish)
+    assert answer.value is None and problem in answer.problem
+
+
+def test_agents_play_every_condition() -> None:
+    for condition in CONDITIONS:
+        s = play(Session(condition, "S", ADVICE, LABELS), AGENTS["majority"])
+        assert s.predictions == [1.0, 1.0, 1.0] and s.malformed == 0
+
+
+def test_prompts_tell_what_the_paper_tells() -> None:
+    """Four schemes; the facts and formats that the paper's prompts give, in ours; notes only where there are notes."""
+    assert set(built_in_prompts()) == set(SCHEMES)
+    for scheme, prompt in built_in_prompts().items():
+        text = prompt.text
+        for fact in ("Expert A", "Expert D", '"turn_type": "feedback"', "external tools", "valid JSON"):
+            assert fact in text
+        assert ("500 words" in text) == ("no-note" not in scheme) == ('"note"' in text)
+        assert ("sunny" in text) == scheme.startswith("weather")
+        assert len(prompt.sha256) == 64
+    assert "Expert_G" in built_in("online-note", n_experts=7).text
+
+
+def test_users_prompts_are_taken_verbatim(tmp_path: Any) -> None:
+    """Bytes in, the same text out: line ends and trailing space stay."""
+    text = "Line one\r\n  ★ line two  \n\n"
+    (tmp_path / "online-note.txt").write_bytes(text.encode())
+    found = load_prompts(tmp_path)
+    assert found["online-note"].text == text and list(found) == ["online-note"]
+    assert found["online-note"].wording == "file online-note.txt"
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda p: load_prompts(p / "nowhere"), "no prompt folder"),
+        (lambda p: load_prompts(p), "holds none of online-no-note.txt"),
+        (lambda p: (p / "online-note.txt").write_bytes(b"\xff\xfe") and load_prompts(p), "not UTF-8"),
+        (lambda p: (p / "online-note.txt").write_text("\n") and load_prompts(p), "is empty"),
+        (lambda p: Condition.parse("wether-note"), "unknown condition 'wether-note'; did you mean 'weather-note'"),
+        (lambda p: Condition("online", "notes"), "unknown protocol 'notes'"),
+        (lambda p: built_in("online-note", 40), "2 to 26 experts"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tmp_path: Any) -> None:
+    with pytest.raises(InputError, match=message):
+        make(tmp_path)

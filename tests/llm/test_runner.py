@@ -1,0 +1,420 @@
+"""The runner against real servers on loopback: nothing is lost, nothing leaks, everything ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp.errors import InputError
+from interp.llm.agents import AGENTS
+from interp.llm.client import Connection, Settings
+from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.protocol import Session, play
+from interp.llm.runner import RunSummary, run
+from interp.llm.schemes import CONDITIONS, Condition
+from interp.llm.trace import read_lines
+
+Serve = Callable[..., Any]
+SETTINGS = Settings("tester")
+
+
+def agent(name: str) -> Callable[[int, dict[str, Any]], str]:
+    return lambda number, body: AGENTS[name](body["messages"])
+
+
+def jobs(
+    n: int = 1, rounds: int = 5, conditions: Any = CONDITIONS, settings: Settings = SETTINGS, regime: str = "stratified"
+) -> list[Job]:
+    return plan(settings, built_in_prompts(), instances((regime,), n, rounds, 4, seed=1), conditions)
+
+
+def go(url: str, folder: Path, work: list[Job], **connection: Any) -> RunSummary:
+    return run(work, folder, Connection(url, **{"max_retries": 2, "timeout": 5.0, **connection}))
+
+
+def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
+    return {str(path.relative_to(folder)): read_lines(path)[0] for path in sorted(folder.rglob("*.jsonl"))}
+
+
+NO_NOTE = [Condition("online", "no-note")]
+NOTE_ONLY = [Condition("online", "note-only")]
+
+
+@pytest.mark.parametrize("name", sorted(AGENTS))
+def test_every_scripted_agent_plays_every_condition_over_http(name: str, serve: Serve, tmp_path: Path) -> None:
+    """Over HTTP an agent does exactly what it does without: the runner adds nothing and loses nothing."""
+    server = serve(agent(name))
+    work = jobs(rounds=4)
+    summary = go(server.url, tmp_path, work)
+    assert summary.complete and summary.calls == len(server.requests)
+    for job in work:
+        lines = read_lines(tmp_path / job.place)[0]
+        alone = play(job.session(), AGENTS[name])
+        over_http = job.session()
+        for record in lines[1:-1]:
+            over_http.feed(record["reply"], record["finish_reason"])
+        assert np.array_equal(over_http.predictions, alone.predictions, equal_nan=True)
+        assert over_http.notes == alone.notes and lines[-1] == {"end": "complete"}
+
+
+def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Path) -> None:
+    """Served model, fingerprint, raw usage, finish reason and seed are in the trace, and the prompt with its digest."""
+    server = serve(agent("counter"))
+    work = jobs(rounds=2, conditions=NOTE_ONLY)
+    summary = run(work, tmp_path, Connection(server.url), Prices(prompt=1.0, cached=0.5, completion=2.0))
+    header, *calls, _ = read_lines(tmp_path / work[0].place)[0]
+    assert header["prompt"]["sha256"] == work[0].prompt.sha256 and header["prompt"]["wording"].startswith("built-in")
+    assert header["settings"]["temperature"] == 0.0 and header["made_with"]["base_url"] == server.url
+    assert len(calls) == 4
+    for call, sent in zip(calls, server.requests, strict=True):
+        assert call["model"] == "tester-served" and call["system_fingerprint"] == "fp_test"
+        assert call["usage"]["prompt_tokens_details"]["cached_tokens"] > 0 and call["finish_reason"] == "stop"
+        assert call["seed"] == sent["seed"] and sent["temperature"] == 0.0 and "response_format" not in sent
+    usage = [call["usage"] for call in calls]
+    prompt, cached = sum(u["prompt_tokens"] for u in usage), sum(u["prompt_tokens"] // 2 for u in usage)
+    answers = sum(u["completion_tokens"] for u in usage)
+    assert summary.prompt_tokens == prompt
+    assert summary.cost == pytest.approx((prompt - cached + 0.5 * cached + 2 * answers) / 1e6)
+
+
+def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
+    """Sampling, thinking off, extra fields and the JSON schema of each turn are sent as set."""
+    server = serve(lambda n, body: '{"prediction": 1}' if n == 0 else AGENTS["counter"](body["messages"]))
+    settings = Settings(
+        "m",
+        temperature=0.7,
+        top_p=0.8,
+        max_tokens=99,
+        response_format="json_schema",
+        thinking_off="chat-template",
+        extra_body={"top_k": 20},
+        send_seed=False,
+    )
+    go(server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY, settings=settings))
+    first, second = server.requests[1:]
+    assert (first["temperature"], first["top_p"], first["max_tokens"], first["top_k"]) == (0.7, 0.8, 99, 20)
+    assert first["chat_template_kwargs"] == {"enable_thinking": False} and "seed" not in first
+    schemas = [body["response_format"]["json_schema"]["schema"]["required"] for body in (first, second)]
+    assert schemas == [["prediction"], ["note"]]
+
+
+def test_an_ignored_response_format_is_noticed_before_any_episode(serve: Serve, tmp_path: Path) -> None:
+    server = serve(lambda n, body: "hello")
+    with pytest.raises(InputError, match="ignores response_format 'json_object'.*'hello'"):
+        go(server.url, tmp_path, jobs(settings=Settings("m", response_format="json_object")))
+    assert len(server.requests) == 1 and not list(tmp_path.rglob("*.jsonl"))
+
+
+# ------------------------------------------------------------------------------------------ transient trouble
+
+
+def test_transient_errors_are_retried_until_they_pass(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """429, 500, a cut connection, a timeout and a body that is no completion: each costs a retry, none a prediction."""
+    trouble = [
+        raw.Status(429, headers={"retry-after-ms": "10"}),
+        raw.Status(500),
+        raw.CUT,
+        raw.Hang(0.8, '{"prediction": 0}'),
+        raw.Raw(b"<html>bad gateway</html>", "text/html"),
+        raw.Raw(b'{"choices": []}'),
+        raw.Raw(b"\x00\xff not json"),
+        raw.Raw(b'{"object": "error", "message": "odd"}'),
+    ]
+
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        return trouble[number // 2] if number % 2 == 0 and number // 2 < len(trouble) else good(body)
+
+    def good(body: dict[str, Any]) -> str:
+        return AGENTS["counter"](body["messages"])
+
+    server = serve(answer)
+    work = jobs(rounds=10, conditions=NO_NOTE)
+    summary = go(server.url, tmp_path, work, timeout=0.4, concurrency=1)
+    assert summary.complete and summary.calls == 10 and summary.malformed == 0
+    assert len(server.requests) == 10 + len(trouble)
+
+
+def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """Retries are bounded; the run says so, and the same call goes on from where it was."""
+    down = {"after": 7}
+    server = serve(lambda n, body: raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"]))
+    work = jobs(n=6, rounds=5, conditions=NO_NOTE)
+    with pytest.raises(InputError, match="answered 500 to every attempt.*run again to resume"):
+        go(server.url, tmp_path, work, max_retries=1, concurrency=1)
+    assert len(server.requests) <= 7 + 2 * 4
+    kept = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
+    assert kept == 7
+    down["after"] = 10**9
+    summary = go(server.url, tmp_path, work)
+    assert summary.complete and summary.resumed_calls == 7 and summary.calls == 30 - 7
+
+
+def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """An episode without an answer is reported and left for the next run."""
+    victim = jobs(n=5, rounds=3, conditions=NO_NOTE)[2]
+    first = json.loads(victim.session().next().messages[1]["content"])  # type: ignore[union-attr]
+    broken = {"on": True}
+
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        mine = json.loads(body["messages"][1]["content"]) == first and len(body["messages"]) == 2
+        return raw.Status(503) if mine and broken["on"] else AGENTS["counter"](body["messages"])
+
+    server = serve(answer)
+    work = jobs(n=5, rounds=3, conditions=NO_NOTE)
+    summary = go(server.url, tmp_path, work, max_retries=0, concurrency=2)
+    assert not summary.complete and summary.unfinished and "503" in summary.unfinished[0][1]
+    broken["on"] = False
+    assert go(server.url, tmp_path, work).complete
+
+
+@pytest.mark.parametrize("code", [401, 402, 403, 404, 422, 400])
+def test_a_refusal_stops_at_once(code: int, serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """No retry and no second episode after the server refused the key, the model or a parameter."""
+    server = serve(lambda n, body: raw.Status(code, {"error": {"message": "go away"}}))
+    with pytest.raises(InputError, match=rf"refused the request \({code}\).*go away"):
+        go(server.url, tmp_path, jobs(n=4), concurrency=1)
+    assert len(server.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"error": {"code": "context_length_exceeded", "message": "too long"}},
+        {"message": "This model's maximum context length is 4096 tokens. However, you requested 5000"},
+        {"error": {"type": "exceed_context_size_error", "message": "request exceeds the available context size"}},
+    ],
+)
+def test_context_overflow_ends_the_episode_with_its_prefix(
+    body: dict[str, Any], serve: Serve, tmp_path: Path, raw: Any
+) -> None:
+    """OpenAI's, vLLM's and llama.cpp's words for a full context end that episode only, and are not asked again."""
+
+    def answer(number: int, sent: dict[str, Any]) -> Any:
+        return raw.Status(400, body) if len(sent["messages"]) > 8 else AGENTS["counter"](sent["messages"])
+
+    server = serve(answer)
+    work = jobs(n=2, rounds=5, conditions=NO_NOTE)
+    summary = go(server.url, tmp_path, work)
+    assert summary.complete and summary.overflowed == 2 and summary.calls == 6
+    before = len(server.requests)
+    again = go(server.url, tmp_path, work)
+    assert again.overflowed == 2 and len(server.requests) == before
+    lines = read_lines(tmp_path / work[0].place)[0]
+    assert lines[-1]["end"] == "overflow" and lines[-1]["round"] == 3
+
+
+def test_concurrency_and_rate_are_bounded(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """At most `concurrency` calls are in flight, and requests_per_minute is kept."""
+    server = serve(lambda n, body: raw.Hang(0.02, AGENTS["majority"](body["messages"])))
+    go(server.url, tmp_path / "a", jobs(n=12, rounds=2, conditions=NO_NOTE), concurrency=3)
+    assert server.most_in_flight == 3
+    start = time.monotonic()
+    go(server.url, tmp_path / "b", jobs(n=4, rounds=3, conditions=NO_NOTE), requests_per_minute=1200.0)
+    assert time.monotonic() - start >= 11 * 60 / 1200
+
+
+# ------------------------------------------------------------------------------------------------ the key
+
+
+def test_the_key_is_sent_and_never_written(
+    serve: Serve, tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
+) -> None:
+    """A server that repeats the key in answers, errors and every other field cannot get it into a file or message."""
+    key = "sk-test-4711-very-secret"
+    monkeypatch.setenv("TEST_KEY", key)
+    refuse = {"on": False}
+
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        if refuse["on"]:
+            return raw.Status(401, {"error": {"message": f"Incorrect API key provided: {key}"}})
+        extra = {"system_fingerprint": key, "model": f"m {key}", "usage": {"prompt_tokens": 1, "note": key}}
+        return raw.Completion(json.dumps({"prediction": 1, "note": f"my key is {key}"}), extra=extra)
+
+    server = serve(answer)
+    work = jobs(rounds=2)
+    go(server.url, tmp_path, work, key_env="TEST_KEY")
+    assert server.keys[0] == f"Bearer {key}"
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
+    assert key.encode() not in written and b"<key>" in written
+    assert go(server.url, tmp_path, work, key_env="TEST_KEY").calls == 0, "scrubbed replies must replay"
+    refuse["on"] = True
+    with pytest.raises(InputError) as caught:
+        go(server.url, tmp_path / "other", work, key_env="TEST_KEY")
+    assert key not in str(caught.value) and "<key>" in str(caught.value) and "TEST_KEY" in str(caught.value)
+    with pytest.raises(InputError, match="hold the key"):
+        go(server.url, tmp_path / "b", jobs(settings=Settings("m", extra_body={"k": key})), key_env="TEST_KEY")
+    assert key not in "".join(capfd.readouterr())
+
+
+def test_keys_in_addresses_are_refused() -> None:
+    for url in ("http://user:pw@host/v1", "https://host/v1?key=abc"):
+        with pytest.raises(InputError, match="must not hold a user, password, query"):
+            Connection(url)
+    with pytest.raises(InputError, match="environment variable NO_SUCH_KEY is not set"):
+        run(jobs(), "unused", Connection("https://example.invalid/v1", key_env="NO_SUCH_KEY"))
+
+
+# ------------------------------------------------------------------------------------- kill, resume, full disk
+
+PROGRAM = """
+import sys
+from interp.llm.client import Connection, Settings
+from interp.llm.plan import instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.runner import run
+work = plan(Settings("tester"), built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1))
+print(run(work, sys.argv[2], Connection(sys.argv[1], concurrency=3)).calls)
+"""
+
+
+def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """Two kills, then a run to the end: the predictions are those of an undisturbed run, and the calls made exceed
+    the calls needed by at most the three in flight at each kill."""
+    server = serve(lambda n, body: raw.Hang(0.004, AGENTS["counter"](body["messages"])))
+    command = [sys.executable, "-c", PROGRAM, server.url, str(tmp_path)]
+    needed = 3 * 6 * (1 + 2 + 2) * 2
+    for stop_at in (40, 120):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        deadline = time.monotonic() + 30
+        while len(server.requests) < stop_at and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.002)
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        assert len(server.requests) >= stop_at
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
+    assert needed <= len(server.requests) <= needed + 3 * 2
+    for job in plan(SETTINGS, built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1)):
+        lines = read_lines(tmp_path / job.place)[0]
+        assert lines[-1] == {"end": "complete"}
+        assert len(lines) - 2 == 6 * job.condition.calls_per_round
+
+
+@pytest.mark.parametrize("cut", [1, 20, 200])
+def test_a_torn_last_line_is_cut_and_asked_again(cut: int, serve: Serve, tmp_path: Path) -> None:
+    server = serve(agent("counter"))
+    work = jobs(rounds=3, conditions=NOTE_ONLY)
+    go(server.url, tmp_path, work)
+    path = tmp_path / work[0].place
+    whole = path.read_bytes()
+    without_end = whole[: whole.rindex(b'{"end"')]
+    path.write_bytes(without_end[:-cut])
+    summary = go(server.url, tmp_path, work)
+    assert summary.calls == 1 and summary.resumed_calls == 5
+    assert [line.get("reply") for line in read_lines(path)[0]] == [
+        json.loads(line).get("reply") for line in whole.splitlines()
+    ]
+
+
+def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
+    server = serve(agent("counter"))
+    work = jobs(rounds=1, conditions=NO_NOTE)
+    path = tmp_path / work[0].place
+    path.parent.mkdir(parents=True)
+    path.write_bytes(b'{"format": "interp-llm')
+    assert go(server.url, tmp_path, work).complete
+    assert read_lines(path)[0][0]["format"] == "interp-llm-trace/1"
+
+
+def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, tmp_path: Path) -> None:
+    """A file size limit stands for the full disk (the same error path): whole lines stay, and resuming finishes."""
+    server = serve(agent("counter"))
+    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n" + PROGRAM
+    done = subprocess.run(
+        [sys.executable, "-c", limited, server.url, str(tmp_path)], capture_output=True, text=True, timeout=60
+    )
+    assert "InputError: cannot write the trace" in done.stderr and "run the same command again" in done.stderr
+    for path in tmp_path.rglob("*.jsonl"):
+        assert path.read_bytes().endswith(b"\n") or not path.read_bytes()
+    subprocess.run([sys.executable, "-c", PROGRAM, server.url, str(tmp_path)], check=True, timeout=60)
+    assert all(lines[-1] == {"end": "complete"} for lines in records(tmp_path).values())
+
+
+def test_a_folder_that_cannot_be_written_is_told(serve: Serve, tmp_path: Path) -> None:
+    server = serve(agent("counter"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot write the trace"):
+        go(server.url, tmp_path / "file", jobs())
+    assert not server.requests
+
+
+def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Path) -> None:
+    """A trace is resumed only as what it is; the first thing that differs is named."""
+    server = serve(agent("counter"))
+    work = jobs(rounds=2, conditions=NOTE_ONLY)
+    go(server.url, tmp_path, work)
+    with pytest.raises(InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"):
+        go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)))
+    with pytest.raises(InputError, match="begun with another instance"):
+        go(server.url, tmp_path, jobs(rounds=3, conditions=NOTE_ONLY))
+    path = tmp_path / work[0].place
+    text = path.read_text()
+    path.write_text(text.replace("A:", "B:", 1))
+    with pytest.raises(InputError, match="line 4 of the trace .* does not follow"):
+        go(server.url, tmp_path, work)
+    path.write_text(text.replace('"round": 0', '"round": 0,,', 1))
+    with pytest.raises(InputError, match="line 2 of the trace .* is damaged"):
+        go(server.url, tmp_path, work)
+
+
+def test_two_runs_cannot_write_one_trace(serve: Serve, tmp_path: Path) -> None:
+    import fcntl
+
+    server = serve(agent("counter"))
+    work = jobs(rounds=1, conditions=NO_NOTE)
+    go(server.url, tmp_path, work)
+    with open(tmp_path / work[0].place, "rb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="being written by another process"):
+            go(server.url, tmp_path, work)
+
+
+# ------------------------------------------------------------------------------------------------ before a run
+
+
+def test_the_estimate_has_the_exact_calls_and_brackets_the_paper() -> None:
+    """Calls are exact; prompt tokens of a 100-round run without a note lie in the range the paper's runs had."""
+    every = estimate(jobs(n=2, rounds=6)).to_frame().set_index("condition")
+    assert [every.calls[c.name] for c in CONDITIONS] == [2 * 6 * c.calls_per_round for c in CONDITIONS]
+    long = [c for c in CONDITIONS if c.protocol != "note"]
+    frame = estimate(jobs(n=2, rounds=100, conditions=long), Prices(prompt=1.0)).to_frame().set_index("condition")
+    for name in ("online-no-note", "weather-no-note"):
+        assert 0.3e6 <= frame.prompt_tokens_low[name] / 2 <= 0.4e6
+    for name in ("online-note-only", "weather-note-only"):
+        assert frame.prompt_tokens_low[name] / 2 <= 0.12e6 <= frame.prompt_tokens_high[name] / 2
+    assert (frame.cost_low <= frame.cost_high).all()
+
+
+def test_the_plan_is_balanced_and_complete() -> None:
+    work = plan(SETTINGS, built_in_prompts(), instances(("flat", "stratified"), 3, 5), CONDITIONS)
+    assert len(work) == len({job.place for job in work}) == 2 * 3 * len(CONDITIONS)
+    assert [job.instance.index for job in work] == sorted(job.instance.index for job in work)
+    with pytest.raises(InputError, match="'weather-note' needs the prompt 'weather-note', which was not given"):
+        plan(SETTINGS, {}, instances(("flat",), 1, 5), [Condition("weather", "note")])
+
+
+def test_an_instance_is_the_episode_a_model_of_ours_sees() -> None:
+    from interp.tasks import experts
+
+    episodes = experts.sample(3, 7, 4, regime="flat", seed=5)
+    found = instances(("flat",), 3, 7, 4, seed=5)
+    assert all(np.array_equal(one.advice, episodes.advice[i]) for i, one in enumerate(found))
+    assert isinstance(found[0], Instance) and found[2].name == "flat-002"
+
+
+def test_session_of_a_job_is_the_session_of_its_header() -> None:
+    from interp.llm.trace import session_from
+
+    for job in jobs(rounds=2):
+        again: Session = session_from(json.loads(json.dumps(job.header("http://x"))))
+        assert again.next() == job.session().next()
