@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -30,6 +30,7 @@ Choices = Int[np.ndarray, " episode"]
 Chooser = Callable[[], Choices]
 
 
+@runtime_checkable
 class Agent(Protocol):
     """What :func:`run` needs: how to act, and the rates of the table kept beside the agent."""
 
