@@ -76,12 +76,20 @@ def round_index(n_episodes: int, n_rounds: int) -> Float[Array, "episode round i
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """One target in one role (as it is, shuffled, or replaced by its control task): its columns and its score."""
+    """One target in one role (as it is, "shuffled", or replaced by its "control_task"), and its columns."""
 
     target: int
     role: str
     columns: slice
-    r2: R2
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """What one matrix of inputs gave: the fit, and the score of every part by (target, role)."""
+
+    fit: RidgeFit
+    errors: Float[Array, "sample k"]
+    scores: dict[tuple[int, str], Score]
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,13 +98,13 @@ class Problem:
 
     Attributes:
         targets: as numbers; class targets as indicators.
-        y: all columns; those of the targets themselves come first, ``n_own`` of them.
+        r2: all columns and their score; those of the targets themselves come first, ``n_own`` of them.
         blocks: the part that each column belongs to.
         parts: what the columns are.
     """
 
     targets: tuple[TargetValues, ...]
-    y: Float[Array, "episode round k"]
+    r2: R2
     blocks: Int[Array, " k"]
     n_own: int
     parts: tuple[Part, ...]
@@ -104,45 +112,52 @@ class Problem:
     @classmethod
     def of(cls, targets: Sequence[TargetValues], seed: int) -> Problem:
         numbers = tuple(target.indicators() for target in targets)
-        roles = [(i, "probe", target.values) for i, target in enumerate(numbers)]
-        roles += [(i, "shuffled", shuffled(target.values, seed)) for i, target in enumerate(numbers)]
+        # A shuffled target brings its mask along; a control task is scored where its target is.
+        roles = [(i, "probe", target.values, target.mask) for i, target in enumerate(numbers)]
         roles += [
-            (i, "control_task", control_task(target.values, target.types, seed))
-            for i, target in enumerate(numbers)
-            if target.types is not None
+            (i, "shuffled", shuffled(t.values, seed), None if t.mask is None else shuffled(t.mask, seed))
+            for i, t in enumerate(numbers)
         ]
-        y = np.concatenate([values for *_, values in roles], axis=-1, dtype=np.float64)
-        weights = sample_weights(len(y), seed)
-        widths = [values.shape[-1] for *_, values in roles]
-        stops = np.cumsum(widths)
-        parts = []
-        for (i, role, _), stop, width in zip(roles, stops, widths, strict=True):
-            columns = slice(int(stop) - width, int(stop))
-            # A shuffled target brings its own mask along; a control task is scored where its target is.
-            mask = numbers[i].mask
-            if mask is not None and role == "shuffled":
-                mask = shuffled(mask, seed)
-            parts.append(Part(i, role, columns, R2.of(y[..., columns], mask, weights)))
-        n_own = sum(target.values.shape[-1] for target in numbers)
-        return cls(numbers, y, np.repeat(np.arange(len(roles)), widths), n_own, tuple(parts))
+        roles += [
+            (i, "control_task", control_task(t.values, t.types, seed), t.mask)
+            for i, t in enumerate(numbers)
+            if t.types is not None
+        ]
+        y = np.concatenate([values for _, _, values, _ in roles], axis=-1, dtype=np.float64)
+        masks = [np.ones(v.shape, dtype=bool) if mask is None else mask for _, _, v, mask in roles]
+        mask = np.concatenate(masks, axis=-1) if any(target.mask is not None for target in numbers) else None
+        widths = [values.shape[-1] for _, _, values, _ in roles]
+        starts = np.cumsum([0, *widths])
+        parts = [Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
+        return cls(
+            targets=numbers,
+            r2=R2.of(y, mask, sample_weights(len(y), seed)),
+            blocks=np.repeat(np.arange(len(roles)), widths),
+            n_own=sum(target.values.shape[-1] for target in numbers),
+            parts=tuple(parts),
+        )
 
-    def fit(
-        self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False
-    ) -> tuple[RidgeFit, dict[tuple[int, str], list[Score]]]:
-        """Fit every part (or the targets themselves) from ``x``; scores by (target, role): outputs, then all."""
-        end = self.n_own if own_only else self.y.shape[-1]
-        fitted = cross_validate(x, self.y[..., :end], folds, self.blocks[:end])
+    def fit(self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False) -> Fitted:
+        """Fit and score every part, or the targets themselves only, from ``x``."""
+        end = self.n_own if own_only else self.r2.y.shape[-1]
+        fit = cross_validate(x, self.r2.y[..., :end], folds, self.blocks[:end])
+        errors = self.r2.errors(fit.predictions)
         parts = [part for part in self.parts if part.columns.stop <= end]
-        return fitted, {
-            (part.target, part.role): part.r2.scores(fitted.predictions[..., part.columns]) for part in parts
-        }
+        return Fitted(fit, errors, {(p.target, p.role): self.r2.overall(errors, p.columns) for p in parts})
 
     def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], Score]:
         """The controls that depend on no activation: the round index and, where known, the round's inputs."""
         found: dict[tuple[int, str], Score] = {}
-        inputs = self.targets[0].inputs
-        for name, x in (("round", round_index(*self.y.shape[:2])), ("inputs", inputs)):
+        for name, x in (("round", round_index(*self.r2.y.shape[:2])), ("inputs", self.targets[0].inputs)):
             if x is not None:
-                _, scores = self.fit(x, folds, own_only=True)
-                found |= {(i, name): values[-1] for (i, _), values in scores.items()}
+                found |= {(i, name): score for (i, _), score in self.fit(x, folds, own_only=True).scores.items()}
         return found
+
+
+def controls_of(target: TargetValues, score: Score, others: dict[str, Score]) -> dict[str, Control]:
+    """Controls with their differences from the probe's score, in the order of tables."""
+    return {
+        name: Control(name, others[name], score.minus(others[name]), name not in target.implied_by)
+        for name in DESCRIPTIONS
+        if name in others
+    }

@@ -8,7 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import numpy as np
+import pandas as pd
 from matplotlib.figure import Figure
+
+from interp.errors import require, unknown_name
 
 if TYPE_CHECKING:
     from probes.result import Decoded
@@ -37,4 +40,36 @@ def decoded_figure(decoded: Decoded, episode: int = 0) -> Figure:
     ends = [min(true.min(), values.min()), max(true.max(), values.max())]
     right.plot(ends, ends, color="black", linewidth=1)
     right.set(xlabel="true", ylabel="decoded", title="all episodes and rounds")
+    return figure
+
+
+def sweep_figure(frame: pd.DataFrame, target: str, value: str = "r2", window: tuple[int, int] | None = None) -> Figure:
+    """A map of one target over a sweep: layers by positions, one panel per component; dots mark "represented".
+
+    Raises:
+        InputError: a target, column or window that the frame does not hold.
+    """
+    if target not in set(frame["target"]):
+        raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
+    numbers = [name for name in frame.columns if pd.api.types.is_float_dtype(frame[name])]
+    if value not in numbers:
+        raise unknown_name("column", value, numbers, limit=20)
+    windows = list(dict.fromkeys(zip(frame["start"], frame["stop"], strict=True)))
+    window = windows[0] if window is None else window
+    require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
+    chosen = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
+    panels = dict(list(chosen.groupby("component", sort=False)))
+    positions = list(dict.fromkeys(chosen["position"]))
+    figure = Figure(figsize=(2.2 + 0.42 * len(positions), 0.6 + 1.6 * len(panels)), layout="constrained")
+    axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+    for axis, (name, part) in zip(axes, panels.items(), strict=True):
+        grid = part.pivot_table(index="layer", columns="position", values=value, sort=False)[positions]
+        axis.imshow(grid.to_numpy(), vmin=0, vmax=1, aspect="auto", cmap="viridis")
+        for _, row in part[part["represented"]].iterrows():
+            axis.plot(positions.index(row["position"]), grid.index.get_loc(row["layer"]), "o", color="white", ms=3)
+        axis.set_yticks(range(len(grid)), [f"layer {int(layer)}" for layer in grid.index], fontsize="small")
+        axis.set_title(name, fontsize="medium", loc="left")
+    axes[-1].set_xticks(range(len(positions)), positions, rotation=60, ha="right", fontsize="small")
+    figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: represented)", fontsize="medium")
+    figure.colorbar(axes[0].images[0], ax=list(axes), label=value.replace("_", " "), extend="min")
     return figure

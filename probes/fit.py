@@ -25,7 +25,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from probes import logistic
 from probes.activations import read, run_with_sites, untrained
-from probes.controls import Control, Problem, control_task, round_index, shuffled
+from probes.controls import Problem, control_task, controls_of, round_index, shuffled
 from probes.linear import ALPHAS, assign_folds
 from probes.result import Method, ProbeResult, as_inputs
 from probes.scores import Score, class_scores, mean_scores, rank_correlation, sample_weights
@@ -173,32 +173,32 @@ def _ridge(
     seed: int,
 ) -> list[ProbeResult]:
     problem = Problem.of(targets, seed)
-    fitted, scores = problem.fit(x, folds)
-    others = {key: values[-1] for key, values in scores.items() if key[1] != "probe"} | problem.baselines(folds)
+    fitted = problem.fit(x, folds)
+    others = {key: score for key, score in fitted.scores.items() if key[1] != "probe"} | problem.baselines(folds)
     if blank is not None:
-        _, of_blank = problem.fit(blank, folds, own_only=True)
-        others |= {(i, "untrained"): values[-1] for (i, _), values in of_blank.items()}
-    weights = sample_weights(len(x), seed)
+        of_blank = problem.fit(blank, folds, own_only=True).scores
+        others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
+    weights, fit = problem.r2.weights, fitted.fit
     results = []
     for part in problem.parts[: len(targets)]:
-        target, own = problem.targets[part.target], scores[part.target, "probe"]
-        predictions = fitted.predictions[..., part.columns]
+        target, score = problem.targets[part.target], fitted.scores[part.target, "probe"]
+        predictions = fit.predictions[..., part.columns]
         errors = mean_scores(np.abs(target.values - predictions), target.mask, weights)
         ranks = rank_correlation(target.values, predictions, target.mask, weights)
         results.append(
             ProbeResult(
                 target=targets[part.target],
                 method="ridge",
-                score=own[-1],
-                by_output=dict(zip(target.outputs, own[:-1], strict=True)),
-                metrics={"r2": own[-1], "rank_correlation": ranks[-1], "mae": errors[-1]},
-                controls=controls_of(target, own[-1], {n: s for (i, n), s in others.items() if i == part.target}),
+                score=score,
+                by_output=dict(zip(target.outputs, problem.r2.each(fitted.errors, part.columns), strict=True)),
+                metrics={"r2": score, "rank_correlation": ranks[-1], "mae": errors[-1]},
+                controls=controls_of(target, score, {n: s for (i, n), s in others.items() if i == part.target}),
                 predictions=predictions,
-                weights=fitted.weights[:, part.columns],
-                intercept=fitted.intercept[part.columns],
+                weights=fit.weights[:, part.columns],
+                intercept=fit.intercept[part.columns],
                 columns=target.outputs,
                 shape=(),
-                settings={"alphas": ALPHAS, "alpha": float(fitted.alpha[part.target])},
+                settings={"alphas": ALPHAS, "alpha": float(fit.alpha[part.target])},
             )
         )
     return results
@@ -248,17 +248,6 @@ def _logistic(
         shape=(),
         settings={"penalties": [f.penalties for f in fits]},
     )
-
-
-def controls_of(target: TargetValues, score: Score, others: dict[str, Score]) -> dict[str, Control]:
-    """Controls with their differences from the probe's score, in the order of tables."""
-    from probes.controls import DESCRIPTIONS
-
-    return {
-        name: Control(name, others[name], score.minus(others[name]), name not in target.implied_by)
-        for name in DESCRIPTIONS
-        if name in others
-    }
 
 
 def check(x: Array, target: TargetValues) -> None:

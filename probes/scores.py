@@ -63,12 +63,12 @@ def sample_weights(n_episodes: int, seed: int, n_resamples: int = N_RESAMPLES) -
 
 @dataclass(frozen=True, eq=False)
 class R2:
-    """R2 of any predictions of one target; what depends on the target alone is summed once."""
+    """R2 of any predictions of some columns; what depends on the targets alone is summed once."""
 
     y: PerRound
     mask: Bool[Array, "episode round k"] | None
     weights: Weights
-    total: Float[Array, "sample k_plus_1"]
+    total: Float[Array, "sample k"]
 
     @classmethod
     def of(cls, y: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> R2:
@@ -76,16 +76,24 @@ class R2:
         n = used.sum(1)
         centred = (y - (y * used).sum((0, 1)) / np.maximum(n.sum(0), 1)) * used
         n, first, second = weights @ n, weights @ centred.sum(1), weights @ np.einsum("etk,etk->ek", centred, centred)
-        return cls(y, mask, weights, _with_all(second - first**2 / np.where(n > 0, n, 1)))
+        return cls(y, mask, weights, second - first**2 / np.where(n > 0, n, 1))
 
-    def scores(self, predictions: Float[Array, "episode round k"]) -> list[Score]:
-        """R2 of each output and, last, of all together; NaN where nothing varies."""
-        wrong = self.y - predictions
+    def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "sample m"]:
+        """Weighted sums of squared errors of the first m columns."""
+        m = predictions.shape[-1]
+        wrong = self.y[..., :m] - predictions
         if self.mask is not None:
-            wrong = wrong * self.mask
-        errors = _with_all(self.weights @ np.einsum("etk,etk->ek", wrong, wrong))
-        r2 = 1 - errors / np.where(self.total > 0, self.total, np.nan)
-        return [Score.of(column) for column in r2.T]
+            wrong *= self.mask[..., :m]
+        return self.weights @ np.einsum("etk,etk->ek", wrong, wrong)
+
+    def overall(self, errors: Float[Array, "sample m"], columns: slice) -> Score:
+        """R2 of some columns together; NaN where nothing varies."""
+        total = self.total[:, columns].sum(1)
+        return Score.of(1 - errors[:, columns].sum(1) / np.where(total > 0, total, np.nan))
+
+    def each(self, errors: Float[Array, "sample m"], columns: slice) -> list[Score]:
+        """R2 of each of some columns."""
+        return [self.overall(errors, slice(i, i + 1)) for i in range(columns.start, columns.stop)]
 
 
 def _with_all(sums: Float[Array, "sample k"]) -> Float[Array, "sample k_plus_1"]:

@@ -1,0 +1,292 @@
+"""Where is it represented? Every target, with its controls, at every component, layer, position and round window.
+
+A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit.fit` (ridge; classes as
+indicators), its controls are the same, and all targets share its factorisations. Cells run in parallel (joblib), and a
+finished cell is kept under a name made of everything that it depends on (the model's digest, the episodes, the targets,
+the window, the settings), so that an interrupted sweep goes on where it stopped and another model never meets it.
+
+What it is NOT evidence of: hundreds of cells are looked at, each verdict at its own level; a map shows where to
+intervene. With 95 % intervals about one cell in forty passes a single control by luck; a verdict asks for all of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float, Int
+from joblib import Parallel, delayed, parallel_config
+from numpy import ndarray as Array
+from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+from interp.errors import require
+from interp.files import write_json
+from interp.interventions.sites import Site, sites
+from interp.model.rollout import Rollout, replay, rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.progress import bar
+from interp.provenance import provenance
+from probes.activations import untrained
+from probes.controls import DESCRIPTIONS, Problem, controls_of
+from probes.fit import N_FOLDS, check, check_untrained, compute
+from probes.linear import ALPHAS, assign_folds
+from probes.scores import N_RESAMPLES, Score
+from probes.targets.record import REGISTRY, Episodes, TargetValues, task_of
+
+Window = tuple[int, int]
+Baselines = dict[tuple[int, str], Score]
+
+COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
+"""Components swept by default (those with an MLP where the model has one)."""
+
+_FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class SweepResult:
+    """A sweep's scores, tidy: one row per target, site and window.
+
+    Columns: target, site, component, layer, head, position, start, stop (the window's rounds), r2, low, high, one
+    column for each control's R2, difference and difference_low (from the best control that counts), represented.
+    """
+
+    frame: pd.DataFrame
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.frame.copy()
+
+    def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:
+        """A matplotlib figure of one target: layers by positions, one panel per component.
+
+        Raises:
+            InputError: a target, column or window that was not swept.
+        """
+        from probes.figures import sweep_figure
+
+        return sweep_figure(self.frame, target, value, window)
+
+
+@dataclass(frozen=True, eq=False)
+class _Task:
+    """The targets of one window, and what every cell of it shares."""
+
+    window: Window
+    problem: Problem
+    folds: Int[Array, " episode"]
+    digest: str
+    baselines: Baselines = field(default_factory=dict)
+
+
+def sweep(
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    targets: Sequence[str] | None = None,
+    *,
+    components: str | Iterable[str] | None = None,
+    layers: Iterable[int] | Literal["all"] = "all",
+    positions: str | Iterable[str] = "all",
+    windows: Sequence[Window] | None = None,
+    seed: int = 0,
+    cache: str | Path | None = None,
+    n_jobs: int = -1,
+    backend: str | None = None,
+) -> SweepResult:
+    """Probe every target at every site and window, with every control.
+
+    Args:
+        targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); all when None, states at
+            both moments.
+        components: of ``interp.interventions.sites``; the residual stream and what is added to it when None.
+        positions: labels of the layout, or "all".
+        windows: (first round, round after the last); all rounds when None.
+        seed: of the folds, shuffles, bootstrap and the untrained model.
+        cache: folder for finished cells; nothing is kept when None.
+        n_jobs: workers, -1 for one per core.
+        backend: a joblib backend ("loky", "dask", "ray") instead of threads.
+
+    Raises:
+        InputError: unknown targets, sites or windows; episodes that the model or the probes cannot use.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> episodes = experts.sample(n_episodes=20, n_rounds=10, n_experts=2, seed=0)
+        >>> model = interp.load("wma-handwired", n_experts=2)
+        >>> frame = sweep(model, episodes, ["label"], components="resid_post", positions=["p?", "w?"]).to_frame()
+        >>> frame.query("layer == 1").set_index("position").r2.round(3).loc["w?"]
+        1.0
+    """
+    layout = model.layout.fit(episodes)
+    components = default_components(model) if components is None else components
+    places = sites(model, layout, components, positions, layers)
+    values = compute(default_targets(episodes) if targets is None else targets, episodes)
+    tasks = _tasks(model, episodes, values, windows, seed)
+    store = _Store(cache)
+    cells = [(task, site) for task in tasks for site in places]
+    rows = {(task.window, site): store.load(task, site) for task, site in cells}
+    missing = [(task, site) for task, site in cells if rows[task.window, site] is None]
+    if missing:
+        with bar("probes", total=len(cells)) as advance:
+            advance(len(cells) - len(missing))
+            for task, site, found in _run(model, episodes, missing, seed, n_jobs, backend):
+                rows[task.window, site] = store.save(task, site, found)
+                advance(1)
+    frame = pd.DataFrame([row for task, site in cells for row in rows[task.window, site] or ()])
+    settings = provenance(
+        model=model.config.name,
+        digest=model.digest(),
+        regime=episodes.regime,
+        episodes_seed=episodes.seed,
+        n_episodes=len(episodes),
+        n_rounds=episodes.n_rounds,
+        seed=seed,
+        n_folds=N_FOLDS,
+        alphas=list(ALPHAS),
+    )
+    return SweepResult(frame, settings)
+
+
+def default_components(model: HookedLatentTransformer) -> tuple[str, ...]:
+    """The residual stream and what is added to it."""
+    return COMPONENTS if model.config.d_mlp else ("resid_pre", "attn_out", "resid_post")
+
+
+def default_targets(episodes: Episodes) -> list[str]:
+    """Every target of the episodes' task, states after and before each round."""
+    task = task_of(episodes)
+    chosen = [target for target in REGISTRY.values() if target.serves(task)]
+    return [key for t in chosen for key in ([t.key, f"{t.key}:before"] if t.of == "state" else [t.key])]
+
+
+def _tasks(
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    values: Sequence[TargetValues],
+    windows: Sequence[Window] | None,
+    seed: int,
+) -> list[_Task]:
+    n_rounds = episodes.n_rounds
+    windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
+    require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
+    encoded = model.layout.fit(episodes).encode(episodes)
+    about = hashlib.sha256(f"{_FORMAT} {model.digest()} {seed} {N_FOLDS} {ALPHAS} {N_RESAMPLES}".encode())
+    for part in (encoded.tokens, encoded.values, encoded.slots):
+        about.update(part.numpy().tobytes())
+    folds = assign_folds(len(episodes), N_FOLDS, seed)
+    tasks = []
+    for start, stop in windows:
+        require(
+            0 <= start < stop <= n_rounds,
+            f"window ({start}, {stop}) is not within the rounds; give 0 <= start < stop <= {n_rounds}",
+        )
+        cut = [value.rounds(start, stop) for value in values]
+        for value in cut:
+            check(np.zeros((*value.values.shape[:2], 1)), value)
+        digest = about.copy()
+        for value in cut:
+            digest.update(f"{value.key} {value.implied_by} {start} {stop}".encode())
+            digest.update(np.ascontiguousarray(value.values).tobytes())
+            digest.update(b"" if value.mask is None else value.mask.tobytes())
+        tasks.append(_Task((start, stop), Problem.of(cut, seed), folds, digest.hexdigest()))
+    return tasks
+
+
+def _run(
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    missing: Sequence[tuple[_Task, Site]],
+    seed: int,
+    n_jobs: int,
+    backend: str | None,
+) -> Iterator[tuple[_Task, Site, list[dict[str, Any]]]]:
+    """The rows of the missing cells, as they are done; activations of one layer are held at a time."""
+    models = (model, untrained(model, seed))
+    runs = [rollout(m, episodes) for m in models]
+    ready = {task.window: replace(task, baselines=task.problem.baselines(task.folds)) for task, _ in missing}
+    chosen = parallel_config(backend=backend) if backend else nullcontext()
+    with (
+        chosen,
+        threadpool_limits(1 if n_jobs != 1 else None),
+        Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered") as parallel,
+    ):
+        for layer in sorted({site.layer for _, site in missing}, key=str):
+            cells = [(task, site) for task, site in missing if site.layer == layer]
+            hooks = sorted({site.hook for _, site in cells})
+            caches = [replay(m, run, names_filter=hooks)[2] for m, run in zip(models, runs, strict=True)]
+            yield from parallel(
+                delayed(_cell)(ready[task.window], site, *(_read(cache, site, runs[0], task) for cache in caches))
+                for task, site in cells
+            )
+
+
+def _read(cache: dict[str, Any], site: Site, run: Rollout, task: _Task) -> Float[Array, "episode round d"]:
+    activation = cache[site.hook][(slice(None), *site.index(run.layout))]
+    return activation[:, slice(*task.window)].flatten(2).numpy()
+
+
+def _cell(
+    task: _Task, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
+) -> tuple[_Task, Site, list[dict[str, Any]]]:
+    """One row per target."""
+    check_untrained(x, blank)
+    problem = task.problem
+    fitted = problem.fit(x, task.folds).scores
+    of_blank = problem.fit(blank, task.folds, own_only=True).scores
+    others = task.baselines | {key: score for key, score in fitted.items() if key[1] != "probe"}
+    others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
+    rows = []
+    for i, target in enumerate(problem.targets):
+        score = fitted[i, "probe"]
+        controls = controls_of(target, score, {name: s for (j, name), s in others.items() if j == i})
+        differences = [control.difference for control in controls.values() if control.counted]
+        closest = min(differences, key=lambda difference: difference.low)
+        rows.append(
+            {
+                "target": target.key,
+                "site": str(site),
+                "component": site.component,
+                "layer": site.layer,
+                "head": site.head,
+                "position": site.position,
+                "start": task.window[0],
+                "stop": task.window[1],
+                "r2": score.estimate,
+                "low": score.low,
+                "high": score.high,
+                **{name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS},
+                "difference": closest.estimate,
+                "difference_low": closest.low,
+                "represented": bool(score.low > 0 and closest.low > 0),
+            }
+        )
+    return task, site, rows
+
+
+class _Store:
+    """Finished cells, one file each, named by what they depend on."""
+
+    def __init__(self, folder: str | Path | None) -> None:
+        self.folder = None if folder is None else Path(folder)
+
+    def _path(self, task: _Task, site: Site) -> Path | None:
+        if self.folder is None:
+            return None
+        return self.folder / f"{hashlib.sha256(f'{task.digest} {site}'.encode()).hexdigest()}.json"
+
+    def load(self, task: _Task, site: Site) -> list[dict[str, Any]] | None:
+        path = self._path(task, site)
+        return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
+
+    def save(self, task: _Task, site: Site, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        path = self._path(task, site)
+        if path is not None:
+            write_json(path, rows)
+        return rows
