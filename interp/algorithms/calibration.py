@@ -44,7 +44,7 @@ class Calibration:
         settings: regime, sizes, seed, versions, git revision.
     """
 
-    edges: PerBin
+    edges: Float[np.ndarray, " edge"]
     share: PerBin
     prediction: PerBin
     frequency: PerBin

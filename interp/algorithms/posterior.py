@@ -9,7 +9,7 @@ M is a difference of two tails of the side that does not cancel, and where it un
 prior calls impossible, such as 10,000 hits of 10,000 with high = .9) it is summed in logarithms from
 ``I_x(p, r) = x^p (1-x)^r / (p B(p, r)) 2F1(p+r, 1; p+1; x)``. An interval of width zero is a known accuracy.
 
-Scope: independent experts whose accuracies do not move. Errors stay near 1e-12 for records up to 1e5 rounds.
+Scope: independent experts whose accuracies do not move. Means are exact to about 1e-13 for records of 1e5 rounds.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from jaxtyping import Float, Integer
+from jaxtyping import Bool, Float, Integer
 from scipy import special
 
 from interp.errors import require
@@ -25,6 +25,7 @@ from interp.tasks.experts import Bounds
 
 Counts = Integer[np.ndarray, "*shape"]
 Reals = Float[np.ndarray, "*shape"]
+Mask = Bool[np.ndarray, "*shape"]
 
 _UNDERFLOW = 1e-250  # below this the tails are summed in logarithms
 _CERTAIN = 1e-15
@@ -55,8 +56,7 @@ def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
     low, high = bounds
 
     def mean(k: Reals, l: Reals) -> Reals:  # noqa: E741
-        ratio = np.exp(_log_mass(k + 2, l + 1, low, high) - _log_mass(k + 1, l + 1, low, high))
-        return np.clip((k + 1) / (k + l + 2) * ratio, low, high)
+        return np.clip(_mean(k + 1, l + 1, low, high), low, high)
 
     return np.full(hits.shape, float(low)) if low == high else _once_per_record(mean, hits, misses)
 
@@ -90,27 +90,54 @@ def _once_per_record(function: Callable[[Reals, Reals], Reals], hits: Counts, mi
     return function((codes // base).astype(float), (codes % base).astype(float))[where].reshape(hits.shape)
 
 
+def _below(p: Reals, r: Reals, low: float, high: float) -> tuple[Reals, Reals, Reals, Reals, Mask]:
+    """Beta(p, r) on (low, high), or its mirror image where the interval lies above the mean; and where it does."""
+    above = low > p / (p + r)
+    p, r = np.where(above, r, p), np.where(above, p, r)
+    return p, r, np.where(above, 1 - high, low), np.where(above, 1 - low, high), above
+
+
 def _log_mass(p: Reals, r: Reals, low: float, high: float) -> Reals:
     """``log P(low < Beta(p, r) < high)``."""
-    above = low > p / (p + r)
-    # An interval above the mean is one below it for 1 - q.
-    p, r = np.where(above, r, p), np.where(above, p, r)
-    lower, upper = np.where(above, 1 - high, low), np.where(above, 1 - low, high)
+    p, r, lower, upper, _ = _below(p, r, low, high)
     mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
     tiny = mass < _UNDERFLOW
     result = np.log(np.where(tiny, 1.0, mass))
     if tiny.any():
-        near, far = (_log_tail(p[tiny], r[tiny], edge[tiny]) for edge in (upper, lower))
-        result[tiny] = near + np.log(-np.expm1(far - near))
+        p, r, lower, upper = p[tiny], r[tiny], lower[tiny], upper[tiny]
+        at_edge = special.xlogy(p, upper) + special.xlog1py(r, -upper) - np.log(p) - special.betaln(p, r)
+        tails = 1 + _series(p, r, upper) - _edge_ratio(p, r, lower, upper) * (1 + _series(p, r, lower))
+        result[tiny] = at_edge + np.log(tails)
     return result
 
 
-def _log_tail(p: Reals, r: Reals, x: Reals) -> Reals:
-    """``log P(Beta(p, r) < x)`` for x below the mean, where the series of ratios below 1 converges."""
-    total, term, step = np.ones_like(x), np.ones_like(x), 0
-    while (term > 1e-17 * total).any():
+def _mean(p: Reals, r: Reals, low: float, high: float) -> Reals:
+    """Mean of Beta(p, r) restricted to (low, high)."""
+    p, r, lower, upper, above = _below(p, r, low, high)
+    mass = special.betainc(p, r, upper) - special.betainc(p, r, lower)
+    tiny = mass < _UNDERFLOW
+    shifted = special.betainc(p + 1, r, upper) - special.betainc(p + 1, r, lower)
+    ratio = shifted / np.where(tiny, 1.0, mass)
+    if tiny.any():
+        # I_x(p+1, r) lacks the first term of the series of I_x(p, r), so no logarithm is needed, and none is lost.
+        series = [_series(p[tiny], r[tiny], edge[tiny]) for edge in (upper, lower)]
+        far = _edge_ratio(p[tiny], r[tiny], lower[tiny], upper[tiny])
+        ratio[tiny] = (series[0] - far * series[1]) / (1 + series[0] - far * (1 + series[1]))
+    mean = p / (p + r) * ratio
+    return np.where(above, 1 - mean, mean)
+
+
+def _edge_ratio(p: Reals, r: Reals, lower: Reals, upper: Reals) -> Reals:
+    """``x^p (1-x)^r`` at the lower edge over that at the upper."""
+    return np.exp(special.xlogy(p, lower / upper) + special.xlogy(r, (1 - lower) / (1 - upper)))
+
+
+def _series(p: Reals, r: Reals, x: Reals) -> Reals:
+    """``2F1(p+r, 1; p+1; x) - 1`` for x below the mean, where the ratios of its terms fall below 1."""
+    term = x * (p + r) / (p + 1)
+    total, step = term, 1
+    while (term > 1e-17 * (1 + total)).any():
         term = term * x * (p + r + step) / (p + 1 + step)
-        total += term
+        total = total + term
         step += 1
-    with np.errstate(divide="ignore"):
-        return p * np.log(x) + r * np.log1p(-x) - np.log(p) - special.betaln(p, r) + np.log(total)
+    return total
