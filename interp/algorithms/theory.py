@@ -29,7 +29,7 @@ from scipy import special
 from interp.errors import require
 from interp.provenance import provenance
 
-Weights = Float[np.ndarray, "*batch expert"]
+Weights = Float[np.ndarray, "... expert"]
 Distributions = Float[np.ndarray, "episode round expert outcome"]
 Forecasts = Float[np.ndarray, "episode round outcome"]
 
@@ -105,7 +105,7 @@ def multiplicative_weights(episodes: LatentExpertEpisodes) -> Float[np.ndarray, 
     return np.stack(path, axis=1)
 
 
-def mixture_log_loss(logits: Weights, likelihoods: Weights) -> Float[np.ndarray, "*batch"]:
+def mixture_log_loss(logits: Weights, likelihoods: Weights) -> Float[np.ndarray, ...]:
     """``-log sum_i softmax(lambda)_i r_i``, one round's loss of the mixture."""
     return special.logsumexp(logits, axis=-1) - special.logsumexp(logits, b=likelihoods, axis=-1)
 
