@@ -55,6 +55,8 @@ class QLearner:
         gamma: discount in [0, 1); 0 is the table that never bootstraps.
         epsilon: probability of a uniform action.
         beta: inverse temperature of Boltzmann behaviour, at least 0; None acts greedily.
+        before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the transformer circuit does,
+            whose Select precedes its Update; it matters only after a step from a state to itself.
 
     Raises:
         InputError: a rate outside its range.
@@ -64,6 +66,7 @@ class QLearner:
     gamma: float = 0.9
     epsilon: float = 0.0
     beta: float | None = None
+    before_update: bool = False
 
     def __post_init__(self) -> None:
         bellman.check_rates(self.alpha, self.gamma)
@@ -88,11 +91,14 @@ class QLearner:
         return (1 - self.epsilon) * chosen + self.epsilon / n_actions
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> Chooser:
+        def values() -> Float[np.ndarray, "episode action"]:
+            return interaction.values_before if self.before_update else interaction.values
+
         def greedily() -> Choices:
-            return bellman.greedy(interaction.values)
+            return bellman.greedy(values())
 
         def by_chance() -> Choices:
-            reach = QLearner(beta=self.beta).policy(interaction.values).cumsum(-1)
+            reach = QLearner(beta=self.beta).policy(values()).cumsum(-1)
             return (reach / reach[:, -1:] > rng.random((len(reach), 1))).argmax(-1)
 
         return greedily if self.beta is None else by_chance
@@ -198,7 +204,7 @@ def agent(key: str, **settings: Any) -> Agent:
         InputError: no such algorithm, or a setting that it does not have.
 
     >>> agent("epsilon-greedy", epsilon=0.1)
-    QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None)
+    QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None, before_update=False)
     """
     if key not in ALGORITHMS:
         raise unknown_name("tabular algorithm", key, ALGORITHMS)

@@ -55,7 +55,19 @@ __all__ = [
 Epsilon = float | Literal["uniform"]
 Seed = int | Sequence[int]
 
-_STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes", "behaviour")
+_STREAMS = (
+    "cells",
+    "mdps",
+    "epsilon",
+    "start",
+    "explore",
+    "action",
+    "transition",
+    "reward",
+    "relabel",
+    "sizes",
+    "behaviour",
+)
 
 
 def stream(seed: Seed, name: str) -> np.random.Generator:
@@ -128,6 +140,11 @@ class Interaction:
     def values(self) -> Float[np.ndarray, "episode action"]:
         """``Q_t(s_t, .)``: the current table's values where each agent stands."""
         return self._tables[self._rows, self.round, self.states]
+
+    @property
+    def values_before(self) -> Float[np.ndarray, "episode action"]:
+        """``Q_{t-1}(s_t, .)``: what a machine sees that selects before it updates (zeros at the start)."""
+        return self._tables[self._rows, max(self.round - 1, 0), self.states]
 
     def advance(self, choices: ArrayLike | None = None) -> None:
         """Play one round.

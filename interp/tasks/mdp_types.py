@@ -1,9 +1,9 @@
-"""Finite MDPs and recorded Q-learning episodes: frozen, validated when they are made.
+"""Recorded Q-learning episodes: frozen, validated when they are made.
 
-An :class:`MDPs` holds a batch of MDPs of one size, one per episode. An :class:`MDPEpisodes` holds what happened in
-them, with the Q-table before and after every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table
-*after* the update (paper, appendix F.2). The handwired circuit chooses before it updates, hence by ``Q_t``:
-:attr:`MDPEpisodes.greedy_before`; the two differ only where ``s_{t+1} = s_t``.
+An :class:`MDPEpisodes` holds what happened in a batch of MDPs (one per episode), with the Q-table before and after every
+round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table *after* the update (paper, appendix F.2). The
+handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two differ only
+where ``s_{t+1} = s_t``.
 
 Sizes are explicit: every episode of a batch has the same number of states, actions and rounds; nothing is padded.
 An episode never ends early: a state that ends a task is written as a loop onto itself.
@@ -11,102 +11,20 @@ An episode never ends early: a state that ends a task is written as a loop onto 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.tasks import bellman
+from interp.tasks.mdps import MDPs, as_array, as_labels, chosen_indices, freeze, inverse_labels
 
-_ROW_TOLERANCE = 1e-8
+__all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
+
 _TABLE_TOLERANCE = 1e-9
-
-
-@dataclass(frozen=True, eq=False)
-class MDPs:
-    """A batch of finite MDPs of one size.
-
-    Attributes:
-        transitions: P(s' | s, a), ``[episode, state, action, next state]``; each row sums to 1.
-        rewards: r(s, a), ``[episode, state, action]``.
-        families: the reward family of each MDP, "custom" when none is given.
-        concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were not drawn so.
-        bernoulli: where True, the reward is 1 with probability r(s, a), else 0; where False it is r(s, a) itself.
-
-    Raises:
-        InputError: shapes that do not fit, no state or no action, a row that is not a distribution, rewards that are
-            not finite, or Bernoulli rewards outside [0, 1].
-
-    >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
-    3
-    """
-
-    transitions: NDArray[Any]
-    rewards: NDArray[Any]
-    families: tuple[str, ...] = ()
-    concentrations: NDArray[Any] = field(default_factory=lambda: np.empty(0))
-    bernoulli: NDArray[Any] = field(default_factory=lambda: np.empty(0, bool))
-
-    def __post_init__(self) -> None:
-        transitions = _array("transitions", self.transitions, np.float64, 4)
-        rewards = _array("rewards", self.rewards, np.float64, 3)
-        n, n_states, n_actions = rewards.shape
-        require(
-            n_states >= 1 and n_actions >= 1,
-            f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}",
-        )
-        require(
-            transitions.shape == (n, n_states, n_actions, n_states),
-            f"transitions must have shape [episode, state, action, state] = {(n, n_states, n_actions, n_states)} to go "
-            f"with rewards {rewards.shape}, got {transitions.shape}",
-        )
-        _check_rows(transitions)
-        require(bool(np.isfinite(rewards).all()), "rewards must be finite, got NaN or infinity")
-        defaults = {"families": ("custom",) * n, "concentrations": np.full(n, np.nan), "bernoulli": np.zeros(n, bool)}
-        filled = {k: getattr(self, k) if len(getattr(self, k)) else v for k, v in defaults.items()}
-        for name, value in filled.items():
-            require(len(value) == n, f"{name} must have one entry for each of the {n} MDPs, got {len(value)}")
-        filled["concentrations"] = _array("concentrations", filled["concentrations"], np.float64, 1)
-        filled["bernoulli"] = _array("bernoulli", filled["bernoulli"], np.bool_, 1)
-        chances = rewards[filled["bernoulli"]]
-        require(
-            chances.size == 0 or bool(chances.min() >= 0 and chances.max() <= 1),
-            "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
-        )
-        _freeze(self, transitions=transitions, rewards=rewards, **filled)
-
-    def __len__(self) -> int:
-        return len(self.rewards)
-
-    @property
-    def n_states(self) -> int:
-        return self.rewards.shape[1]
-
-    @property
-    def n_actions(self) -> int:
-        return self.rewards.shape[2]
-
-    def select(self, index: slice | ArrayLike) -> MDPs:
-        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask.
-
-        Raises:
-            InputError: an index out of range, or nothing selected.
-        """
-        chosen = _chosen(index, len(self))
-        families = tuple(self.families[i] for i in chosen)
-        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"}
-        return MDPs(families=families, **arrays)
-
-    def permuted(self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]) -> MDPs:
-        """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
-        rows = np.arange(len(self))
-        old_states, old_actions = np.argsort(states, 1), np.argsort(actions, 1)
-        at = rows[:, None, None], old_states[:, :, None], old_actions[:, None, :]
-        transitions = np.take_along_axis(self.transitions[at], old_states[:, None, None, :], axis=3)
-        return replace(self, transitions=transitions, rewards=self.rewards[at])
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,20 +63,20 @@ class MDPEpisodes:
         bellman.check_rates(self.alpha, self.gamma)
         n, sizes = len(self.mdps), {"state": self.mdps.n_states, "action": self.mdps.n_actions}
         kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
-        arrays: dict[str, NDArray[Any]] = {k: _labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
+        arrays: dict[str, NDArray[Any]] = {k: as_labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
         shape = arrays["states"].shape
         require(shape[0] == n, f"episodes have {shape[0]} rows but there are {n} MDPs; give one MDP per episode")
-        arrays["rewards"] = _array("rewards", self.rewards, np.float64, 2)
+        arrays["rewards"] = as_array("rewards", self.rewards, np.float64, 2)
         for name, array in arrays.items():
             require(array.shape == shape, f"{name} must have the shape of states, {shape}, got {array.shape}")
         require(bool(np.isfinite(arrays["rewards"]).all()), "rewards must be finite, got NaN or infinity")
-        tables = _array("q_tables", self.q_tables, np.float64, 4)
+        tables = as_array("q_tables", self.q_tables, np.float64, 4)
         expected = (n, shape[1] + 1, sizes["state"], sizes["action"])
         require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
-        epsilon = _array("epsilon", self.epsilon, np.float64, 1)
+        epsilon = as_array("epsilon", self.epsilon, np.float64, 1)
         require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
         check_epsilon(epsilon)
-        _freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
+        freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
         self._check_tables()
 
     def _check_tables(self) -> None:
@@ -201,9 +119,9 @@ class MDPEpisodes:
         """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None)."""
         bellman.check_rates(alpha, gamma)
         s, following = (
-            _labels(k, v, "state", mdps.n_states) for k, v in (("states", states), ("next_states", next_states))
+            as_labels(k, v, "state", mdps.n_states) for k, v in (("states", states), ("next_states", next_states))
         )
-        a, r = _labels("actions", actions, "action", mdps.n_actions), _array("rewards", rewards, np.float64, 2)
+        a, r = as_labels("actions", actions, "action", mdps.n_actions), as_array("rewards", rewards, np.float64, 2)
         for name, array in (("actions", a), ("rewards", r), ("next_states", following)):
             require(
                 array.shape == s.shape and len(s) == len(mdps),
@@ -288,7 +206,7 @@ class MDPEpisodes:
         Raises:
             InputError: an index out of range, or nothing selected.
         """
-        chosen = _chosen(index, len(self))
+        chosen = chosen_indices(index, len(self))
         per_episode = ("states", "actions", "rewards", "next_states", "greedy", "q_tables", "epsilon")
         picked = {name: getattr(self, name)[chosen] for name in per_episode}
         return replace(self, mdps=self.mdps.select(chosen), **picked)
@@ -298,7 +216,8 @@ class MDPEpisodes:
     ) -> MDPEpisodes:
         """The same episodes under new labels (see :meth:`MDPs.permuted`); target ties go to the lowest new label."""
         rows = np.arange(len(self))
-        old_states, old_actions = np.argsort(states, 1), np.argsort(actions, 1)
+        old_states = inverse_labels("states", states, len(self), self.n_states)
+        old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
         tables = self.q_tables[rows[:, None, None], :, old_states[:, :, None], old_actions[:, None, :]]
         tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
         following = states[rows[:, None], self.next_states]
@@ -322,55 +241,3 @@ def check_epsilon(epsilon: ArrayLike) -> None:
     values = np.asarray(epsilon, np.float64)
     wrong = values[(values < 0) | (values > 1)]
     require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")
-
-
-def _chosen(index: Any, size: int) -> NDArray[np.int64]:
-    asked = index if isinstance(index, slice) else np.asarray(index)
-    try:
-        chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
-    except IndexError as error:
-        raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
-    require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
-    return chosen
-
-
-def _freeze(record: Any, **values: Any) -> None:
-    for name, value in values.items():
-        object.__setattr__(record, name, value)
-
-
-def _array(name: str, value: Any, dtype: type, ndim: int) -> NDArray[Any]:
-    try:
-        array: NDArray[Any] = np.asarray(value, dtype)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers in a rectangular array, got {type(value).__name__}") from None
-    require(array.ndim == ndim, f"{name} must have {ndim} axes, got shape {array.shape}")
-    return array
-
-
-def _labels(name: str, value: Any, kind: str, size: int) -> NDArray[np.int64]:
-    array: NDArray[Any] = np.asarray(value)
-    require(array.dtype.kind in "iu", f"{name} must hold integers, got {array.dtype}")
-    array = _array(name, array, np.int64, 2)
-    if array.size and (array.min() < 0 or array.max() >= size):
-        wrong = array.min() if array.min() < 0 else array.max()
-        raise InputError(
-            f"{name} holds {kind} {wrong} but this MDP has {size} {kind}s (0 to {size - 1}); "
-            "give the MDPs that the episodes were made in"
-        )
-    return array
-
-
-def _check_rows(transitions: NDArray[np.float64]) -> None:
-    require(bool(np.isfinite(transitions).all()), "transitions must be finite, got NaN or infinity")
-    if transitions.size and transitions.min() < 0:
-        where = tuple(int(i) for i in np.unravel_index(transitions.argmin(), transitions.shape))
-        raise InputError(f"transitions{list(where)} is {transitions.min():.4g}; a probability cannot be negative")
-    sums = transitions.sum(-1)
-    wrong = np.argwhere(np.abs(sums - 1) > _ROW_TOLERANCE)
-    if len(wrong):
-        where = tuple(int(i) for i in wrong[0])
-        raise InputError(
-            f"transitions{list(where)} (episode, state, action) sums to {sums[where]:.6g}, not 1; normalise the rows, "
-            "and write a terminal state as one that moves to itself, since episodes do not end"
-        )

@@ -235,6 +235,10 @@ REFUSED = {
     "one MDP short": (lambda: replace(episodes(), mdps=episodes().mdps.select([0])), "3 rows but there are 1 MDPs"),
     "no episode selected": (lambda: episodes().select([]), "selects no list of episodes; there are 3"),
     "episode out of range": (lambda: episodes().select([3]), r"cannot select \[3\] from 3 episodes"),
+    "no relabelling": (
+        lambda: episodes().permuted(np.zeros((3, 3), int), np.tile([0, 1], (3, 1))),
+        "states must hold a permutation of 0 to 2 for each of the 3 episodes",
+    ),
     "regime twice": (lambda: register(REGIMES["grid"]), "'grid' is already registered"),
 }
 
