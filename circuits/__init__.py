@@ -3,7 +3,8 @@
 * :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits;
 * :mod:`circuits.weighted_majority`: the construction;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
-  :func:`from_origin` the circuit of a compiled model.
+  :func:`from_origin` the circuit of a compiled model;
+* :func:`verify` checks a model against the reference algorithm, every intermediate variable included.
 
 Comparison with learned models is in ``circuits.compare``. Importing this package imports no torch.
 """
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from circuits.compiler import compile
     from circuits.heads import Head, Neuron
     from circuits.registry import build, from_origin, load, models
+    from circuits.verification import verify
 
 _HOMES = {
     "Basis": "circuits.basis",
@@ -35,6 +37,7 @@ _HOMES = {
     "from_origin": "circuits.registry",
     "load": "circuits.registry",
     "models": "circuits.registry",
+    "verify": "circuits.verification",
 }
 
 __all__ = [
@@ -52,6 +55,7 @@ __all__ = [
     "from_origin",
     "load",
     "models",
+    "verify",
 ]
 
 

@@ -58,21 +58,34 @@ class Site:
             f"a site needs one direction or key per label, got {found} for {len(self.labels)}",
         )
 
-    def read(self, activation: Tensor, circuit: Circuit) -> Float[Tensor, "*batch element"]:
-        """The variable in an activation of this hook, ``[..., pos, d_model]`` or ``[..., head, query, key]``."""
+    def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
+        """A function that reads the variable in an activation of this hook.
+
+        It takes ``[..., pos, d_model]``, or ``[..., head, query, key]`` at attention scores, and can be called often.
+        """
         at = circuit.layout.position
-        out = activation.new_empty((*activation.shape[: -3 if self.keys else -2], len(self.labels)))
+        queries = [at(label) for label in self.labels]
         if self.keys:
             assert self.head is not None
-            scores = activation[..., circuit.head_index(self.head), :, :]
-            for k, (query, key) in enumerate(zip(self.labels, self.keys, strict=True)):
-                out[..., k] = scores[..., at(query), at(key)]
-        else:
-            for label in dict.fromkeys(self.labels):
-                elements = [k for k, own in enumerate(self.labels) if own == label]
-                matrix = np.stack([self.directions[k].vector() for k in elements], axis=1)
-                out[..., elements] = activation[..., at(label), :] @ as_tensor(matrix).to(activation)
-        return out / self.scale
+            index, keys = circuit.head_index(self.head), [at(label) for label in self.keys]
+            return lambda scores: scores[..., index, queries, keys] / self.scale
+        groups: dict[int, list[int]] = {}
+        for element, position in enumerate(queries):
+            groups.setdefault(position, []).append(element)
+        vectors = np.stack([direction.vector() for direction in self.directions], axis=1)
+        parts = [(position, elements, as_tensor(vectors[:, elements])) for position, elements in groups.items()]
+
+        def read(activation: Tensor) -> Tensor:
+            out = activation.new_empty((*activation.shape[:-2], len(queries)))
+            for position, elements, matrix in parts:
+                out[..., elements] = activation[..., position, :] @ matrix.to(activation)
+            return out / self.scale
+
+        return read
+
+    def read(self, activation: Tensor, circuit: Circuit) -> Float[Tensor, "*batch element"]:
+        """The variable in an activation of this hook."""
+        return self.reader(circuit)(activation)
 
     def write(
         self, activation: Tensor, values: Float[Tensor, "*batch element"], circuit: Circuit

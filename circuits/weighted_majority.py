@@ -18,7 +18,6 @@ Exact means equal to the algorithm up to rounding for axis-aligned coordinates; 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -37,8 +36,10 @@ from circuits.heads import (
     soften,
     softmax_pair,
 )
+from interp.algorithms import experts as reference
 from interp.errors import require, unknown_name
 from interp.model.layout import ExpertRound
+from interp.tasks.experts import ExpertEpisodes
 
 Variant = Literal["R", "P"]
 Positions = Literal["one-hot", "sinusoidal"]
@@ -242,18 +243,7 @@ def _softmax_only(
 # Ground truth.
 
 
-def log_weights(log_gamma: float) -> Callable[[Any], np.ndarray]:
-    """Episodes to lambda_t, ``[episode, round + 1, expert]``, added up round after round."""
-
-    def compute(episodes: Any) -> np.ndarray:
-        gains = log_gamma * matches_of(episodes)
-        start = np.zeros((len(gains), 1, gains.shape[-1]))
-        return np.cumsum(np.concatenate([start, gains], axis=1), axis=1)
-
-    return compute
-
-
-def matches_of(episodes: Any) -> np.ndarray:
+def matches_of(episodes: ExpertEpisodes) -> np.ndarray:
     """m_i: whether expert i was right, ``[episode, round, expert]``."""
     return (episodes.advice == episodes.labels[..., None]).astype(np.float64)
 
@@ -262,7 +252,9 @@ def _variables(basis: Basis, n: int, variant: Variant, log_gamma: float, exact: 
     ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
     experts, last = experts_of(n), 2 if variant == "R" else 3
     votes_at = tuple(f"p_{i}" for i in range(1, n + 1))
-    weights = log_weights(log_gamma)
+
+    def weights(episodes: ExpertEpisodes) -> np.ndarray:
+        return reference.log_weights(episodes, eta=log_gamma)
 
     def site(hook: str, labels: tuple[str, ...], directions: tuple[Direction, ...], drives: str = "") -> Site:
         return Site(hook, labels, directions, drives=drives)
@@ -270,10 +262,8 @@ def _variables(basis: Basis, n: int, variant: Variant, log_gamma: float, exact: 
     def each(block: Any, label: str) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
         return (label,) * n, tuple(block[expert] for expert in experts)
 
-    def predictions(episodes: Any) -> np.ndarray:
-        lam = weights(episodes)[:, :-1]
-        w = np.exp(lam - lam.max(-1, keepdims=True))
-        return ((w * episodes.advice).sum(-1) / w.sum(-1))[..., None]
+    def predictions(episodes: ExpertEpisodes) -> np.ndarray:
+        return reference.weighted_majority(episodes, eta=log_gamma).predictions[..., None]
 
     carried = each(buf2, "w?") if variant == "P" else each(ids, "w?")
     post = "blocks.{}.hook_resid_post".format
@@ -330,10 +320,7 @@ def _variables(basis: Basis, n: int, variant: Variant, log_gamma: float, exact: 
             "lambda_{i,t+1}",
             "log-weight of each expert after the round",
             lambda episodes: weights(episodes)[:, 1:],
-            (
-                site(post(last), *each(ids, "w?"), "update"),
-                site("hook_update", ("w?",) * n, tuple(ids[expert] for expert in experts), "update"),
-            ),
+            (site(post(last), *each(ids, "w?"), "update"),),
         ),
     ]
     if exact:
