@@ -1,9 +1,9 @@
 """Recorded Q-learning episodes: frozen, validated when they are made.
 
-An :class:`MDPEpisodes` holds what happened in a batch of MDPs (one per episode), with the Q-table before and after every
-round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table *after* the update (paper, appendix F.2). The
-handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two differ only
-where ``s_{t+1} = s_t``.
+An :class:`MDPEpisodes` holds what happened in a batch of MDPs (one per episode), with the Q-table before and after
+every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table *after* the update (paper, appendix
+F.2). The handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two
+differ only where ``s_{t+1} = s_t``.
 
 Sizes are explicit: every episode of a batch has the same number of states, actions and rounds; nothing is padded.
 An episode never ends early: a state that ends a task is written as a loop onto itself.

@@ -139,7 +139,7 @@ def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
 
 
 def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int64]:
-    """The old label of every new one, for a relabelling ``[episode, label]`` given as the new label of every old one."""
+    """The old label of every new one; ``labels[episode, old]`` is the new label of every old one."""
     array = as_array(name, labels, np.int64, 2)
     require(
         array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()),
