@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from interp.errors import unknown_name
+from interp.statistics import Interval
 
 
 @dataclass(frozen=True)
@@ -100,7 +101,9 @@ class Table:
         ]
 
     def _numeric(self, column: int) -> bool:
-        dtype = self.frame.dtypes.iloc[column]
+        dtype, values = self.frame.dtypes.iloc[column], self.frame.iloc[:, column]
+        if len(values) and all(isinstance(value, Interval) or value is None for value in values):
+            return True
         return pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
 
 
@@ -121,6 +124,8 @@ def cell(value: Any, spec: str | None = None) -> str | Verdict:
         return "–"
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
+    if isinstance(value, Interval):
+        return _interval(value, spec or ".3f")
     if spec is not None:
         return format(value, spec)
     if isinstance(value, int | float | np.integer | np.floating):
@@ -128,6 +133,13 @@ def cell(value: Any, spec: str | None = None) -> str | Verdict:
     if isinstance(value, list | tuple):
         return ", ".join(str(cell(item)) for item in value)
     return str(value)
+
+
+def _interval(value: Interval, spec: str) -> str:
+    if not math.isfinite(value.estimate):
+        return cell(value.estimate)  # type: ignore[return-value]
+    parts = (format(x, spec).replace("-", "−") for x in (value.estimate, value.low, value.high))
+    return "{} [{}, {}]".format(*parts)
 
 
 def number(value: float | np.number[Any]) -> str:
@@ -139,6 +151,8 @@ def number(value: float | np.number[Any]) -> str:
     if isinstance(value, int | np.integer):
         return f"{int(value):,}".replace("-", "−")
     value = float(value)
+    if math.isinf(value):
+        return "∞" if value > 0 else "−∞"
     if value == 0 or 1e-3 <= abs(value) < 1e6:
         text = f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
     else:

@@ -10,15 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from interp.errors import require
-from reports.palette import CYCLE, DARK_TEXT, INK, LIGHT, LIGHT_TEXT, colours
+from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, colours
 from reports.style import WIDTH, styled
 
 
@@ -144,7 +145,7 @@ def heatmap(
     Args:
         values: ``[row, column]``; NaN is left blank. The first row is at the top.
         label: what a cell is, on the colour bar.
-        diverging: colours centred on zero (effects); otherwise from zero up (errors, weights).
+        diverging: negative values, where there are any, have their own hue (effects); otherwise from zero up.
         limit: end of the colour scale; by default the largest magnitude.
     """
     grid = np.asarray(values, dtype=np.float64)
@@ -153,26 +154,43 @@ def heatmap(
         f"a heatmap of shape {grid.shape} does not fit {len(rows)} row labels and {len(columns)} column labels",
     )
     limit = limit or float(np.nanmax(np.abs(grid), initial=0)) or 1.0
-    figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.31 * len(rows), 1.8, 9))))
+    figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.29 * len(rows), 1.7, 9))))
     axes = figure.subplots()
-    cmap = matplotlib.colormaps["RdBu_r" if diverging else "viridis"]
-    image = axes.imshow(
-        grid, cmap=cmap, vmin=-limit if diverging else 0, vmax=limit, aspect="auto", interpolation="none"
-    )
-    axes.grid(False)
+    low = -limit if diverging and np.nanmin(grid, initial=0) < 0 else 0
+    cmap = _DIVERGING if low else _SEQUENTIAL
+    image = axes.imshow(grid, cmap=cmap, vmin=low, vmax=limit, aspect="auto", interpolation="none")
     axes.spines[:].set_visible(False)
     _ticks(axes, rows, columns)
     axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.grid(False)
+    if grid.size <= 600:
+        axes.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
+        axes.set_yticks(np.arange(len(rows) + 1) - 0.5, minor=True)
+        axes.grid(True, which="minor")
+        axes.tick_params(which="minor", length=0)
     if grid.size <= 400 and len(columns) <= 20:
         for (i, j), value in np.ndenumerate(grid):
             if np.isfinite(value) and abs(value) >= 0.005 * limit:
-                background = image.to_rgba(np.array([value]))[0]
-                ink = DARK_TEXT if _luminance(background[:3]) > 0.36 else LIGHT_TEXT
+                ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
                 axes.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=8)
     bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.015)
-    bar.outline.set_visible(False)
+    bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
+    bar.locator = MaxNLocator(4)
     bar.set_label(label)
     return figure
+
+
+def _fading(*hues: str) -> LinearSegmentedColormap:
+    """From full colour to none and, with two hues, to full colour again: zero is the page, light or dark."""
+    ends = [
+        (*to_rgb(LIGHT[hue]), alpha)
+        for hue, alphas in zip(hues, ((1, 0), (0, 1))[-len(hues) :], strict=True)
+        for alpha in alphas
+    ]
+    return LinearSegmentedColormap.from_list("-".join(hues), ends)
+
+
+_SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 
 
 def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
@@ -189,34 +207,36 @@ def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
 
 @styled
 def intervals(
-    frame: pd.DataFrame, *, xlabel: str, control: str = "control", reference: Mapping[str, float] | None = None
+    frame: pd.DataFrame, *, xlabel: str, floor: float | None = None, reference: Mapping[str, float] | None = None
 ) -> Figure:
     """Estimates with their intervals, one per row, controls in grey: probe scores against their controls.
 
     Args:
         frame: columns ``name``, ``estimate``; ``low`` and ``high`` (may be NaN); a boolean column ``control``.
+        floor: estimates below it are drawn on it, with their value beside them.
         reference: vertical lines, name -> value.
     """
-    figure = Figure(figsize=(WIDTH, 0.95 + 0.3 * len(frame)))
+    figure = Figure(figsize=(WIDTH, 0.95 + 0.27 * len(frame)))
     axes = figure.subplots()
     places = np.arange(len(frame))[::-1]
+    lowest = -np.inf if floor is None else floor
     for place, row in zip(places, frame.to_dict("records"), strict=True):
-        colour = LIGHT["grey"] if row.get(control) else LIGHT["blue"]
-        low, high = row.get("low", np.nan), row.get("high", np.nan)
+        control = bool(row.get("control"))
+        colour = LIGHT["grey"] if control else LIGHT["blue"]
+        low, at, high = np.maximum([row.get("low", np.nan), row["estimate"], row.get("high", np.nan)], lowest)
         if np.isfinite(low) and np.isfinite(high):
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.45)
-        axes.plot(row["estimate"], place, "s" if row.get(control) else "o", color=colour, markersize=6)
+        axes.plot(at, place, "s" if control else "o", color=colour, markersize=5 if control else 7)
+        text = f"{row['estimate']:.3f}".replace("-", "−")
         axes.annotate(
-            f"{row['estimate']:.3f}",
-            (np.nanmax([row["estimate"], high]), place),
-            (7, 0),
-            textcoords="offset points",
-            va="center",
+            text, (np.nanmax([at, high]), place), (7, 0), textcoords="offset points", va="center", fontsize=8.5
         )
     for name, value in (reference or {}).items():
         axes.axvline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
     axes.set_yticks(places, frame["name"].astype(str).tolist())
+    for label, control in zip(axes.get_yticklabels(), frame["control"], strict=True):
+        label.set(fontweight="normal" if control else "bold", fontsize=8.5 if control else 9.5)
     axes.set(xlabel=xlabel, ylim=(-0.6, len(frame) - 0.4))
     axes.margins(x=0.08)
     axes.grid(False, axis="y")
@@ -263,12 +283,6 @@ def _legend_below(axes: Axes) -> None:
 
 def _legend_right(axes: Axes) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
-
-
-def _luminance(rgb: Sequence[float] | NDArray[np.float64]) -> float:
-    """Relative luminance (WCAG 2), which decides between dark and light text."""
-    channels = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in rgb]
-    return float(np.dot((0.2126, 0.7152, 0.0722), channels))
 
 
 def _short(value: float) -> str:

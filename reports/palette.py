@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 INK = "#000000"
-"""Becomes the page's text colour; use ``DARK_TEXT`` for text that must stay dark on a light cell."""
+"""Becomes the page's text colour."""
 PAPER = "#fefefe"
 """Becomes the page's ground."""
-DARK_TEXT, LIGHT_TEXT = "#15181d", "#fdfdfd"
+LIGHT_TEXT = "#fdfdfd"
+"""Stays light, for text on a strong colour."""
 
 HUES: dict[str, tuple[str, str]] = {
     "blue": ("#0072b2", "#58b2ef"),
@@ -31,16 +32,18 @@ CYCLE = tuple(LIGHT.values())
 
 _ASSIGNED = {
     "model": "blue",
-    "handwired": "green",
+    "handwired": "vermilion",
     "learned": "blue",
     "weighted_majority": "vermilion",
     "bayes": "green",
+    "bayes_uniform": "green",
+    "oracle": "brown",
     "follow_the_leader": "purple",
     "follow_previous_winners": "amber",
-    "majority_vote": "brown",
     "random": "grey",
     "control": "grey",
     "q_learning": "vermilion",
+    "epsilon_greedy": "amber",
     "optimal": "green",
 }
 

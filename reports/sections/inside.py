@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from circuits.circuit import Circuit
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from reports import flow
 from reports.attention import AttentionView
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
+from reports.wiring import wiring
 
 Heads = Sequence[Mapping[str, str]]
 """Per layer: short name of a head -> what it does, in the order of the weights; heads beyond these are empty."""
@@ -25,10 +28,16 @@ def hooks(model: HookedLatentTransformer) -> list[str]:
     return [f"blocks.{layer}.attn.{name}" for layer in range(model.config.n_layers) for name in names]
 
 
-def default_heads(model: HookedLatentTransformer) -> Heads:
-    """Heads of a model that nobody has named: L0H0, L0H1, ..."""
+def heads_of(model: HookedLatentTransformer) -> Heads:
+    """The model's own names ("1.4 current-phase tag": number and words), or L0H0, L0H1, ... where nobody named them.
+
+    Heads named "-" pad a layer to the common width and are left out.
+    """
     config = model.config
-    return [{f"L{layer}H{head}": "" for head in range(config.n_heads)} for layer in range(config.n_layers)]
+    if not config.head_names:
+        return [{f"L{layer}H{head}": "" for head in range(config.n_heads)} for layer in range(config.n_layers)]
+    split = [[name.partition(" ") for name in names if name != "-"] for names in config.head_names]
+    return [{number: text for number, _, text in names} for names in split]
 
 
 def attention(run: Rollout, heads: Heads, rounds: Sequence[int], *, episode: int = 0, eager: bool = False) -> Section:
@@ -50,10 +59,10 @@ def attention(run: Rollout, heads: Heads, rounds: Sequence[int], *, episode: int
         for layer, names in enumerate(heads)
     ]
     text = (
-        "Open a view to draw it; hover over a head to enlarge it, click to keep it, hover over a cell for its weight. Rows "
-        "(destinations) attend to columns (sources); grey is what a causal mask hides. Heads with the linear rule show "
-        "their raw scores, where orange is negative. Where a head looks is not evidence of what it does: see the patching "
-        "and the circuit."
+        "Open a view to draw it; hover over a head to enlarge it, click to keep it, hover over a cell for its "
+        "weight. Rows (destinations) attend to columns (sources); grey is what a causal mask hides. Heads with the "
+        "linear rule show their raw scores, where orange is negative. Where a head looks is not evidence of what it "
+        "does: see the patching and the circuit."
     )
     return Section("Attention", [Prose(text), *views])
 
@@ -65,10 +74,9 @@ def circuit(
     round: int,
     *,
     episode: int = 0,
-    table: pd.DataFrame | None = None,
-    text: str = "",
+    wired: Circuit | None = None,
 ) -> Section:
-    """The circuit as it ran in one round, drawn from its attention and its writes, and its table of heads."""
+    """The circuit as it ran in one round, and, where it was wired by hand, its wiring and its ground truth."""
     patterns, writes = [], []
     for layer, names in enumerate(heads):
         pattern = _of(run, f"blocks.{layer}.attn.hook_pattern", round, episode)[: len(names)]
@@ -82,15 +90,25 @@ def circuit(
     picture = Figure(
         flow.flow(found, labels, heads),
         f"Which position reads which, by which head, in round {round}",
-        f"Round {round} of episode {episode}, as it ran. An arrow is a head that reads at its foot and writes at its tip; "
-        "paler arrows carry less attention. Heads at rest read the first token, where they find nothing to write, and draw "
-        "no arrow. Black nodes have been written to.",
+        f"Round {round} of episode {episode}, as it ran. An arrow is a head that reads at its foot and writes at its "
+        "tip; paler arrows carry less attention. Heads at rest read the first token, where they find nothing to "
+        "write, and draw no arrow. Black nodes have been written to.",
     )
-    blocks: list[object] = [Prose(text)] if text else []
-    blocks.append(picture)
-    if table is not None:
-        blocks.append(Table(table, "The heads, as they are wired.", collapsed=True))
-    return Section("The circuit", blocks)
+    return Section("The circuit", [picture, *(_wiring(wired) if wired else [])])
+
+
+def _wiring(circuit: Circuit) -> list[object]:
+    """What was wired: heads, which reads which, and where each causal variable lives."""
+    edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
+    table = circuit.to_frame()
+    layers = [list(part["head"]) for _, part in table.groupby("layer", sort=True)]
+    caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
+    return [
+        Table(table, "The heads, in the order of computation (ids, buf1, ... are blocks of the residual stream)."),
+        Figure(wiring(layers, edges), "Which head reads which", caption),
+        Table(edges, "What each arrow carries", collapsed=True),
+        Table(circuit.ground_truth(), "Where each causal variable lives", collapsed=True),
+    ]
 
 
 def _of(run: Rollout, name: str, round: int, episode: int) -> NDArray[np.floating]:

@@ -14,9 +14,10 @@ from reports.page import Section
 from reports.sections.inside import Heads
 
 _TEXT = (
-    "Two runs differ in one thing. Into the corrupted run, one activation of the clean run is put, and the share of the "
-    "difference between the two that comes back is what a cell shows: **1 restores the clean prediction, 0 does nothing**. "
-    "A cell that lights up is evidence that the difference between these two inputs passes there, not of what it means."
+    "Two runs differ in one thing. Into the corrupted run, one activation of the clean run is put, and the share of "
+    "the difference between the two that comes back is what a cell shows: **1 restores the clean prediction, 0 does "
+    "nothing**. A cell that lights up is evidence that the difference between these two inputs passes there, not of "
+    "what it means."
 )
 
 
@@ -35,11 +36,19 @@ def patching(sweeps: Sequence[Patched], heads: Heads) -> Section:
         result = sweep.result
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
         caption = f"{sweep.what} ({where}). Share of the difference in {result.metric.replace('_', ' ')} restored"
-        for component, saying in (("resid_pre", "by the residual stream before each layer"), ("head", "by each head's output")):
+        for component, saying in (
+            ("resid_pre", "by the residual stream before each layer"),
+            ("head", "by each head's output"),
+        ):
             grid = _positions(result.grid(component), result.labels)
             grid = _named_heads(grid, heads) if component == "head" else _named_layers(grid)
             drawn = figures.heatmap(
-                grid.to_numpy(), list(grid.index), list(grid.columns), label="share restored", xlabel="position", limit=1
+                grid.to_numpy(),
+                list(grid.index),
+                list(grid.columns),
+                label="share restored",
+                xlabel="position",
+                limit=1,
             )
             blocks.append(Figure(drawn, f"{sweep.what}: patching {saying}", f"{caption} {saying}."))
         frame = result.to_frame().drop(columns=["metric", "direction", "round", "read", "propagate"])

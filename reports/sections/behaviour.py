@@ -1,0 +1,36 @@
+"""What a model does: the state it holds over time beside the algorithm's, and its calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from reports import figures
+from reports.blocks import Figure, Prose
+from reports.page import Section
+
+
+def state_over_time(
+    state: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, title: str, ylabel: str, text: str, shown: str
+) -> Section:
+    """What a model holds after every round, drawn on what the algorithm holds, with the difference beside it.
+
+    Args:
+        state, reference: ``[step, series]`` of one episode.
+        title: of the section ("Weights over time").
+        shown: what is drawn, for the caption ("the log-weights of episode 0").
+    """
+    drawn = figures.trajectories(state, reference, labels, ylabel=ylabel)
+    largest = float(np.abs(np.asarray(state) - np.asarray(reference)).max())
+    apart = "they are equal in every bit" if largest == 0 else f"their absolute difference is at most {largest:.1e}"
+    caption = f"{shown}: the transformer's (thin) on the algorithm's (wide and pale); {apart}."
+    return Section(title, [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)])
+
+
+def calibration(predictions: ArrayLike, labels: ArrayLike, *, name: str) -> Section:
+    """Whether the predicted probabilities are the frequencies that came true."""
+    drawn = figures.calibration(predictions, labels, name=name)
+    caption = "Every round of every episode, in ten bins of P(y = 1); below, how many rounds each bin holds."
+    return Section("Calibration", [Figure(drawn, "Predicted probability against frequency", caption)])
