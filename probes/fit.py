@@ -97,7 +97,7 @@ def probe(
     Raises:
         InputError: unknown targets or sites, episodes that the model cannot read, and what :func:`fit` refuses.
     """
-    values = compute(targets, episodes)
+    values = compute(targets, episodes, model)
     run = run_with_sites(model, episodes, [site])
     blank = run_with_sites(untrained(model, seed), episodes, [site])
     settings = {name: run.settings[name] for name in ("model", "digest", "commit")}
@@ -111,15 +111,25 @@ def probe(
     return [results[value.key] for value in values]
 
 
-def compute(targets: Sequence[str], episodes: Episodes) -> list[TargetValues]:
+def compute(
+    targets: Sequence[str], episodes: Episodes, model: HookedLatentTransformer | None = None
+) -> list[TargetValues]:
     """The values of several targets, sharing one copy of the round's inputs.
+
+    Args:
+        model: a handwired one sets the targets' parameters (its log gamma); the defaults when None or learned.
 
     Raises:
         InputError: no targets, an unknown one, or one of another task.
     """
     require(bool(targets), "no targets were given; name at least one, see probes.targets.REGISTRY")
     parsed = [parse(text) for text in dict.fromkeys(targets)]
-    values = [target(episodes, moment) for target, moment in parsed]
+    given = {} if model is None else model.config.origin.get("arguments", {})
+    own = {"eta": given["log_gamma"]} if "log_gamma" in given else {}
+    values = [
+        target(episodes, moment, **{name: own[name] for name in target.parameters if name in own})
+        for target, moment in parsed
+    ]
     first = values[0]
     return [replace(value, inputs=first.inputs, types=first.types) for value in values]
 

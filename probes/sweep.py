@@ -21,15 +21,18 @@ from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float, Int
 from joblib import Parallel, delayed, parallel_config
 from numpy import ndarray as Array
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+from torch import Tensor
 
 from interp.errors import require
 from interp.files import write_json
 from interp.interventions.sites import Site, sites
-from interp.model.rollout import Rollout, replay, rollout
+from interp.model.layout import RoundLayout
+from interp.model.rollout import REPLAY_BATCH, Rollout, replay, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
 from interp.provenance import provenance
@@ -127,7 +130,7 @@ def sweep(
     layout = model.layout.fit(episodes)
     components = default_components(model) if components is None else components
     places = sites(model, layout, components, positions, layers)
-    values = compute(default_targets(episodes) if targets is None else targets, episodes)
+    values = compute(default_targets(episodes) if targets is None else targets, episodes, model)
     tasks = _tasks(model, episodes, values, windows, seed)
     store = _Store(cache)
     cells = [(task, site) for task in tasks for site in places]
@@ -209,27 +212,48 @@ def _run(
 ) -> Iterator[tuple[_Task, Site, list[dict[str, Any]]]]:
     """The rows of the missing cells, as they are done; activations of one layer are held at a time."""
     models = (model, untrained(model, seed))
-    runs = [rollout(m, episodes) for m in models]
     ready = {task.window: replace(task, baselines=task.problem.baselines(task.folds)) for task, _ in missing}
+    layers = sorted({site.layer for _, site in missing}, key=lambda layer: -1 if layer is None else layer)
+    layout = model.layout.fit(episodes)
+    hooks = {layer: sorted({site.hook for _, site in missing if site.layer == layer}) for layer in layers}
+    streams = [_by_layer(m, rollout(m, episodes), hooks) for m in models]
     chosen = parallel_config(backend=backend) if backend else nullcontext()
-    with (
-        chosen,
-        threadpool_limits(1 if n_jobs != 1 else None),
-        Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered") as parallel,
-    ):
-        for layer in sorted({site.layer for _, site in missing}, key=str):
-            cells = [(task, site) for task, site in missing if site.layer == layer]
-            hooks = sorted({site.hook for _, site in cells})
-            caches = [replay(m, run, names_filter=hooks)[2] for m, run in zip(models, runs, strict=True)]
-            yield from parallel(
-                delayed(_cell)(ready[task.window], site, *(_read(cache, site, runs[0], task) for cache in caches))
+    for layer, *caches in zip(layers, *streams, strict=True):
+        cells = [(task, site) for task, site in missing if site.layer == layer]
+        # One thread per worker: the products are small, and workers share the cores.
+        with chosen, threadpool_limits(1):
+            yield from Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered")(
+                delayed(_cell)(ready[task.window], site, *(_read(cache, site, layout, task.window) for cache in caches))
                 for task, site in cells
             )
 
 
-def _read(cache: dict[str, Any], site: Site, run: Rollout, task: _Task) -> Float[Array, "episode round d"]:
-    activation = cache[site.hook][(slice(None), *site.index(run.layout))]
-    return activation[:, slice(*task.window)].flatten(2).numpy()
+def _by_layer(
+    model: HookedLatentTransformer, run: Rollout, hooks: dict[int | None, list[str]]
+) -> Iterator[dict[str, Tensor]]:
+    """Activations at the hooks of each layer in turn: a block is run again from its cached input, not the whole model."""
+    inputs = {layer: f"blocks.{layer}.hook_resid_pre" for layer in hooks if layer is not None}
+    _, _, cache = replay(model, run, names_filter=[*hooks.get(None, ()), *inputs.values()])
+    for layer, names in hooks.items():
+        yield cache if layer is None else _block(model, layer, cache.pop(inputs[layer]), names)
+
+
+def _block(model: HookedLatentTransformer, layer: int, resid: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """Activations ``[episode, round, ...]`` inside one block, from its input."""
+    parts: dict[str, list[Tensor]] = {name: [] for name in names}
+
+    def keep(activation: Tensor, hook: Any) -> None:
+        parts[hook.name].append(activation)
+
+    with torch.no_grad(), model.hooks(fwd_hooks=[(name, keep) for name in names]):
+        for rows in resid.flatten(0, 1).split(REPLAY_BATCH):
+            model.blocks[layer](rows)
+    return {name: torch.cat(found).unflatten(0, resid.shape[:2]) for name, found in parts.items()}
+
+
+def _read(cache: dict[str, Tensor], site: Site, layout: RoundLayout, window: Window) -> Float[Array, "episode round d"]:
+    activation = cache[site.hook][(slice(None), *site.index(layout))]
+    return activation[:, slice(*window)].flatten(2).numpy()
 
 
 def _cell(
