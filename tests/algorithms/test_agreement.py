@@ -82,6 +82,15 @@ def test_a_hand_made_episode():
     assert before.n_steps["untied", "all"] == 1 and before.get("untied").estimate == 1.0
 
 
+def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
+    """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
+    choices = [batch.greedy_before for batch in grid]
+    late, own = agreement(choices, grid), agreement(choices, grid, table="before")
+    assert own.get("untied").estimate == own.get("disputed").estimate == 1.0
+    assert abs(late.get("untied").estimate - 0.960) < 0.01 and abs(late.get("random_ties").estimate - 0.886) < 0.01
+    assert late.get("untied").high < late.get("untied_gamma0").low
+
+
 def test_swapping_tied_targets_changes_nothing():
     """No metric depends on which of the tied actions was written down as the target."""
     e = mdp.sample(60, 15, 4, 3, seed=0)
