@@ -12,6 +12,8 @@ posterior over orders is filtered through the rotations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from jaxtyping import Float, Integer
 from scipy import special
@@ -26,6 +28,8 @@ Orders = Integer[np.ndarray, "order expert"]
 
 MAX_ORDERS = 1000
 """More orders than this are refused: use one interval for all experts."""
+_IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -inf is NaN)
+_BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
 
 
 def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], Orders]:
@@ -59,38 +63,33 @@ def _deal(tally: list[int]) -> list[list[int]]:
     ]
 
 
-def average_orders(
-    episodes: ExpertEpisodes, hits: Integer[np.ndarray, "episode round_plus_1 expert"], slots: tuple[Bounds, ...]
-) -> tuple[Predictions, States]:
+def average_orders(episodes: ExpertEpisodes, slots: tuple[Bounds, ...]) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
-
-    Args:
-        hits: how often each expert was right before each round, and after the last.
-        slots: one interval per expert, in any order.
 
     Raises:
         InputError: more than :data:`MAX_ORDERS` orders.
     """
     kinds, orders = different_orders(slots)
-    misses = np.arange(hits.shape[1])[:, None] - hits
-    evidence = np.stack([log_evidence(hits, misses, kind) for kind in kinds])
-    means = np.stack([mean_accuracy(hits, misses, kind) for kind in kinds])
-    vote = _log_likelihoods(means[:, :, :-1], episodes.advice)
-    experts = np.arange(episodes.n_experts)
+    deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)
+    right = episodes.correct.cumsum(axis=1)
+    hits = np.concatenate([np.zeros_like(right[:, :1]), right], axis=1)
+    # Few records (hits, misses) occur, each many times: evaluate each once, then look it up.
+    code, record = np.unique(hits * (episodes.n_rounds + 1) + np.arange(hits.shape[1])[:, None], return_inverse=True)
+    hit, total = np.divmod(code, episodes.n_rounds + 1)
+    evidence = np.stack([log_evidence(hit, total - hit, kind) for kind in kinds], axis=-1)
+    evidence = np.maximum(evidence, _IMPOSSIBLE)
+    mean = np.stack([mean_accuracy(hit, total - hit, kind) for kind in kinds], axis=-1)
+    record = record.reshape(hits.shape)
 
-    def of(order: np.ndarray, values: np.ndarray) -> np.ndarray:
-        """Pick each expert's slot: ``[slot, episode, round, expert] -> [expert, episode, round]``."""
-        return values[order, :, :, experts]
+    def average(block: slice) -> tuple[Predictions, States]:
+        means = mean[record[block]]
+        posterior = special.softmax(_flat(evidence[record[block]]) @ deal.T, axis=-1)
+        sides = _log_likelihoods(means[:, :-1], episodes.advice[block, ..., None])
+        vote = [_flat(side) @ deal.T for side in sides]
+        held = (posterior @ deal).reshape(means.shape)
+        return _predict(posterior[:, :-1], vote), (held * means).sum(axis=-1)
 
-    posterior = np.stack([of(order, evidence).sum(axis=0) for order in orders])
-    posterior = special.softmax(posterior, axis=0)
-    with np.errstate(divide="ignore"):
-        prior = np.log(posterior[:, :, :-1])
-    label = [special.logsumexp(prior + [of(o, side).sum(axis=0) for o in orders], axis=0) for side in vote]
-    state = sum(
-        weight[..., None] * np.moveaxis(of(o, means), 0, -1) for o, weight in zip(orders, posterior, strict=True)
-    )
-    return special.expit(label[1] - label[0]), np.asarray(state)
+    return _in_blocks(average, episodes, len(orders))
 
 
 def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> tuple[Predictions, States]:
@@ -103,12 +102,25 @@ def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: 
         raise InputError(f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}")
     kinds, orders = different_orders(slots)
     accuracies = np.array([low for low, _ in kinds])[orders]
-    hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
     rotate = _rotations(orders)
-    correct = episodes.correct
-    belief = np.full((len(episodes), len(orders)), 1 / len(orders))
-    beliefs = []
-    for start in range(0, episodes.n_rounds + 1, every):
+    hit, miss = np.log(keep_uncertain(accuracies)), np.log(keep_uncertain(1 - accuracies))
+
+    def filtered(block: slice) -> tuple[Predictions, States]:
+        correct, advice = episodes.correct[block], episodes.advice[block, :, None]
+        posterior = _beliefs(correct, hit, miss, rotate, every)
+        vote = [np.where(advice == y, hit, miss).sum(axis=-1) for y in (0, 1)]
+        return _predict(posterior[:, :-1], vote), posterior @ accuracies
+
+    return _in_blocks(filtered, episodes, len(orders))
+
+
+def _beliefs(
+    correct: np.ndarray, hit: np.ndarray, miss: np.ndarray, rotate: np.ndarray, every: int
+) -> Float[np.ndarray, "episode round_plus_1 order"]:
+    """P(order | history) before each round, and after the last; ``hit`` and ``miss`` are logs, [order, expert]."""
+    belief = np.full((len(correct), len(hit)), 1 / len(hit))
+    segments = []
+    for start in range(0, correct.shape[1] + 1, every):
         if start:
             belief = belief @ rotate
         right = correct[:, start : start + every].cumsum(axis=1)
@@ -116,14 +128,30 @@ def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: 
         with np.errstate(divide="ignore"):
             after = np.log(belief)[:, None] + right @ hit.T + wrong @ miss.T
         segment = np.concatenate([belief[:, None], special.softmax(after, axis=-1)], axis=1)
-        beliefs.append(segment[:, :every])
+        segments.append(segment[:, :every])
         belief = segment[:, -1]
-    posterior = np.concatenate(beliefs, axis=1)
-    with np.errstate(divide="ignore"):
-        prior = np.log(posterior[:, :-1])
-    vote = _log_likelihoods(accuracies[:, None, None], episodes.advice).sum(axis=-1)
-    label = special.logsumexp(prior + np.moveaxis(vote, 1, -1), axis=-1)
-    return special.expit(label[1] - label[0]), posterior @ accuracies
+    return np.concatenate(segments, axis=1)
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """``[..., expert, slot] -> [..., expert * slot]``, so that a sum over an order is a product with a matrix."""
+    return values.reshape(*values.shape[:-2], -1)
+
+
+def _predict(posterior: np.ndarray, vote: list[np.ndarray]) -> Predictions:
+    """P(y=1) from P(order) and ``log P(advice | y, order)`` for y = 0, 1."""
+    zero, one = (special.logsumexp(side, b=posterior, axis=-1) for side in vote)
+    return special.expit(one - zero)
+
+
+def _in_blocks(
+    function: Callable[[slice], tuple[Predictions, States]], episodes: ExpertEpisodes, n_orders: int
+) -> tuple[Predictions, States]:
+    """``function`` on blocks of episodes, put together."""
+    size = max(1, _BLOCK // (2 * n_orders * (episodes.n_rounds + 1) * episodes.n_experts))
+    blocks = [function(slice(start, start + size)) for start in range(0, len(episodes), size)]
+    predictions, states = zip(*blocks, strict=True)
+    return np.concatenate(predictions), np.concatenate(states)
 
 
 def _rotations(orders: Orders) -> Float[np.ndarray, "order order"]:

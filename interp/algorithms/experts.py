@@ -37,6 +37,7 @@ Predictions = Float[np.ndarray, "episode round"]
 States = Float[np.ndarray, "episode round_plus_1 expert"]
 
 TIE_TOLERANCE = 1e-12
+_ETA = 100  # stream of the learning rates, apart from the streams that make episodes
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,7 +117,7 @@ def horizon_eta(n_experts: int, n_rounds: int) -> float:
 
 def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
     """One learning rate U[.05, .5] per episode (paper, appendix on LLM baselines)."""
-    return np.random.default_rng([seed, len("eta")]).uniform(0.05, 0.5, size=n_episodes)
+    return np.random.default_rng([seed, _ETA]).uniform(0.05, 0.5, size=n_episodes)
 
 
 def follow_the_leader(episodes: ExpertEpisodes) -> ExpertRun:
@@ -169,7 +170,7 @@ def bayes(episodes: ExpertEpisodes, prior: str | Regime | Bounds | None = None) 
         state = mean_accuracy(hits, misses, slots[0])
         predictions = _vote(state[:, :-1], episodes.advice)
     else:
-        predictions, state = assignments.average_orders(episodes, counts(episodes), slots)
+        predictions, state = assignments.average_orders(episodes, slots)
     ignored = {"drifting accuracies taken as fixed": regime.drift_std, "shared predictions": regime.correlation}
     approximation = "; ".join(name for name, parameter in ignored.items() if parameter)
     return ExpertRun(predictions, "threshold", state, "mean accuracies", approximation)

@@ -244,6 +244,32 @@ def test_llm_regimes_reproduce_the_published_final_regret(key, published):
         assert abs(ours.mean() - expected) < 3 * error + 0.05, regime
 
 
+ROBUSTNESS = {  # clipped final regret: weighted majority with eta sqrt(ln n / T), Bayes with prior U[.3, .9]
+    "1-real": (3.89, 3.51),
+    "2-real": (2.57, 2.87),
+    "3-real": (1.27, 1.24),
+    "4-real": (0.59, 0.76),
+    "dominant": (4.12, 1.41),
+    "close": (1.82, 2.75),
+    "switch-10": (5.27, 3.73),
+    "switch-25": (4.98, 1.90),
+    "switch-50": (5.16, 0.92),
+    "drift": (2.69, 1.75),
+    "correlated-0.3": (2.46, 2.98),
+    "correlated-0.7": (2.11, 3.12),
+    "correlated-0.9": (1.13, 1.99),
+}
+
+
+@pytest.mark.parametrize("regime", ROBUSTNESS)
+def test_robustness_regimes_reproduce_the_published_regret(regime):
+    """How many episodes the published rows average is not stated; their errors are taken as those of 50."""
+    episodes = sample(1000, 100, 4, regime, seed=0)
+    for key, published in zip(("weighted_majority_horizon", "bayes_uniform"), ROBUSTNESS[regime], strict=True):
+        clipped = np.maximum(regret(ALGORITHMS[key].run(episodes).predictions, episodes)[:, -1], 0)
+        assert abs(clipped.mean() - published) < 4 * clipped.std() / np.sqrt(50), key
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

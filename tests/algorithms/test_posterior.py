@@ -142,6 +142,16 @@ def test_posterior_means_approach_the_accuracies():
     )
 
 
+@pytest.mark.parametrize("name", ["stratified", "switch-10"])
+def test_blocks_of_episodes_change_nothing(name, monkeypatch):
+    episodes = sample(11, 30, 4, name, seed=0)
+    whole = algorithms.bayes(episodes)
+    monkeypatch.setattr("interp.algorithms.assignments._BLOCK", 1)
+    alone = algorithms.bayes(episodes)
+    assert np.allclose(whole.predictions, alone.predictions, rtol=0, atol=1e-14)
+    assert np.allclose(whole.state, alone.state, rtol=0, atol=1e-14)
+
+
 def test_orders_are_counted_before_they_are_listed():
     assert len(different_orders(REGIMES["stratified"].slots(4))[1]) == 24
     assert len(different_orders(REGIMES["2-real"].slots(7))[1]) == 21
