@@ -42,8 +42,10 @@ _ASSIGNED = {
     "follow_previous_winners": "amber",
     "random": "grey",
     "control": "grey",
-    "q_learning": "vermilion",
-    "epsilon_greedy": "amber",
+    "greedy": "vermilion",
+    "epsilon-greedy": "amber",
+    "boltzmann": "purple",
+    "no-bootstrap": "brown",
     "optimal": "green",
 }
 

@@ -60,5 +60,5 @@ def _themed(svg: str) -> str:
 def _compact(body: str) -> str:
     """Without comments, long decimals and indentation: a third of the bytes."""
     body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
-    body = re.sub(r"(\d+\.\d{2})\d+", r"\1", body)
+    body = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), body)  # never a label's text
     return re.sub(r"\s*\n\s*", "\n", body)

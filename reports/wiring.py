@@ -37,7 +37,7 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     place = {
         name: (float(x), (len(column) - 1) / 2 - y) for x, column in enumerate(columns) for y, name in enumerate(column)
     }
-    figure = Figure(figsize=(WIDTH, 0.9 + 0.5 * tallest))
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.5 * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
         axes.add_patch(_arrow(place[edge["source"]], place[edge["target"]], PORTS[edge["port"]]))
@@ -45,8 +45,8 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
         _box(axes, name, x, y, is_exit=name in exits)
     for x in range(len(columns)):
         title = f"layer {x + 1}" if x < len(layers) else "exits"
-        axes.text(x, tallest / 2 + 0.15, title, ha="center", va="bottom", color=LIGHT["grey"], fontsize=8.5)
-    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.1, tallest / 2 + 0.45))
+        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], fontsize=8.5)
+    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
     axes.axis("off")
     ports = [port for port in PORTS if port in set(edges["port"])]
     handles = [axes.plot([], [], color=PORTS[port], linewidth=2)[0] for port in ports]
@@ -61,13 +61,14 @@ def _box(axes: Axes, name: str, x: float, y: float, is_exit: bool) -> None:
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str) -> FancyArrowPatch:
-    """From the right side of a box to the left side of another; boxes of one column are joined by a bow."""
+    """From the right side of a box to the left side of another."""
     half = 0.2
+    bow = 0.25 if end[0] - start[0] > 1 else 0.04  # past the boxes of the layers in between
     return FancyArrowPatch(
         (start[0] + half, start[1]),
         (end[0] - half, end[1]),
         arrowstyle="-|>,head_length=5,head_width=2.5",
-        connectionstyle="arc3,rad=0.06",
+        connectionstyle=f"arc3,rad={bow if start[1] + end[1] <= 0 else -bow}",
         color=colour,
         linewidth=1.5,
         zorder=2,

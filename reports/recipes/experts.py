@@ -30,7 +30,7 @@ from reports.sections.patching import Patched
 
 N_STEPS = 7
 VERIFIED_SIZES = (2, 4, 8)
-VERIFIED_EPISODES, VERIFIED_ROUNDS = 10, 100
+VERIFIED_EPISODES = 10
 PATCHED_EPISODES = 32
 SHOWN = 0
 """The episode whose weights and attention are drawn."""
@@ -50,7 +50,8 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
     predictions = run.predictions.double().numpy(force=True)
 
     step("verifying it against the algorithm")
-    verified = verify(name, VERIFIED_SIZES, VERIFIED_ROUNDS, VERIFIED_EPISODES, seed=seed) if handwired else None
+    few = min(VERIFIED_EPISODES, n_episodes)
+    verified = verify(name, VERIFIED_SIZES, n_rounds, few, seed=seed) if handwired else None
 
     step("scoring it beside the baselines")
     scored = regret.scores(name, predictions, episodes, seed=seed)

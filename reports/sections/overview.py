@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -57,18 +57,42 @@ def represented(result: ProbeResult) -> Verdict:
 
 
 def verification(result: VerificationResult) -> Section:
-    """Errors of every variable by size and precision, and of every site behind them."""
-    rows, sites = result.summary(), result.to_frame()
-    for frame in (rows, sites):
-        frame["passed"] = pd.Series([Verdict(bool(p), "pass" if p else "fail") for p in frame["passed"]], dtype=object)
-        frame["size"] = [" × ".join(map(str, s)) if isinstance(s, tuple) else str(s) for s in frame["size"]]
-    ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at every size"
-    judged = "Float64 is judged by the absolute error, float32 by the relative one."
-    caption = f"Largest error of every variable over its sites; {ran}. {judged}"
+    """The largest error of every variable over sizes and sites, then every check."""
+    checks = result.to_frame()
+    sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
+    ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
+    caption = f"Largest errors over {ran}. Relative errors are to max(1, |value|)."
+    every = checks.assign(size=[_size(size) for size in checks["size"]], passed=_badges(checks["passed"]))
     return Section(
         "Verification against the algorithm",
-        [Prose(_VERIFIED), Table(rows, caption), Table(sites, "Every site of every variable", collapsed=True)],
+        [
+            Prose(_VERIFIED),
+            Table(_worst(checks), caption),
+            Table(every, "Every variable at every site, size and precision", collapsed=True),
+        ],
     )
+
+
+def _worst(checks: pd.DataFrame) -> pd.DataFrame:
+    """A row per variable: how far off it ever was, in either precision."""
+    rows = []
+    for variable, part in checks.groupby("variable", sort=False):
+        row: dict[str, Any] = {"variable": str(variable).replace("_", " "), "sites": part["where"].nunique()}
+        for dtype, column in (("float64", "error"), ("float32", "relative")):
+            of_dtype = part[part["dtype"] == dtype]
+            if len(of_dtype):
+                name = f"{dtype}, largest {column}" + (" error" if column == "relative" else "")
+                row |= {name: of_dtype[column].max(), f"{dtype} bound": of_dtype["tolerance"].min()}
+        rows.append(row | {"passed": _badges([part["passed"].all()])[0]})
+    return pd.DataFrame(rows)
+
+
+def _badges(passed: Iterable[Any]) -> pd.Series[Any]:
+    return pd.Series([Verdict(bool(p), "pass" if p else "fail") for p in passed], dtype=object)
+
+
+def _size(size: Any) -> str:
+    return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
 def reproduce(shell: str, python: str) -> Section:

@@ -1,0 +1,106 @@
+"""The whole report, built small: what it holds, what it refuses, and that a browser shows it offline."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.model.checkpoints import save_checkpoint
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound
+from interp.model.transformer import HookedLatentTransformer
+from reports.build import build
+
+SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
+EXPERT_SECTIONS = [
+    "Summary",
+    "Verification against the algorithm",
+    "Weights over time",
+    "Regret",
+    "Calibration",
+    "Probes",
+    "Patching",
+    "Attention",
+    "The circuit",
+    "How to reproduce",
+    "Where this page comes from",
+]
+
+
+@pytest.fixture(scope="module")
+def handwired(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return build("wma-handwired", tmp_path_factory.mktemp("handwired"), **SMALL)
+
+
+def titles(html: str) -> list[str]:
+    return re.findall(r"<h2>(.*?)</h2>", html)
+
+
+def test_report_holds_what_it_promises(handwired: Path) -> None:
+    """Issue 2: summary, verification, weights, regret, probes, patching, attention, circuit, how to reproduce."""
+    html = handwired.read_text("utf-8")
+    assert handwired.name == "wma-handwired.html" and titles(html) == EXPERT_SECTIONS
+    assert html.count('<details class="attention"') == 3
+    assert 'class="badge fail">fail' not in html
+    assert "interp report wma-handwired --episodes 8 --rounds 12 --seed 0" in html
+    assert 1.4e6 < len(html) < 2.5e6
+
+
+def test_same_seed_same_page(handwired: Path, tmp_path: Path) -> None:
+    """A report is reproducible to the byte on one machine."""
+    assert build("wma-handwired", tmp_path, **SMALL).read_bytes() == handwired.read_bytes()
+
+
+def test_report_opens_offline(browser: Any, handwired: Path) -> None:
+    """Issue 2: with the network cut, no request and no console error, and every attention view draws."""
+    browser.open(handwired)
+    assert browser.evaluate("document.querySelectorAll('.view canvas').length") == 0
+    browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+    heads = [2, 3, 3]
+    drawn = "[...document.querySelectorAll('.view')].map((view) => view.querySelectorAll('canvas').length)"
+    browser.wait(f"{drawn}.join() === '{','.join(str(n + 1) for n in heads)}'")
+    assert browser.requests() == [] and browser.complaints() == []
+
+
+def test_learned_model_from_a_checkpoint(tmp_path: Path) -> None:
+    """A checkpoint gets the same report without the check against the algorithm that it was never told to run."""
+    torch.manual_seed(0)
+    config = LatentTransformerConfig(
+        ExpertRound(2), d_model=8, n_layers=1, n_heads=2, d_head=4, d_mlp=8, name="wma-tiny"
+    )
+    model = HookedLatentTransformer(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    folder = tmp_path / "wma-tiny"
+    save_checkpoint(model, folder)
+    page = build(str(folder), tmp_path / "pages", **SMALL)
+    found = titles(page.read_text("utf-8"))
+    assert page.name == "wma-tiny.html"
+    assert found == [title for title in EXPERT_SECTIONS if title != "Verification against the algorithm"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("wma-handwird", {}, "did you mean 'wma-handwired'"),
+        ("wma-handwired", {"n_episodes": 4}, "at least 5 episodes, got 4"),
+        ("wma-handwired", {"n_rounds": 3}, "at least 10 rounds an episode, got 3"),
+    ],
+)
+def test_bad_input(name: str, options: dict[str, int], message: str, tmp_path: Path) -> None:
+    """One sentence, before any work, and nothing written."""
+    with pytest.raises(InputError, match=message):
+        build(name, tmp_path, **{**SMALL, **options})
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
+    """Said before a minute of work, not after it."""
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match=r"cannot write to .*choose a folder"):
+        build("wma-handwired", tmp_path / "file", **SMALL)
