@@ -3,7 +3,11 @@
 - ``schemes``, ``prompts``, ``protocol``: what is said, and the pure state machine of one episode.
 - ``plan``, ``client``, ``trace``, ``runner``: which episodes, and playing them on a server so that nothing is lost.
 - ``agents``: scripted agents of known behaviour that speak the same protocol.
+- ``runs``, ``importer``: played episodes as data, from our traces or other people's results.
+- ``scores``, ``behaviour``, ``notes``, ``note_table``, ``paper``: regret beside the baselines, what a model acts like,
+  what its notes say, and the paper's numbers.
 
 Nothing here imports ``openai`` until a model is run (``pip install 'latent-context-interp[llm]'``), nor torch ever.
-Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.algorithms.experts``), pictures.
+Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.algorithms.experts``), pictures
+(``reports.llm``).
 """

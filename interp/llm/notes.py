@@ -6,14 +6,16 @@ of its rows when they were tried on the published runs):
 1. *Other*: empty.
 2. *Round list*: a list of 3 or more round numbers ("rounds 1,4,7"); or 3 or more round marks ("Round2:", "R2:",
    "Day 2:"); or fewer than 2 fractions with 2 marks, or with a mark at the very start; or 5 or more "label=0" records.
-3. *Conditional counter*: 2 or more fractions split by outcome ("sunny 22/39, rainy 18/61"; "when label 1: 3/7").
+3. *Conditional counter*: 2 or more fractions split by outcome ("sunny 22/39, rainy 18/61").
 4. *Counter*: 2 or more fractions ("A:45/100, B:94/100").
 5. *Other*: a word of vague frequency (often, rarely, ...).
 6. *Last-step*: says who was correct, right, wrong or incorrect.
 7. *Other*: all else.
 
 The features that decide are returned with the verdict, so that they can be regrouped. The rules read surface form only:
-a note called Counter need not count correctly, which is what :func:`read_counts` is for, nor be used by the model.
+a note called Counter need not count correctly, which is what :func:`read_counts` is for, nor be used by the model. On 14
+notes quoted in the paper and 50 of our own (``tests/llm/notes.jsonl``) they are right on all 14 and on 43: what they miss
+are counts without a slash ("4 of 7", counted among the others), outcomes named once for many fractions, and bare records.
 """
 
 from __future__ import annotations

@@ -111,7 +111,7 @@ def test_settings_reach_the_server(serve: Serve, tmp_path: Path) -> None:
 
 def test_an_ignored_response_format_is_noticed_before_any_episode(serve: Serve, tmp_path: Path) -> None:
     server = serve(lambda n, body: "hello")
-    with pytest.raises(InputError, match="ignores response_format 'json_object'.*'hello'"):
+    with pytest.raises(InputError, match=r"ignores response_format 'json_object'.*'hello'"):
         go(server.url, tmp_path, jobs(settings=Settings("m", response_format="json_object")))
     assert len(server.requests) == 1 and not list(tmp_path.rglob("*.jsonl"))
 
@@ -150,7 +150,7 @@ def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, 
     down = {"after": 7}
     server = serve(lambda n, body: raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"]))
     work = jobs(n=6, rounds=5, conditions=NO_NOTE)
-    with pytest.raises(InputError, match="answered 500 to every attempt.*run again to resume"):
+    with pytest.raises(InputError, match=r"answered 500 to every attempt.*run again to resume"):
         go(server.url, tmp_path, work, max_retries=1, concurrency=1)
     assert len(server.requests) <= 7 + 2 * 4
     kept = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
@@ -360,10 +360,10 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     path = tmp_path / work[0].place
     text = path.read_text()
     path.write_text(text.replace("A:", "B:", 1))
-    with pytest.raises(InputError, match="line 4 of the trace .* does not follow"):
+    with pytest.raises(InputError, match=r"line 4 of the trace .* does not follow"):
         go(server.url, tmp_path, work)
     path.write_text(text.replace('"round": 0', '"round": 0,,', 1))
-    with pytest.raises(InputError, match="line 2 of the trace .* is damaged"):
+    with pytest.raises(InputError, match=r"line 2 of the trace .* is damaged"):
         go(server.url, tmp_path, work)
 
 

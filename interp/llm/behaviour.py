@@ -1,0 +1,174 @@
+r"""What a language model does with the advice: the baseline it acts like, how steeply it weighs, how far it looks back.
+
+- *Agreement*: share of its predictions that equal a baseline's, on all rounds and on *telling* rounds, those where
+  the adaptive and non-adaptive baselines contradict each other (where all experts agree, everybody agrees). Rounds
+  on which a baseline is undecided do not count for it.
+- *Fit*: the weighted vote with weights ``exp(eta * S_i)``, ``S_i = sum_{s<t} memory^{t-1-s} [i right at s]``, whose
+  choices agree best. eta = 0 is the majority vote, a large eta with memory 1 follows the leader, with memory 0 last
+  round's winners. Best agreement is the maximum-likelihood fit when the model departs from the rule at a constant
+  rate. eta is read off a grid; its interval is the bootstrap over episodes.
+- *Use of the best and the worst expert*: in the second half, how often it says what the truly best expert says, and
+  the opposite of what the truly worst says.
+
+Agreement is about choices, not about how they come about: a model that agrees with weighted majority need not hold
+weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from interp.algorithms.experts import ALGORITHMS, decisions
+from interp.errors import require
+from interp.llm.runs import LLMRun, episodes_of
+from interp.statistics import resample_weights
+
+COMPARED = ("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes_uniform")
+_TELLING = ("follow_the_leader", "follow_previous_winners", "majority_vote")
+ETAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """What one group of runs (model, condition, regime) acts like.
+
+    Attributes:
+        agreement: one row per baseline: share on all and on telling rounds, with 95 % intervals over episodes.
+        closest: the baseline that agrees most on telling rounds.
+        eta, memory, fit_agreement: the best fitting weighted vote; ``eta_low``, ``eta_high`` its 95 % interval.
+        eta_full_memory: best eta when memory is 1.
+        says_best, opposes_worst: shares in the second half; NaN where accuracies are not known.
+    """
+
+    model: str
+    condition: str
+    regime: str
+    n: int
+    agreement: pd.DataFrame
+    closest: str
+    eta: float
+    eta_low: float
+    eta_high: float
+    memory: float
+    fit_agreement: float
+    eta_full_memory: float
+    says_best: float
+    opposes_worst: float
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: everything but the agreement table."""
+        return pd.DataFrame([{key: value for key, value in vars(self).items() if key != "agreement"}])
+
+
+def behaviour(runs: Sequence[LLMRun], seed: int = 0) -> list[Behaviour]:
+    """One :class:`Behaviour` for each (model, condition, regime) in ``runs``.
+
+    Raises:
+        InputError: no runs.
+    """
+    require(bool(runs), "no runs to analyse")
+    groups: dict[tuple[str, str, str], list[LLMRun]] = {}
+    for run in runs:
+        if run.rounds and not run.missing.all():
+            groups.setdefault(run.group, []).append(run)
+    return [_behaviour(members, seed) for members in groups.values()]
+
+
+def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
+    weights = resample_weights(len(members), seed=seed)
+    choices = _choices(members)
+    table = _agreement(members, choices, weights)
+    fits = np.stack([_fit(run) for run in members])
+    mean = fits.mean(axis=0)
+    best_eta, best_memory = np.unravel_index(int(mean.argmax()), mean.shape)
+    drawn = np.tensordot(weights, fits, axes=1).reshape(len(weights), -1).argmax(axis=1)
+    etas = np.array(ETAS)[np.unravel_index(drawn, mean.shape)[0]]
+    model, condition, regime = members[0].group
+    best, worst = (float(np.mean([_second_half(run, which) for run in members])) for which in ("best", "worst"))
+    return Behaviour(
+        model=model,
+        condition=condition,
+        regime=regime,
+        n=len(members),
+        agreement=table,
+        closest=str(table["baseline"].iloc[int(table["telling"].fillna(-1).to_numpy().argmax())]),
+        eta=ETAS[best_eta],
+        eta_low=float(np.quantile(etas, 0.025)),
+        eta_high=float(np.quantile(etas, 0.975)),
+        memory=MEMORIES[best_memory],
+        fit_agreement=float(mean.max()),
+        eta_full_memory=ETAS[int(mean[:, -1].argmax())],
+        says_best=best,
+        opposes_worst=worst,
+    )
+
+
+def _choices(members: Sequence[LLMRun]) -> list[dict[str, NDArray[np.float64]]]:
+    """What each baseline chose on the rounds of each run; 1/2 where it was undecided."""
+    episodes = episodes_of(members, members[0].regime)
+    rows = {index: row for row, index in enumerate(sorted({run.index for run in members}))}
+    played = {key: decisions(ALGORITHMS[key].run(episodes).predictions) for key in COMPARED}
+    return [{key: choices[rows[run.index], : run.rounds] for key, choices in played.items()} for run in members]
+
+
+def _agree(predictions: NDArray[np.float64], choices: NDArray[Any]) -> NDArray[np.float64]:
+    """1, 0, 1/2 for a tie, NaN where the prediction is missing."""
+    return 1 - np.abs(predictions - choices)
+
+
+def _agreement(
+    members: Sequence[LLMRun], choices: Sequence[dict[str, NDArray[np.float64]]], weights: NDArray[np.float64]
+) -> pd.DataFrame:
+    rows = []
+    telling = [np.ptp([choice[key] for key in _TELLING], axis=0) == 1 for choice in choices]
+    for key in COMPARED:
+        row: dict[str, object] = {"baseline": ALGORITHMS[key].name}
+        agreed = [_agree(run.predictions, choice[key]) for run, choice in zip(members, choices, strict=True)]
+        for name, chosen in (("all", [np.full(run.rounds, True) for run in members]), ("telling", telling)):
+            counted = [
+                use & ~run.missing & (choice[key] != 0.5)
+                for run, use, choice in zip(members, chosen, choices, strict=True)
+            ]
+            hits = np.array([a[use].sum() for a, use in zip(agreed, counted, strict=True)])
+            sizes = np.array([use.sum() for use in counted], dtype=np.float64)
+            total = weights @ sizes
+            drawn = np.divide(weights @ hits, total, out=np.full(len(weights), np.nan), where=total > 0)
+            row[name] = hits.sum() / sizes.sum() if sizes.sum() else np.nan
+            known = drawn[~np.isnan(drawn)]
+            row[f"{name}_low"], row[f"{name}_high"] = (
+                np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
+            )
+        rows.append(row)
+    return pd.DataFrame(rows)
+
+
+def _fit(run: LLMRun) -> NDArray[np.float64]:
+    """Float[eta, memory]: agreement of one run with each weighted vote."""
+    right = (run.advice == run.labels[:, None]).astype(np.float64)[: run.rounds]
+    signs = 2 * run.advice[: run.rounds] - 1
+    scores = np.zeros((len(MEMORIES), *right.shape))
+    for t in range(1, run.rounds):
+        scores[:, t] = scores[:, t - 1] * np.array(MEMORIES)[:, None] + right[t - 1]
+    scores -= scores.max(axis=-1, keepdims=True)
+    votes = (np.exp(np.array(ETAS)[:, None, None, None] * scores) * signs).sum(axis=-1)
+    choices = np.where(np.abs(votes) <= 1e-12, 0.5, (votes > 0).astype(np.float64))
+    return np.nanmean(_agree(run.predictions, choices), axis=-1)
+
+
+def _second_half(run: LLMRun, which: str) -> float:
+    if run.accuracies is None or run.accuracies.ndim != 1 or run.rounds < 2:
+        return float("nan")
+    late = slice(run.rounds // 2, run.rounds)
+    said = run.predictions[late]
+    if np.isnan(said).all():
+        return float("nan")
+    if which == "best":
+        return float(np.nanmean(_agree(said, run.advice[late, int(run.accuracies.argmax())])))
+    return float(np.nanmean(_agree(said, 1 - run.advice[late, int(run.accuracies.argmin())])))

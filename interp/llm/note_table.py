@@ -1,0 +1,125 @@
+"""Notes over whole runs: format, length, whether they count right, and the context they take (paper, F.3, note
+analysis)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interp.errors import require
+from interp.llm.notes import FORMATS, check_counts, classify, read_counts
+from interp.llm.runs import LLMRun
+from interp.llm.schemes import MAX_NOTE_WORDS, expert_letters
+
+_GROUP = ["model", "condition", "regime"]
+
+
+@dataclass(frozen=True)
+class NoteTable:
+    """Every note of a set of runs.
+
+    Attributes:
+        notes: one row per run and round: format, words, characters, ``readable`` (every expert has a tally),
+            ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert have
+            the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
+            with the highest / lowest true accuracy (in the anti-signal regime the lowest is the adversary); prompt
+            tokens of the round. Rounds from 1. Empty where no run has notes.
+    """
+
+    notes: pd.DataFrame
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.notes
+
+    def formats(self, round: int | None = None) -> pd.DataFrame:
+        """How many runs had each format after ``round`` (the last round of each run when None): the paper's table."""
+        chosen = self._at(round)
+        if chosen.empty:
+            return pd.DataFrame(columns=[*_GROUP, *FORMATS])
+        counts = chosen.groupby([*_GROUP, "format"]).size().unstack(fill_value=0)
+        return counts.reindex(columns=list(FORMATS), fill_value=0).reset_index()
+
+    def final(self) -> pd.DataFrame:
+        """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
+        name the right expert."""
+        chosen = self._at(None)
+        rows: list[dict[str, Any]] = []
+        for _, group in chosen.groupby(_GROUP, sort=False):
+            readable = group[group["readable"].astype(bool)]
+            shares: dict[str, Any] = {
+                key: readable[key].astype(float).mean()
+                for key in ("exact", "mean_error", "best", "worst", "most_accurate", "least_accurate")
+            }
+            rows.append(
+                {
+                    **{key: str(group[key].iloc[0]) for key in _GROUP},
+                    "n": len(group),
+                    "words": group["words"].mean(),
+                    "over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()),
+                    "readable": len(readable),
+                    **shares,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def over_rounds(self) -> pd.DataFrame:
+        """Per group and round: mean words, mean prompt tokens, share of exact counts among readable notes."""
+        if self.notes.empty:
+            return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
+        table = self.notes.assign(exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float))
+        return table.groupby([*_GROUP, "round"])[["words", "prompt_tokens", "exact"]].mean().reset_index()
+
+    def _at(self, round: int | None) -> pd.DataFrame:
+        if round is not None:
+            return self.notes[self.notes["round"] == round]
+        return self.notes[self.notes["round"] == self.notes["last_round"]]
+
+
+def note_table(runs: Sequence[LLMRun]) -> NoteTable:
+    """Analyse every note in ``runs``.
+
+    Raises:
+        InputError: no runs.
+    """
+    require(bool(runs), "no runs to analyse")
+    rows = [row for run in runs if run.condition.has_note for row in _rows(run)]
+    return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))
+
+
+def _rows(run: LLMRun) -> list[dict[str, object]]:
+    correct = (run.advice == run.labels[:, None]).cumsum(axis=0)
+    rows: list[dict[str, object]] = []
+    for t, note in enumerate(run.notes):
+        if note is None:
+            continue
+        found, check = classify(note), check_counts(note, correct[t], t + 1)
+        rows.append(
+            {
+                **dict(zip(_GROUP, run.group, strict=True)),
+                "index": run.index,
+                "round": t + 1,
+                "last_round": run.rounds,
+                **found.to_dict(),
+                "chars": len(note),
+                **vars(check),
+                "most_accurate": _names(note, run, "best") if check.readable else None,
+                "least_accurate": _names(note, run, "worst") if check.readable else None,
+                "prompt_tokens": run.prompt_tokens[t],
+            }
+        )
+    return rows
+
+
+def _names(note: str, run: LLMRun, which: str) -> bool | None:
+    """Does the note's best (or worst) tally belong to the truly best (worst) expert alone?"""
+    if run.accuracies is None or run.accuracies.ndim != 1:
+        return None
+    counts = read_counts(note, len(run.accuracies))
+    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(run.accuracies))])
+    sign = 1 if which == "best" else -1
+    top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
+    return bool(len(top) == 1 and top[0] == (sign * run.accuracies).argmax())

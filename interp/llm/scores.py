@@ -1,0 +1,196 @@
+"""How well language models learned online: regret curves and final tables, with the baselines on the same instances.
+
+Regret R_t = L_t - min_i L_t^(i), never clipped (paper, F.3). A *missing* prediction (no usable answer) is treated
+in two ways, and both are reported: ``wrong`` counts it as a mistake; ``skipped`` leaves the round out, of the
+experts' losses too. Neither is a 0. Where no prediction is missing the two agree. Baselines that choose by a coin
+count their expected mistakes, so they have no luck of their own in their spread.
+
+The standard deviation is over instances with n in the denominator, as in the paper's tables. An episode that ended
+early (context full) counts in the curve as far as it goes and not in the final table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from interp.algorithms import regret as metrics
+from interp.algorithms.experts import ALGORITHMS
+from interp.errors import require, unknown_name
+from interp.llm.runs import LLMRun, episodes_of, knows_accuracies
+from interp.provenance import provenance
+from interp.statistics import bootstrap_mean
+from interp.tasks.experts import ExpertEpisodes
+
+TREATMENTS = ("wrong", "skipped")
+BASELINES = (
+    "weighted_majority_paper",
+    "follow_the_leader",
+    "follow_previous_winners",
+    "majority_vote",
+    "random",
+    "bayes_uniform",
+    "bayes",
+    "oracle",
+)
+Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
+"""Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
+
+
+def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
+    """Regret after each round played, Float[round played].
+
+    Raises:
+        InputError: an unknown treatment of missing predictions.
+    """
+    if missing not in TREATMENTS:
+        raise unknown_name("treatment of missing predictions", missing, TREATMENTS)
+    labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
+    own = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
+    theirs = (advice != labels[:, None]).astype(np.float64)
+    if missing == "skipped":
+        own, theirs = own * ~run.missing, theirs * ~run.missing[:, None]
+    return own.cumsum() - theirs.cumsum(axis=0).min(axis=1)
+
+
+@dataclass(frozen=True)
+class LLMScores:
+    """Tables of a set of runs, tidy.
+
+    Attributes:
+        final: one row per (model, condition, regime, missing): ``n`` complete runs of ``runs``, mean and std of the
+            final regret, its 95 % interval over instances, accuracy, missing predictions, malformed answers, tokens.
+        curves: one row per (model, condition, regime, missing, round): mean, std, low, high, n. Rounds from 1.
+        settings: provenance.
+    """
+
+    final: pd.DataFrame
+    curves: pd.DataFrame = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.final
+
+
+def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0) -> LLMScores:
+    """Score runs, the baselines and any ``others`` on the instances that the runs played.
+
+    Args:
+        others: more predictors by name, each a function of episodes; handwired and learned transformers enter here:
+            ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: no runs, or runs that do not belong together.
+    """
+    require(bool(runs), "no runs to score")
+    finals, curves = [], []
+    groups: dict[tuple[str, str, str], list[LLMRun]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    for (model, condition, regime), members in groups.items():
+        names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
+        for missing in TREATMENTS:
+            regrets = [run_regret(run, missing) for run in members]
+            curves.append(_curve(regrets, {**names, "missing": missing}, seed))
+            finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
+    for regime in dict.fromkeys(run.regime for run in runs):
+        for kind, name, curve, accuracy in _references(runs, regime, others or {}):
+            names = {"kind": kind, "model": name, "condition": "", "regime": regime}
+            curves.append(_curve(list(curve), {**names, "missing": ""}, seed))
+            finals.append(
+                {**names, "missing": "", **_summary(curve[:, -1], seed), "runs": len(curve), "accuracy": accuracy}
+            )
+    settings = provenance(
+        n_runs=len(runs), bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), std="population"
+    )
+    return LLMScores(pd.DataFrame(finals), pd.concat(curves, ignore_index=True), settings)
+
+
+def _references(
+    runs: Sequence[LLMRun], regime: str, others: Mapping[str, Predictor]
+) -> list[tuple[str, str, NDArray[np.float64], float]]:
+    """``(kind, name, regret [instance, round], accuracy)`` of the baselines and the other predictors."""
+    episodes = episodes_of(runs, regime)
+    found = []
+    for key in BASELINES:
+        if (key == "oracle" and not knows_accuracies(runs, regime)) or (key == "bayes" and not episodes.params):
+            continue
+        algorithm = ALGORITHMS[key]
+        played = algorithm.run(episodes)
+        wrong = metrics.mistakes(played.predictions, episodes, played.decision)
+        found.append(
+            (
+                "baseline",
+                algorithm.name,
+                metrics.regret(played.predictions, episodes, played.decision),
+                1 - wrong.mean(),
+            )
+        )
+    for name, predict in others.items():
+        predictions = predict(episodes)
+        wrong = metrics.mistakes(predictions, episodes)
+        found.append(("model", name, metrics.regret(predictions, episodes), 1 - wrong.mean()))
+    return found
+
+
+def _summary(values: NDArray[np.float64], seed: int) -> dict[str, float | int]:
+    if len(values) == 0:
+        return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
+    mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
+    return {"n": len(values), "mean": mean, "std": float(values.std()), "low": low, "high": high}
+
+
+def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], seed: int) -> dict[str, float | int]:
+    ends = [regret[-1] for run, regret in zip(members, regrets, strict=True) if run.ended == "complete"]
+    rounds = sum(run.rounds for run in members)
+    right = sum(int((run.predictions == run.labels[: run.rounds]).sum()) for run in members)
+    missing = sum(int(run.missing.sum()) for run in members)
+    calls = sum(run.calls for run in members)
+    return {
+        **_summary(np.array(ends, dtype=np.float64), seed),
+        "runs": len(members),
+        "overflowed": sum(run.ended == "overflow" for run in members),
+        "accuracy": right / max(1, rounds - missing),
+        "missing_predictions": missing,
+        "malformed_answers": sum(run.malformed for run in members),
+        "malformed_share": sum(run.malformed for run in members) / max(1, calls),
+        "calls": calls,
+        "prompt_tokens_per_run": float(np.mean([run.total_prompt_tokens for run in members])),
+        "completion_tokens_per_run": float(np.mean([run.total_completion_tokens for run in members])),
+        "seconds_per_call": float(np.mean([run.seconds for run in members])),
+    }
+
+
+def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int) -> pd.DataFrame:
+    """Mean, std and interval of each round over the runs that got there."""
+    longest = max((len(regret) for regret in regrets), default=0)
+    rows = []
+    padded = np.full((len(regrets), longest), np.nan)
+    for row, regret in zip(padded, regrets, strict=True):
+        row[: len(regret)] = regret
+    lengths = np.array([len(regret) for regret in regrets])
+    start = 0
+    for end in sorted(set(lengths.tolist()) - {0}):
+        block = padded[lengths >= end, start:end]
+        mean, low, high = bootstrap_mean(block, seed=seed)
+        rows.append(
+            pd.DataFrame(
+                {
+                    **names,
+                    "round": np.arange(start + 1, end + 1),
+                    "mean": mean,
+                    "std": block.std(axis=0),
+                    "low": low,
+                    "high": high,
+                    "n": len(block),
+                }
+            )
+        )
+        start = end
+    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()

@@ -1,0 +1,287 @@
+"""Scores and behaviour of agents whose behaviour is known; foreign results; overflow and missing predictions."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp.algorithms import experts as algorithms
+from interp.algorithms.regret import expert_mistakes, regret
+from interp.errors import InputError
+from interp.llm.agents import AGENTS
+from interp.llm.behaviour import behaviour
+from interp.llm.client import Connection, Settings
+from interp.llm.note_table import note_table
+from interp.llm.plan import Job, instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.protocol import Session, play
+from interp.llm.runner import run
+from interp.llm.runs import LLMRun, episodes_of, load
+from interp.llm.schemes import CONDITIONS, Condition
+from interp.llm.scores import run_regret, score
+
+NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
+
+
+def alone(name: str, conditions: Any = (NOTE_ONLY,), n: int = 3, rounds: int = 25, regime: str = "stratified") -> Any:
+    """Runs of an agent without a server: the same state machine, hundreds of rounds in no time."""
+    work = plan(Settings(name), built_in_prompts(), instances((regime,), n, rounds, 4, seed=3), conditions)
+    return [as_run(job, play(job.session(), AGENTS[name])) for job in work]
+
+
+def as_run(job: Job, session: Session) -> LLMRun:
+    rounds = len(session.predictions)
+    return LLMRun(
+        model=job.settings.model,
+        condition=job.condition,
+        regime=job.instance.regime,
+        index=job.instance.index,
+        advice=job.instance.advice,
+        labels=job.instance.labels,
+        accuracies=job.instance.accuracies,
+        predictions=np.array(session.predictions),
+        notes=tuple(session.notes),
+        ended="complete",
+        calls=rounds * job.condition.calls_per_round + session.malformed,
+        malformed=session.malformed,
+        prompt_tokens=np.full(rounds, np.nan),
+        total_prompt_tokens=0,
+        total_completion_tokens=0,
+        seconds=float("nan"),
+        wording="test",
+        served=(),
+        path=job.place,
+    )
+
+
+@pytest.fixture
+def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMRun]]:
+    """Runs of an agent through server, runner and trace."""
+
+    def make(
+        name: str, conditions: Any = (NOTE_ONLY, NO_NOTE), n: int = 3, rounds: int = 25, regime: str = "stratified"
+    ) -> Any:
+        server = serve(lambda number, body: AGENTS[name](body["messages"]))
+        work = plan(Settings(name), built_in_prompts(), instances((regime,), n, rounds, 4, seed=3), conditions)
+        run(work, tmp_path / name, Connection(server.url))
+        return load(tmp_path / name)
+
+    return make
+
+
+@pytest.mark.parametrize("condition", CONDITIONS, ids=lambda c: c.name)
+def test_ftl_and_weighted_majority_agents_are_their_algorithms(
+    condition: Condition, played: Callable[..., list[LLMRun]]
+) -> None:
+    """Under every protocol, also where only the note carries the counts (two of them end to end over HTTP): the agents'
+    regret is exactly their algorithm's, with ties broken as the agents say (the library counts half a mistake)."""
+    for name in ("follow-the-leader", "weighted-majority"):
+        over_http = condition in (NOTE_ONLY, NO_NOTE)
+        runs = played(name, [condition], n=2, rounds=10) if over_http else alone(name, [condition])
+        episodes = episodes_of(runs, "stratified")
+        if name == "weighted-majority":
+            share = algorithms.weighted_majority(episodes, eta=0.3).predictions
+            said = np.where(np.abs(share - 0.5) <= 1e-12, 1.0, share > 0.5)
+        else:
+            leader = algorithms.counts(episodes)[:, :-1].argmax(axis=-1)
+            said = np.take_along_axis(episodes.advice, leader[..., None], axis=-1)[..., 0].astype(float)
+            library = algorithms.follow_the_leader(episodes).predictions
+            sure = np.isin(library, (0, 1))
+            assert sure.any() and np.array_equal(said[sure], library[sure])
+        ours = np.stack([run_regret(one) for one in runs])
+        assert np.array_equal(ours, regret(said, episodes))
+
+
+def test_scores_have_bands_baselines_and_other_models() -> None:
+    """One table for language models, baselines and any model of ours on the same instances."""
+    runs = alone("weighted-majority", [NOTE_ONLY, NO_NOTE])
+    result = score(runs, {"my model": lambda episodes: algorithms.bayes(episodes).predictions})
+    final = result.to_frame()
+    mine = final[final.kind == "llm"]
+    assert set(mine.missing) == {"wrong", "skipped"} and set(mine.condition) == {NOTE_ONLY.name, NO_NOTE.name}
+    assert (mine.n == 3).all() and (mine.low <= mine["mean"]).all() and (mine["mean"] <= mine.high).all()
+    by_name = final.set_index("model")
+    exact = by_name.loc["Bayes predictor, the regime's own prior"]
+    assert by_name.loc["my model", "mean"] == exact["mean"] and by_name.loc["my model", "kind"] == "model"
+    curve = result.curves[(result.curves.model == "weighted-majority") & (result.curves.missing == "wrong")]
+    ends = curve[curve["round"] == 25].set_index("condition")["mean"]
+    for condition, group in mine[mine.missing == "wrong"].groupby("condition"):
+        assert ends[condition] == group["mean"].iloc[0]
+    regrets = np.stack([run_regret(one) for one in runs if one.condition == NOTE_ONLY])
+    row = mine[(mine.condition == NOTE_ONLY.name) & (mine.missing == "wrong")].iloc[0]
+    assert row["std"] == regrets[:, -1].std() and row["mean"] == regrets[:, -1].mean()
+    assert result.settings["wording"] == ["test"] and "git" in result.settings
+
+
+def test_missing_predictions_are_scored_both_ways_and_never_as_zero() -> None:
+    """On a napkin: two missing rounds cost two mistakes, or are left out on both sides; a 0 is neither."""
+    one = alone("majority", [NO_NOTE], n=1, rounds=4)[0]
+    napkin = replace(
+        one,
+        advice=np.array([[0, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 0], [0, 1, 1, 1]]),
+        labels=np.array([0, 0, 0, 1]),
+        predictions=np.array([np.nan, 0.0, np.nan, 1.0]),
+    )
+    # Losses: A 0 0 1 1, others 1 1 0 0. Wrong: own 1 1 2 2 against 0 0 1 2; skipped: own 0 0 0 0 against 0 0 0 1.
+    assert run_regret(napkin, "wrong").tolist() == [1, 1, 1, 0]
+    assert run_regret(napkin, "skipped").tolist() == [0, 0, 0, -1]
+    with pytest.raises(InputError, match="unknown treatment of missing predictions 'zero'"):
+        run_regret(napkin, "zero")
+
+
+def test_an_agent_that_is_always_malformed_is_all_missing(played: Callable[..., list[LLMRun]]) -> None:
+    runs = played("malformed", n=1, rounds=3)
+    assert all(one.missing.all() and one.malformed == one.calls for one in runs)
+    result = score(runs)
+    assert result.settings["wording"] == ["built-in wording, version 1"]
+    final = result.to_frame()
+    mine = final[final.kind == "llm"]
+    assert (mine.missing_predictions == 3).all() and (mine.malformed_share == 1).all()
+    assert (mine[mine.missing == "skipped"]["mean"] == 0).all()
+    best = expert_mistakes(episodes_of(runs, "stratified"))[0, -1]
+    assert (mine[mine.missing == "wrong"]["mean"] == 3 - best).all()
+    assert behaviour(runs) == []
+
+
+def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], raw: Any, tmp_path: Path) -> None:
+    """Their curve goes on to where they stopped; the final table is of complete runs, and says how many."""
+    full = {"error": {"code": "context_length_exceeded", "message": "full"}}
+
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        first = json.loads(body["messages"][1]["content"])
+        long = len(body["messages"]) > 11 and first == short
+        return raw.Status(400, full) if long else AGENTS["majority"](body["messages"])
+
+    work = plan(Settings("m"), built_in_prompts(), instances(("flat",), 3, 9, 4, seed=1), [NO_NOTE])
+    short = json.loads(work[1].session().next().messages[1]["content"])  # type: ignore[union-attr]
+    run(work, tmp_path, Connection(serve(answer).url))
+    runs = load(tmp_path)
+    assert sorted(one.rounds for one in runs) == [4, 9, 9]
+    result = score(runs)
+    row = result.final[(result.final.kind == "llm") & (result.final.missing == "wrong")].iloc[0]
+    assert (row.n, row.runs, row.overflowed) == (2, 3, 1)
+    curve = result.curves[(result.curves.kind == "llm") & (result.curves.missing == "wrong")]
+    assert curve["n"].tolist() == [3] * 4 + [2] * 5
+
+
+@pytest.mark.parametrize(
+    ("name", "closest"),
+    [
+        ("follow-the-leader", "follow the leader"),
+        ("last-round", "follow previous winners"),
+        ("majority", "majority vote"),
+    ],
+)
+def test_behaviour_recognises_the_agents(name: str, closest: str) -> None:
+    """What an agent does is what the analysis says it does: closest baseline, learning rate and memory."""
+    found = behaviour(alone(name, n=4, rounds=60, regime="flat"))[0]
+    assert found.closest == closest
+    own = found.agreement.set_index("baseline").loc[closest]
+    assert own["telling"] > 0.9 and own["telling_low"] <= own["telling"] <= own["telling_high"]
+    if name == "majority":
+        assert found.eta == 0 and found.fit_agreement > 0.9
+    if name == "follow-the-leader":
+        assert found.memory == 1 and found.eta_full_memory >= 1
+    if name == "last-round":
+        assert found.memory <= 0.3
+
+
+def test_the_fit_finds_the_learning_rate_of_weighted_majority() -> None:
+    found = behaviour(alone("weighted-majority", n=8, rounds=80, regime="flat"))[0]
+    assert found.memory >= 0.95 and 0.2 <= found.eta_full_memory <= 0.5
+    assert found.eta_low <= found.eta <= found.eta_high
+
+
+def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
+    """Counter notes count exactly and name the best; last-round notes hold no counts; round lists grow."""
+    both = [Condition("weather", "note"), NOTE_ONLY]
+    counter = note_table(played("counter", both, n=2, rounds=10))
+    assert counter.formats()["counter"].tolist() == [2, 2]
+    assert (counter.final()["exact"] == 1).all() and (counter.final()["readable"] == 2).all()
+    assert set(counter.over_rounds()["round"]) == set(range(1, 11))
+    assert (counter.over_rounds()["prompt_tokens"] > 0).all()
+    last = note_table(alone("last-round", both, n=2, rounds=10))
+    assert last.formats()["last-step"].tolist() == [2, 2] and (last.final()["readable"] == 0).all()
+    listed = note_table(alone("round-list", both, n=2, rounds=10)).over_rounds()
+    words = listed[listed.condition == "weather-note"].sort_values("round")["words"].to_numpy()
+    assert (np.diff(words) > 0).all()
+    none = note_table(alone("majority", [NO_NOTE], n=1, rounds=3))
+    assert none.formats().empty and none.over_rounds().empty and none.final().empty
+
+
+# ------------------------------------------------------------------------------------------------ foreign results
+
+
+def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    base: dict[str, Any] = {
+        "meta": {"idx": 7, "model": "some-chat", "prompt": "interactive_weather_notehist"},
+        "token_usage": {"prompt_tokens": 1000, "completion_tokens": 50, "n_calls": 4},
+        "input": {"expert_predictions": [[1, 0, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
+        "response": {"predictions": [1, 0]},
+    }
+    (folder / "result.json").write_text(json.dumps({**base, **result}))
+    if steps is not None:
+        (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    return folder
+
+
+def test_foreign_results_are_read(tmp_path: Path) -> None:
+    """Condition from the prompt's name, regime from the folder, predictions from the file."""
+    foreign(tmp_path / "antisignal" / "cases_007")
+    (one,) = load(tmp_path)
+    assert (one.model, one.condition.name, one.regime, one.index) == ("some-chat", "weather-note", "anti-signal", 7)
+    assert one.predictions.tolist() == [1, 0] and one.ended == "complete" and one.total_prompt_tokens == 1000
+    assert load(tmp_path / "antisignal" / "cases_007" / "result.json", "flat")[0].regime == "flat"
+    assert len(score([one]).to_frame()) > 5
+
+
+def test_foreign_steps_are_read_again_by_our_rules(tmp_path: Path) -> None:
+    """A malformed reply that the other runner took for 0 is missing here; notes and tokens come along."""
+    steps = [
+        {"step": 0, "turn": "forecast", "raw_response": '{"prediction": "sunny"}', "usage": {"prompt_tokens": 10}},
+        {"step": 0, "turn": "feedback", "raw_response": "{}", "note_out": "A:1/1", "usage": {"prompt_tokens": 12}},
+        {"step": 1, "turn": "forecast", "raw_response": "I think rainy", "parsed": {"prediction": 0}},
+        {"step": 1, "turn": "feedback", "parsed": {"note": "A:2/2"}},
+    ]
+    foreign(tmp_path / "flat", steps)
+    (one,) = load(tmp_path)
+    assert one.predictions[0] == 1 and np.isnan(one.predictions[1]) and one.malformed == 1
+    assert one.notes == ("A:1/1", "A:2/2") and one.prompt_tokens[0] == 12 and one.calls == 4
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"input": {}}, "has no advice; give it as input.expert_predictions or"),
+        ({"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}}, "advice must be 0/1 or rainy/sunny"),
+        ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
+        ({"response": {}}, "has no predictions"),
+    ],
+)
+def test_a_foreign_field_that_is_missing_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    foreign(tmp_path / "flat", **change)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path)
+
+
+def test_nothing_to_load_is_told(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="holds no trace"):
+        load(tmp_path)
+    with pytest.raises(InputError, match="no such file or folder"):
+        load(tmp_path / "nowhere")
+    with pytest.raises(InputError, match="no runs to score"):
+        score([])
+
+
+def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
+    foreign(tmp_path / "flat" / "a")
+    foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
+    with pytest.raises(InputError, match="are both instance 7 of 'flat' but differ"):
+        score(load(tmp_path))
