@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.tasks import experts
+from interp.tasks import expert_regimes
 from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime, sample
 
 SIZES = (1, 2, 4, 7)
@@ -186,6 +186,7 @@ def test_bad_requests_are_refused_in_a_sentence(arguments, message):
         {"rest": (0.0, 1.0), "switch_every": 0, "min_experts": 2},
         {"rest": (0.0, 1.0), "switch_every": 5},
         {"rest": (0.0, 1.0), "drift_std": 0.0},
+        {"rest": (0.0, 1.0), "drift_std": 0.1, "correlation": 0.5},
     ],
 )
 def test_a_regime_that_cannot_be_drawn_is_refused(fields):
@@ -195,4 +196,4 @@ def test_a_regime_that_cannot_be_drawn_is_refused(fields):
 
 def test_the_registry_refuses_a_name_twice():
     with pytest.raises(AssertionError, match="registered twice"):
-        experts._registry(iter([REGIMES["flat"], REGIMES["flat"]]))
+        expert_regimes._registry(iter([REGIMES["flat"], REGIMES["flat"]]))

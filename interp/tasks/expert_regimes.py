@@ -1,0 +1,168 @@
+"""The regimes of prediction with expert advice: how the experts' accuracies are drawn, and how they move.
+
+A regime is data: an interval for each slot (``first``, then ``rest`` for every further expert; an interval of width
+zero is a fixed accuracy) and at most one way to leave the independent fixed-accuracy model (switching, drift or
+shared predictions). The paper states most regimes for 4 experts; with n experts the slots of ``first`` come first
+and the others are drawn from ``rest``; fewer than ``min_experts`` experts are refused. Experts are permuted after
+their slots are drawn (``interp.tasks.experts``). Sources: the paper's section 3.1 and its appendices on training, on
+robustness and on LLM experiments, and the code published with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any
+
+from interp.errors import require, unknown_name
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How expert accuracies are drawn.
+
+    Args:
+        name: the name that :func:`sample` takes.
+        description: one line, for tables.
+        first: an interval (low, high) for each of the leading experts, accuracy uniform in it.
+        rest: the interval of every further expert.
+        min_experts: fewer experts are refused: the regime would lose its point.
+        switch_every: every so many rounds the accuracies move to a new best expert (None: never).
+        drift_std: standard deviation of a Gaussian step added to each accuracy each round (None: no drift).
+        drift_bounds: drifting accuracies are clipped to this interval after each step.
+        correlation: probability that, in a round, all experts share one prediction, right with the mean accuracy.
+
+    To run a variant, derive it and pass the record itself:
+
+    >>> from dataclasses import replace
+    >>> from interp.tasks.experts import sample
+    >>> fast = replace(REGIMES["switch-10"], name="switch-5", switch_every=5)
+    >>> sample(2, 20, 4, regime=fast).regime
+    'switch-5'
+
+    Raises:
+        InputError: an interval or probability outside [0, 1], a period or spread that is not positive, or more than
+            one of switching, drift and correlation.
+    """
+
+    name: str
+    description: str
+    rest: Bounds
+    first: tuple[Bounds, ...] = ()
+    min_experts: int = 1
+    switch_every: int | None = None
+    drift_std: float | None = None
+    drift_bounds: Bounds = (0.2, 0.95)
+    correlation: float = 0.0
+
+    def __post_init__(self) -> None:
+        for low, high in (*self.first, self.rest, self.drift_bounds):
+            require(0 <= low <= high <= 1, f"regime {self.name!r}: ({low}, {high}) is not an interval in [0, 1]")
+        require(0 <= self.correlation <= 1, f"regime {self.name!r}: correlation {self.correlation} is not in [0, 1]")
+        departures = [self.switch_every is not None, self.drift_std is not None, self.correlation > 0]
+        require(sum(departures) <= 1, f"regime {self.name!r}: give only one of switch_every, drift_std and correlation")
+        if self.switch_every is not None:
+            require(self.switch_every >= 1, f"regime {self.name!r}: switch_every {self.switch_every} must be >= 1")
+            require(self.min_experts >= 2, f"regime {self.name!r}: switching needs min_experts >= 2")
+        if self.drift_std is not None:
+            require(self.drift_std > 0, f"regime {self.name!r}: drift_std {self.drift_std} must be > 0")
+
+    def slots(self, n_experts: int) -> tuple[Bounds, ...]:
+        """The accuracy interval of each of ``n_experts`` slots, before identities are permuted.
+
+        Raises:
+            InputError: fewer experts than the regime is defined for.
+        """
+        require(
+            n_experts >= self.min_experts,
+            f"regime {self.name!r} needs n_experts >= {self.min_experts}, got {n_experts}",
+        )
+        return (*self.first, *(self.rest,) * n_experts)[:n_experts]
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters that are in use, as JSON values."""
+        values: dict[str, Any] = {"first": [list(b) for b in self.first], "rest": list(self.rest)}
+        if self.switch_every is not None:
+            values["switch_every"] = self.switch_every
+        if self.drift_std is not None:
+            values |= {"drift_std": self.drift_std, "drift_bounds": list(self.drift_bounds)}
+        if self.correlation:
+            values["correlation"] = self.correlation
+        return values
+
+
+def _regimes() -> Iterator[Regime]:
+    yield Regime("uniform", "all U[.3, .9]: the training distribution", (0.3, 0.9))
+    yield Regime("wide", "all U[0, 1]: no prior knowledge", (0.0, 1.0))
+    yield Regime(
+        "stratified",
+        "U[.9, 1], U[.65, .8], U[.55, .7], then U[.45, .6] for every further expert",
+        (0.45, 0.6),
+        ((0.9, 1.0), (0.65, 0.8), (0.55, 0.7)),
+    )
+    yield Regime("flat", "one U[.6, .7], the others U[.4, .6]", (0.4, 0.6), ((0.6, 0.7),))
+    yield Regime(
+        "anti-signal",
+        "one U[.6, .7], one U[0, .1] that is nearly always wrong, the others U[.4, .6]",
+        (0.4, 0.6),
+        ((0.6, 0.7), (0.0, 0.1)),
+        min_experts=2,
+    )
+    for k in (1, 2, 3, 4):
+        yield Regime(
+            f"{k}-real", f"{k} U[.6, .85], the others exactly .5", (0.5, 0.5), ((0.6, 0.85),) * k, min_experts=k
+        )
+    yield Regime("dominant", "one exactly .9, the others U[.35, .5]", (0.35, 0.5), ((0.9, 0.9),))
+    yield Regime("close", "all U[.55, .65]", (0.55, 0.65))
+    for m in (10, 25, 50):
+        yield Regime(
+            f"switch-{m}",
+            f"every {m} rounds a new best expert (.85), the others .4",
+            (0.4, 0.4),
+            ((0.85, 0.85),),
+            min_experts=2,
+            switch_every=m,
+        )
+    yield Regime(
+        "drift", "all U[.4, .8] at first, + N(0, .02) each round, clipped to [.2, .95]", (0.4, 0.8), drift_std=0.02
+    )
+    for c in (0.3, 0.7, 0.9):
+        yield Regime(
+            f"correlated-{c}",
+            f"all U[.4, .8]; with probability {c} all share one prediction, right with the mean accuracy",
+            (0.4, 0.8),
+            correlation=c,
+        )
+    for k in (1, 2, 3, 4):
+        yield Regime(
+            f"{k}-high-quality", f"{k} U[.9, 1], the others U[.3, .9]", (0.3, 0.9), ((0.9, 1.0),) * k, min_experts=k
+        )
+
+
+def _registry(regimes: Iterator[Regime]) -> Mapping[str, Regime]:
+    found: dict[str, Regime] = {}
+    for record in regimes:
+        assert record.name not in found, f"regime {record.name!r} is registered twice"
+        found[record.name] = record
+    return MappingProxyType(found)
+
+
+REGIMES: Mapping[str, Regime] = _registry(_regimes())
+
+
+def get_regime(name: str | Regime) -> Regime:
+    """The regime called ``name``; a record is returned as it is.
+
+    Raises:
+        InputError: no such regime; the nearest names are given.
+    """
+    if isinstance(name, Regime):
+        return name
+    try:
+        return REGIMES[name]
+    except KeyError:
+        raise unknown_name("regime", name, REGIMES, limit=len(REGIMES)) from None
