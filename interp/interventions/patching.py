@@ -34,7 +34,7 @@ from interp.errors import InputError, unknown_name
 from interp.interventions.metrics import Metric, Readout
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, prepare
-from interp.interventions.resume import CHUNK, Patched, activations, one_round, patched_rounds, repeated, tile
+from interp.interventions.resume import Patched, RoundPatcher, activations, one_round, repeated, tile
 from interp.interventions.sites import Site, resolve, sites
 from interp.model.rollout import Rollout, run_round
 from interp.model.transformer import HookedLatentTransformer
@@ -189,7 +189,7 @@ def sweep(
     read: int | None = None,
     propagate: bool = True,
     commit: str = "own",
-    chunk: int = CHUNK,
+    chunk: int | None = None,
 ) -> PatchingResult:
     """Patch each site of a sweep on its own, at one round.
 
@@ -203,7 +203,7 @@ def sweep(
         read: the round that is read; the patched one when None.
         propagate: let the patch run on into later rounds, or hold their latents at the base's.
         commit: how both sides are run, and which choice token the patched rounds hold.
-        chunk: rows (site x episode) run at once; bounds memory.
+        chunk: rows (site x episode) run at once, which bounds memory; 256 on a CPU, 65,536 on an accelerator when None.
 
     Raises:
         InputError: unknown names, episodes that do not pair up, rounds out of range.
@@ -242,15 +242,15 @@ def sweep(
 
 
 def run_cells(
-    pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool, chunk: int = CHUNK
+    pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool, chunk: int | None = None
 ) -> Float[Tensor, "site episode"]:
     """The metric with each cell patched on its own."""
     base, other = (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
     source = activations(pair.model, other, pair.round, list(dict.fromkeys(cell.hook for cell in cells)))
     later = pair.read > pair.round or measure.needs_update
     values: list[Tensor | None] = [None] * len(cells)
-    steps = patched_rounds(pair.model, base, pair.round, cells, source, recommit=later, chunk=chunk)
-    for step in steps:
+    patcher = RoundPatcher(pair.model, base, pair.round, source, update=later, chunk=chunk)
+    for step in patcher.cells(cells):
         readout = _read_on(pair, base, step, propagate)
         measured = measure.measure(readout, pair)
         for i, cell in enumerate(step.cells):
@@ -261,7 +261,7 @@ def run_cells(
 def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool) -> Readout:
     """Run the rounds after the patched one, up to the one that is read."""
     n, latents = len(step.cells), step.latents
-    predictions = [step.output.prediction]
+    predictions = [step.predictions]
     for t in range(pair.round + 1, pair.read + 1):
         if propagate:
             following = repeated(one_round(base, t), n)

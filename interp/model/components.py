@@ -96,14 +96,22 @@ class Attention(nn.Module):
         for bias in (self.b_Q, self.b_K, self.b_V, self.b_O):
             nn.init.zeros_(bias)
 
-    def forward(self, q_in: Tensor, k_in: Tensor, v_in: Tensor) -> Float[Tensor, "batch pos d_model"]:
-        """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head."""
+    def forward(
+        self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: tuple[Tensor, Tensor] | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head.
+
+        Args:
+            past: keys and values of the positions before the first one given, when only a suffix is run.
+        """
         q = self.hook_q(_per_head(q_in, self.W_Q) + self.b_Q)
         k = self.hook_k(_per_head(k_in, self.W_K) + self.b_K)
         v = self.hook_v(_per_head(v_in, self.W_V) + self.b_V)
+        if past is not None:
+            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
-        n = scores.shape[-1]
-        scores = self.hook_attn_scores(scores.masked_fill(self.mask[:n, :n], float("-inf")))
+        n_queries, n = scores.shape[-2:]
+        scores = self.hook_attn_scores(scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf")))
         pattern = self.hook_pattern(self.pattern(scores))
         z = self.hook_z(torch.einsum("bhqk,bkhd->bqhd", pattern, v))
         if self.runtime.use_attn_result:
@@ -187,15 +195,18 @@ class Block(nn.Module):
             self.mlp = MLP(config)
             self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
 
-    def forward(self, resid: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
+    def forward(
+        self, resid: Float[Tensor, "batch pos d_model"], past: tuple[Tensor, Tensor] | None = None
+    ) -> Float[Tensor, "batch pos d_model"]:
+        """Run the block on all positions, or on a suffix of them whose ``past`` keys and values are known."""
         resid = self.hook_resid_pre(resid)
         if self.runtime.use_split_qkv_input:
             fork = resid.unsqueeze(2).expand(-1, -1, self.runtime.n_heads, -1)
             points = (self.attn.hook_q_input, self.attn.hook_k_input, self.attn.hook_v_input)
-            attn_out = self.attn(*(self.ln1(point(fork)) for point in points))
+            attn_out = self.attn(*(self.ln1(point(fork)) for point in points), past)
         else:
             normalized = self.ln1(resid)
-            attn_out = self.attn(normalized, normalized, normalized)
+            attn_out = self.attn(normalized, normalized, normalized, past)
         resid = resid + self.hook_attn_out(attn_out)
         if self.mlp is not None:
             resid = self.hook_resid_mid(resid)

@@ -1,0 +1,107 @@
+"""Speed of our patching sweep against TransformerLens' patching on the bound view, in one run.
+
+Both sweep (layer, head, position) of head outputs and (layer, position) of residuals at one round of 64 pairs, on the
+shape of the learned models (4 layers, 4 heads, d_model 64, 13 positions). Rollouts are left out of both. Run with
+``python -m tests.benchmarks patching`` or ``python tests/benchmarks/patching.py [device]``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable
+
+import pandas as pd
+import torch
+from transformer_lens import patching as tl_patching
+
+from interp.interventions import corruptions, metrics, patching, sites
+from interp.interventions.pairs import Pair, prepare
+from interp.model.bound import bind
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts
+
+ROUND, N_PAIRS = 20, 64
+TOOLS = {
+    "resid_pre": tl_patching.get_act_patch_resid_pre,
+    "head": tl_patching.get_act_patch_attn_head_out_by_pos,
+}
+
+
+def _pair(device: str) -> Pair:
+    torch.manual_seed(0)
+    config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
+    model = HookedLatentTransformer(config).to(device).eval()
+    episodes = experts.sample(N_PAIRS, ROUND + 3, 4, seed=0)
+    return prepare(model, *corruptions.swap_latents(episodes, ROUND), ROUND)
+
+
+def _seconds(run: Callable[[], object], repeats: int = 3) -> float:
+    """The best of some runs."""
+    times = []
+    for _ in range(repeats):
+        _wait()
+        start = time.perf_counter()
+        run()
+        _wait()
+        times.append(time.perf_counter() - start)
+    return min(times)
+
+
+def _wait() -> None:
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
+
+
+def measure(device: str = "cpu") -> pd.DataFrame:
+    """One row per sweep: seconds of theirs and ours, their ratio, and the largest difference of a cell."""
+    pair = _pair(device)
+    bound = bind(pair.model, pair.clean, pair.corrupted, rounds=ROUND)
+    clean, corrupted = bound.tokens
+    _, cache = bound.run_with_cache(clean)
+    metric = metrics.metric("probability")
+    rises = pair.clean.predictions[:, ROUND] > pair.corrupted.predictions[:, ROUND]
+
+    def theirs_by(logits: torch.Tensor) -> torch.Tensor:
+        p = logits[:, bound.predict_position].softmax(-1)[:, 1]
+        return torch.where(rises, p, 1 - p)
+
+    rows = []
+    for component, tool in TOOLS.items():
+        cells = sites.sites(pair.model, pair.layout, component)
+
+        def ours(cells: list[sites.Site] = cells) -> torch.Tensor:
+            return patching.run_cells(pair, cells, metric, "denoising", True)
+
+        def theirs(tool: Callable[..., torch.Tensor] = tool) -> torch.Tensor:
+            with torch.no_grad():
+                return tool(bound, corrupted, cache, theirs_by, reduce="mean")
+
+        shape = theirs().shape
+        mean = ours().mean(1)
+        layers, positions = pair.model.config.n_layers, pair.layout.n_positions
+        grid = mean.view(layers, -1, positions).transpose(1, 2).reshape(shape) if len(shape) == 3 else mean.view(shape)
+        seconds = [_seconds(theirs), _seconds(ours)]
+        rows.append(
+            {
+                "sweep": component,
+                "cells": len(cells),
+                "transformer_lens_s": seconds[0],
+                "ours_s": seconds[1],
+                "ratio": seconds[0] / seconds[1],
+                "max_difference": float((grid - theirs()).abs().max()),
+            }
+        )
+    return pd.DataFrame(rows)
+
+
+def main() -> None:
+    device = sys.argv[-1] if sys.argv[-1] in ("cpu", "cuda") else "cpu"
+    print(f"patching {N_PAIRS} pairs at one round, {device}, {torch.get_num_threads()} threads")
+    print(measure(device).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Every routine on a model whose answers fit on a napkin (``napkin`` in conftest); the numbers are worked out by hand.
+
+Round 0 has z = 1, v = 3 (clean) or 2 (corrupted): P = 6 (18 + 3) - 9 = 117 and 6 (8 + 3) - 4 = 62.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+import interp
+from interp.interventions import patching
+from interp.interventions.metrics import Metric
+
+VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
+
+
+def _patched(model, pair, site, **options):
+    clean, corrupted = pair
+    result = patching.sweep(model, clean, corrupted, **{"round": 0, "at": [site], "metric": VALUE, **options})
+    return result.values.item()
+
+
+def test_the_napkin_model_itself(napkin, napkin_pair):
+    """z is 1, then v^2 + y^2 = 9 + 4 (clean) or 4 + 4 (corrupted)."""
+    clean, corrupted = (interp.rollout(napkin, episodes) for episodes in napkin_pair)
+    assert clean.predictions.tolist() == [[117, 6 * (18 + 3 * 13**2) - 9]]
+    assert corrupted.predictions.tolist() == [[62, 6 * (18 + 3 * 8**2) - 9]]
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [
+        ("z[0.0]@p?", 6 * (18 + 3) - 4),  # 122: all of the vote but what head 1.1 reads
+        ("z[0.1]@p?", 62),  # the latents are the same
+        ("z[1.0]@p?", (8 + 3) + 5 * (18 + 3) - 4),  # 112
+        ("z[1.1]@p?", 6 * (8 + 3) - 9),  # 57
+        ("result[1.1]@p?", 57),
+        ("attn_out[0]@p?", 122),
+        ("q[1.0]@p?", 112),  # the query reads out
+        ("v[1.1]@p_1", 6 * (8 + 3) - 2 * 3),  # 60: score 2, value 3
+        ("pattern[1.1]@p?", 6 * (8 + 3) - 3 * 2),  # the same product
+        ("k[0.0]@p_1", 6 * (2 * 3 * 2 + 3) - 4),  # 86
+        ("resid_pre[0]@p_1", 117),
+        ("resid_pre[1]@p_1", 57),
+        ("resid_post[1]@p?", 117),
+        ("resid_pre[0]@<z>", 62),
+        ("embed@p_1", 117),
+        ("latent", 62),
+        ("resid_pre[1]@y", 62),
+    ],
+)
+def test_denoising(napkin, napkin_pair, site, expected):
+    assert _patched(napkin, napkin_pair, site) == expected
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [("z[0.0]@p?", 6 * (8 + 3) - 9), ("z[1.0]@p?", (18 + 3) + 5 * (8 + 3) - 9), ("embed@p_1", 62)],
+)
+def test_noising(napkin, napkin_pair, site, expected):
+    assert _patched(napkin, napkin_pair, site, direction="noising") == expected
+
+
+@pytest.mark.parametrize(
+    ("site", "expected"),
+    [
+        ("z[1.1]@w?", 6 * (18 + 3 * 13**2) - 9),  # the clean update makes the clean next z
+        ("z[1.1]@p?", 6 * (18 + 3 * 8**2) - 9),  # no part in the update
+        ("v[1.1]@p_1", 6 * (18 + 3 * (2 * 3 + 4) ** 2) - 9),  # z = 10
+    ],
+)
+def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected):
+    assert _patched(napkin, napkin_pair, site, read=1) == expected
+    held = 6 * (18 + 3 * 8**2) - 9
+    assert _patched(napkin, napkin_pair, site, read=1, propagate=False) == held
