@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand
 
 from interp.errors import InputError
 
@@ -41,6 +42,37 @@ def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+class ManyValues(TyperCommand):
+    """A command whose list options take several values: ``--experts 2 4 8`` is ``--experts 2 --experts 4 ...``."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
+        spread: list[str] = []
+        current = None
+        for arg in args:
+            if arg.startswith("--"):
+                current = arg if arg in several else None
+                spread.append(arg)
+            elif current is not None and spread[-1] != current:
+                spread += [current, arg]
+            else:
+                spread.append(arg)
+        return super().parse_args(ctx, spread)
+
+
+def show(frame: Any, title: str) -> None:
+    """Print a data frame as a table."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in frame.columns:
+        table.add_column(str(column))
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{value:.2e}" if isinstance(value, float) else str(value) for value in row))
+    Console().print(table)
+
+
 ModelName = Annotated[str, typer.Argument(help="A name from `interp models`, or a checkpoint folder.")]
 Out = Annotated[Path, typer.Option(help="Folder for what the command writes.")]
 Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
@@ -67,6 +99,33 @@ def report(
     from reports.build import build
 
     typer.echo(build(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed))
+
+
+@app.command("verify", cls=ManyValues)
+@refusing
+def verify(
+    model: ModelName,
+    experts: Annotated[list[int] | None, typer.Option(help="Numbers of experts.")] = None,
+    states: Annotated[list[int] | None, typer.Option(help="Numbers of states.")] = None,
+    actions: Annotated[list[int] | None, typer.Option(help="Numbers of actions.")] = None,
+    rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 1000,
+    episodes: Annotated[int, typer.Option(help="Episodes per size.")] = 20,
+    variant: Annotated[str | None, typer.Option(help="Variant of the circuit.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Compare a handwired model with its algorithm; exit 1 when any variable is not exact."""
+    from itertools import product
+
+    from circuits.verification import verify as check
+
+    sizes: list[Any] | None = experts
+    if states or actions:
+        sizes = list(product(states or [4], actions or [3]))
+    extra = {} if variant is None else {"variant": variant}
+    result = check(model, sizes, n_rounds=rounds, n_episodes=episodes, seed=seed, **extra)
+    show(result.summary(), title=f"{model}: largest difference from the algorithm")
+    typer.echo("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
+    raise typer.Exit(0 if result.passed else 1)
 
 
 @command
