@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -41,7 +41,7 @@ def fit(
     *,
     untrained: Any = None,
     site: str = "latents",
-    method: Method | None = None,
+    method: str | None = None,
     seed: int = 0,
 ) -> ProbeResult:
     """Decode ``target`` from ``activations``, with controls.
@@ -86,7 +86,7 @@ def probe(
     targets: Sequence[str],
     *,
     site: str = "latents",
-    method: Method | None = None,
+    method: str | None = None,
     seed: int = 0,
 ) -> list[ProbeResult]:
     """Run ``model`` and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
@@ -140,7 +140,7 @@ def fit_targets(
     *,
     untrained: Any = None,
     site: str | None = None,
-    method: Method | None = None,
+    method: str | None = None,
     seed: int = 0,
     **settings: Any,
 ) -> list[ProbeResult]:
@@ -153,7 +153,7 @@ def fit_targets(
     if blank is not None:
         check_untrained(x, blank)
     folds = assign_folds(len(x), N_FOLDS, seed)
-    by_method: dict[Method, list[int]] = {"ridge": [], "logistic": []}
+    by_method: dict[str, list[int]] = {name: [] for name in get_args(Method)}
     for i, target in enumerate(targets):
         chosen = method or ("logistic" if target.kind == "class" else "ridge")
         if chosen not in by_method:

@@ -231,7 +231,7 @@ def _run(
 def _by_layer(
     model: HookedLatentTransformer, run: Rollout, hooks: dict[int | None, list[str]]
 ) -> Iterator[dict[str, Tensor]]:
-    """Activations at the hooks of each layer in turn: a block is run again from its cached input, not the whole model."""
+    """Activations at the hooks of each layer in turn; a block is run again from its cached input, not the model."""
     inputs = {layer: f"blocks.{layer}.hook_resid_pre" for layer in hooks if layer is not None}
     _, _, cache = replay(model, run, names_filter=[*hooks.get(None, ()), *inputs.values()])
     for layer, names in hooks.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -125,7 +125,7 @@ class Target:
     parameters: Mapping[str, float] = field(default_factory=dict)
     implied_by: tuple[str, ...] = ()
 
-    def __call__(self, episodes: Episodes, when: Moment = "after", **parameters: float) -> TargetValues:
+    def __call__(self, episodes: Episodes, when: str = "after", **parameters: float) -> TargetValues:
         """The target's values.
 
         Args:
@@ -141,18 +141,17 @@ class Target:
             self.serves(task),
             f"target {self.key!r} needs {self.task} episodes, got {type(episodes).__name__}, for: {', '.join(others)}",
         )
-        if when not in ("before", "after"):
-            raise unknown_name("moment", when, ("before", "after"))
+        moment = _moment(when)
         for name in parameters:
             if name not in self.parameters:
                 raise unknown_name(f"parameter of target {self.key!r}:", name, self.parameters)
-        computed = self.compute(episodes, when, **{**self.parameters, **parameters})
+        computed = self.compute(episodes, moment, **{**self.parameters, **parameters})
         inputs, types = round_inputs(episodes)
         return TargetValues(
-            key=f"{self.key}:before" if self.of == "state" and when == "before" else self.key,
+            key=f"{self.key}:before" if self.of == "state" and moment == "before" else self.key,
             values=computed.values,
             outputs=computed.outputs,
-            when=when if self.of == "state" else "round",
+            when=moment if self.of == "state" else "round",
             kind=self.kind,
             mask=computed.mask,
             inputs=inputs,
@@ -193,9 +192,15 @@ def parse(text: str) -> tuple[Target, Moment]:
     key, _, moment = text.partition(":")
     if key not in REGISTRY:
         raise unknown_name("target", key, REGISTRY, limit=40)
-    if moment not in ("", "before", "after"):
-        raise unknown_name("moment", moment, ("before", "after"))
-    return REGISTRY[key], "before" if moment == "before" else "after"
+    return REGISTRY[key], _moment(moment or "after")
+
+
+def _moment(name: str) -> Moment:
+    moments: tuple[Moment, ...] = get_args(Moment)
+    for moment in moments:
+        if name == moment:
+            return moment
+    raise unknown_name("moment", name, moments)
 
 
 def task_of(episodes: Any) -> Literal["experts", "qlearning"]:

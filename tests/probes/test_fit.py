@@ -1,0 +1,258 @@
+"""Probes and their verdicts: what is there is found, what is not there is not, and bad input is told."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import log_loss
+from sklearn.model_selection import GridSearchCV, GroupKFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import interp
+import probes
+from interp.errors import InputError
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts
+from probes import logistic
+from probes.controls import control_task, shuffled
+from probes.linear import assign_folds
+from probes.targets import TargetValues
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return experts.sample(n_episodes=40, n_rounds=20, n_experts=3, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return interp.load("wma-handwired", n_experts=3)
+
+
+@pytest.fixture(scope="module")
+def run(model, episodes):
+    return interp.rollout(model, episodes)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """A learned model's shape, untrained."""
+    torch.manual_seed(1)
+    return HookedLatentTransformer(
+        LatentTransformerConfig(ExpertRound(3), d_model=32, n_layers=2, n_heads=2, d_head=16, d_mlp=64, name="toy")
+    )
+
+
+def test_the_contract(run, episodes):
+    """The lines of the README and DESIGN.md."""
+    result = probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes), groups="episode")
+    assert result.r2 > 1 - 1e-9 and result.represented
+    assert result.r2_ci[0] <= result.r2 <= result.r2_ci[1]
+    assert set(result.controls) == {"shuffled", "inputs", "round", "control_task"} and result.missing == ("untrained",)
+    frame = result.to_frame()
+    assert set(frame["fitted"]) == {"probe", *result.controls}
+    assert frame.query("fitted != 'probe'")["difference_low"].notna().all()
+    assert "represented" in str(result) and "not run: an untrained model" in str(result)
+
+
+def test_predictions_never_saw_their_episode(episodes):
+    """An episode's target, changed, changes no prediction of that episode."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 8, 5)), rng.normal(size=(20, 8, 1))
+    other = y.copy()
+    other[7] += 10
+    before, after = (probes.fit(x, values).predictions for values in (y, other))
+    np.testing.assert_allclose(before[7], after[7], atol=1e-6)
+    assert np.abs(before - after).max() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["a permuted expert's count", "a random function of the episode"])
+def test_what_is_not_there_is_not_represented(kind, run, episodes):
+    """At least 19 of 20 seeds, from latents that hold every expert's count."""
+    counts = probes.targets.log_weights_centred(episodes)
+    verdicts = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        if kind == "a permuted expert's count":
+            order = rng.permuted(np.tile(np.arange(3), (len(episodes), 1)), axis=1)
+            values = np.take_along_axis(counts.values, order[:, None], axis=-1)
+        else:
+            values = np.broadcast_to(rng.normal(size=(len(episodes), 1, 1)), (*counts.values.shape[:2], 1))
+        target = TargetValues("absent", values, ("x",) * values.shape[-1], inputs=counts.inputs, types=counts.types)
+        verdicts.append(probes.fit(run.latents[:, 1:], target, seed=seed).represented)
+    assert sum(verdicts) <= 1
+
+
+def test_a_target_that_time_gives_away_is_not_represented():
+    """Activations that hold only the round index decode most of a raw count; the round control says so."""
+    episodes = experts.sample(n_episodes=40, n_rounds=20, n_experts=3, seed=5)
+    x = np.broadcast_to(np.arange(20.0)[:, None], (40, 20, 1))
+    result = probes.fit(x, probes.targets.log_weights(episodes))
+    assert result.r2 > 0.5 and not result.represented
+    assert abs(result.controls["round"].difference.estimate) < 0.05
+
+
+def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
+    """A vote is one of the round's inputs: that control is shown but not asked to be beaten."""
+    target = probes.targets.votes(episodes)
+    result = probes.fit(episodes.advice.astype(float), target, method="ridge")
+    assert result.r2 > 1 - 1e-9 and result.represented
+    assert not result.controls["inputs"].counted and result.controls["inputs"].score.estimate > 1 - 1e-9
+
+
+def test_memorising_shows_in_the_control_task(episodes):
+    """A probe that reads which kind of round it is decodes any function of it: no selectivity, no verdict."""
+    matches = probes.targets.matches(episodes)
+    kinds = np.eye(matches.types.max() + 1)[matches.types]
+    result = probes.fit(kinds, matches, method="ridge")
+    assert result.r2 > 1 - 1e-6
+    assert result.controls["control_task"].score.estimate > 1 - 1e-6
+    assert not result.represented
+
+
+def test_controls_are_what_they_say():
+    values = np.arange(30.0).reshape(6, 5, 1)
+    moved = shuffled(values, seed=0)
+    assert (moved[:, 0] != values[:, 0]).all() and sorted(moved[:, 0, 0]) == sorted(values[:, 0, 0])
+    types = np.random.default_rng(0).integers(3, size=(6, 5))
+    task = control_task(values, types, seed=0)
+    for kind in range(3):
+        assert len(np.unique(task[types == kind])) == 1
+    assert np.isin(task, values).all()
+
+
+def test_the_untrained_model_has_other_weights_and_the_same_shape(learned, episodes):
+    fresh = probes.untrained(learned, seed=1)
+    assert fresh.config.layout == learned.config.layout and fresh.digest() != learned.digest()
+    assert fresh.digest() == probes.untrained(learned, seed=1).digest() != probes.untrained(learned, seed=2).digest()
+    assert interp.rollout(fresh, episodes).latents.shape == interp.rollout(learned, episodes).latents.shape
+
+
+def test_random_features_count_and_only_the_untrained_control_says_so(learned, episodes):
+    """A latent that adds random features of each round holds the counts: R2 far above every control but that one."""
+    (result,) = probes.probe(learned, episodes, ["log_weights_centred"], seed=0)
+    beaten = {name for name, control in result.controls.items() if control.difference.low > 0}
+    assert result.r2 > 0.5 and beaten == {"shuffled", "inputs", "round", "control_task"}
+    assert not result.represented
+
+
+def test_logistic_equals_sklearn_by_episode():
+    """Out-of-fold probabilities are those of GridSearchCV in GroupKFold, both by episode."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(15, 6, 4))
+    y = (x @ rng.normal(size=(4, 3)) + rng.normal(size=(15, 6, 3))).argmax(-1)
+    folds = assign_folds(15, 5, 0)
+    ours = logistic.cross_validate(x, y, folds, 3)
+    rows, labels, groups = x.reshape(-1, 4), y.reshape(-1), np.repeat(folds, 6)
+    theirs = np.empty((len(rows), 3))
+    for train, test in GroupKFold(5).split(rows, groups=groups):
+        search = GridSearchCV(
+            make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)),
+            {"logisticregression__C": logistic.PENALTIES},
+            scoring="neg_log_loss",
+            cv=GroupKFold(4),
+        ).fit(rows[train], labels[train], groups=groups[train])
+        theirs[test] = search.predict_proba(rows[test])
+    np.testing.assert_allclose(ours.probabilities.reshape(-1, 3), theirs, atol=1e-9)
+
+
+def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
+    rng = np.random.default_rng(0)
+    x = probes.targets.votes(episodes).values + rng.normal(size=(40, 20, 3))
+    target = TargetValues("vote", episodes.advice[..., :1], ("p_1",), kind="class")
+    result = probes.fit(x, target)
+    assert (result.method, result.metric, result.columns) == ("logistic", "accuracy", ("p_1",))
+    assert 0.6 < result.score.estimate < 0.8 and result.represented
+    truth = episodes.advice[..., 0].reshape(-1)
+    assert result.metrics["log_loss"].estimate < log_loss(truth, np.full(len(truth), 0.5))
+    assert result.score.estimate == pytest.approx((result.predictions[..., 0].reshape(-1) == truth).mean())
+    with pytest.raises(InputError, match="the probe of 'vote' is logistic and has no R2"):
+        _ = result.r2
+    odds = result.decode(x).values[..., 0]
+    assert ((odds > 0) == (x @ result.direction() + result.intercept > 0)).all()
+
+
+def test_a_direction_moves_the_decoded_value_and_nothing_shorter_does(learned, episodes):
+    """Input scaling undone: adding c d / (d . d) to raw activations raises the decoded value by c."""
+    run = interp.rollout(learned, episodes)
+    result = probes.fit(run, probes.targets.log_weights_centred(episodes), site="latents")
+    d = result.direction("e_2")
+    assert d.shape == run.latents.shape[2:]
+    x = run.latents[:, 1:].numpy().astype(np.float64)
+    moved = result.decode(x + 0.7 * d / (d * d).sum()).values - result.decode(x).values
+    assert moved[..., 1] == pytest.approx(np.full(moved.shape[:2], 0.7))
+    with pytest.raises(InputError, match=r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3"):
+        result.direction("e_9")
+    with pytest.raises(InputError, match="choose an output: e_1, e_2, e_3"):
+        result.direction()
+
+
+def test_decoding_another_run(model, run, learned, episodes):
+    result = probes.fit(run, probes.targets.log_weights(episodes), site="latents")
+    others = experts.sample(n_episodes=3, n_rounds=60, n_experts=3, seed=9)
+    decoded = result.decode(interp.rollout(model, others), others)
+    np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-4)
+    assert len(decoded.to_frame()) == 3 * 60 * 3
+    assert decoded.plot(episode=2).axes
+    with pytest.raises(InputError, match=r"fitted on model 'wma-handwired'.*the run is of 'toy'"):
+        result.decode(interp.rollout(learned, others), others)
+    with pytest.raises(InputError, match="fitted on an array"):
+        probes.fit(run.latents[:, 1:], probes.targets.log_weights(episodes)).decode(run)
+    with pytest.raises(InputError, match="no true values"):
+        result.decode(run).plot()
+
+
+def test_sites_of_a_rollout(learned, episodes):
+    hooks = ["hook_update", "blocks.1.attn.hook_z", "blocks.1.hook_resid_post"]
+    run = interp.rollout(learned, episodes, names_filter=hooks)
+    read = probes.read
+    assert (read(run, "latents", "before") == run.latents[:, :-1]).all()
+    np.testing.assert_allclose(read(run, "change"), read(run, "update"), atol=1e-4)  # This model adds its update.
+    assert read(run, "written").shape == (40, 20, 32)
+    assert (read(run, "z[1.0]@p?") == run.cache[hooks[1]][:, :, -3, 0]).all()
+    assert (read(run, "resid_post[1]@w?") == run.cache[hooks[2]][:, :, -1]).all()
+    with pytest.raises(InputError, match=r"does not hold site 'resid_pre\[0\]@w\?'.*blocks.0.hook_resid_pre"):
+        read(run, "resid_pre[0]@w?")
+    with pytest.raises(InputError, match="latents, written, change, update"):
+        read(run, "layer 3")
+
+
+def ones(*shape):
+    return np.random.default_rng(0).normal(size=shape)
+
+
+BAD = [
+    ((ones(4, 6, 2), ones(4, 6, 1)), "5 folds of episodes need at least 5 episodes, got 4"),
+    ((ones(9, 6, 2), np.full((9, 6, 1), 3.0)), "target 'target' is constant"),
+    ((ones(9, 6, 2), np.where(ones(9, 6, 1) > 1, np.nan, 1.0)), r"target 'target' hold .* NaN or infinite"),
+    ((np.where(ones(9, 6, 2) > 2, np.inf, 1.0), ones(9, 6, 1)), r"the activations hold \d values that are NaN or inf"),
+    ((ones(9, 7, 2), ones(9, 6, 1)), r"9 episodes of 7 rounds but target 'target' has 9 of 6; .*latents\[:, 1:\]"),
+    ((ones(9, 6, 2), ones(8, 6, 1)), "9 episodes of 6 rounds but target 'target' has 8 of 6$"),
+    ((ones(9, 6), ones(9, 6, 1)), "activations are"),
+    ((ones(9, 6, 2), ones(9)), "a target is an array"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "message"), BAD)
+def test_what_cannot_be_fitted_is_told(arguments, message):
+    with pytest.raises(InputError, match=message):
+        probes.fit(*arguments)
+
+
+def test_other_bad_input_is_told(run, learned, episodes):
+    x, y = ones(9, 6, 2), ones(9, 6, 1)
+    with pytest.raises(InputError, match="groups must be 'episode', got 'round'"):
+        probes.fit(x, y, groups="round")
+    with pytest.raises(InputError, match=r"untrained model have shape \(9, 6, 3\)"):
+        probes.fit(x, y, untrained=ones(9, 6, 3))
+    with pytest.raises(InputError, match="fit it with method='ridge'"):
+        probes.fit(x, y, method="logistic")
+    with pytest.raises(InputError, match="unknown method 'lasso'"):
+        probes.fit(x, y, method="lasso")
+    with pytest.raises(InputError, match="no targets were given"):
+        probes.probe(learned, episodes, [])
+    with pytest.raises(InputError, match="layers 0 to 1"):
+        probes.probe(learned, episodes, ["votes"], site="resid_post[7]@w?")

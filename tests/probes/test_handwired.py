@@ -1,0 +1,133 @@
+"""Where a handwired circuit stores a variable, a probe finds it exactly; where it cannot be, the probe is at chance.
+
+The sites are the circuits' own ground truth (``Circuit.variables``), every variable and every site of it.
+"""
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import circuits
+import interp
+import probes
+from interp.errors import InputError
+from interp.tasks import experts
+from probes.targets import TargetValues
+
+CASES = {
+    "wma R": ("wma-handwired", {"n_experts": 3, "variant": "R"}),
+    "wma P": ("wma-handwired", {"n_experts": 3, "variant": "P"}),
+}
+
+
+@cache
+def ran(case):
+    """The circuit, episodes, and a rollout that caches every hook its variables live at, and all residual streams."""
+    name, arguments = CASES[case]
+    circuit, model = circuits.build(name, **arguments), interp.load(name, **arguments)
+    episodes = experts.sample(n_episodes=40, n_rounds=20, n_experts=arguments["n_experts"], seed=3)
+    hooks = {site.hook for variable in circuit.variables for site in variable.sites}
+    hooks |= {f"blocks.{layer}.hook_resid_pre" for layer in range(circuit.n_layers)}
+    return circuit, episodes, interp.rollout(model, episodes, names_filter=sorted(hooks))
+
+
+def activation(case, hook, label, head=None):
+    """What a probe may read at a site: the vector at a position, or the query's row of a head's scores."""
+    circuit, _, run = ran(case)
+    cached = run.cache[hook]
+    if hook == "hook_update":
+        return cached
+    position = circuit.layout.position(label)
+    return cached[:, :, circuit.head_index(head), position] if head else cached[:, :, position]
+
+
+def true_values(case, name):
+    circuit, episodes, _ = ran(case)
+    values = circuit.variable(name).value(episodes)
+    return values.reshape(*values.shape[:2], -1)
+
+
+SITES = [
+    (case, variable.name, i)
+    for case, (name, arguments) in CASES.items()
+    for variable in circuits.build(name, **arguments).variables
+    for i in range(len(variable.sites))
+]
+
+
+@pytest.mark.parametrize(("case", "name", "index"), SITES)
+def test_a_variable_is_decoded_exactly_at_each_of_its_sites(case, name, index):
+    """R2 = 1 (>= 1 - 1e-9) at every site of the circuit's own table."""
+    circuit, *_ = ran(case)
+    site = circuit.variable(name).sites[index]
+    values = true_values(case, name)
+    for label in dict.fromkeys(site.labels):
+        elements = [k for k, own in enumerate(site.labels) if own == label]
+        x = activation(case, site.hook, label, site.head)
+        if np.ptp(values[..., elements]) == 0:
+            # A binding is the same in every round: nothing varies, and the probe says so.
+            with pytest.raises(InputError, match="is constant"):
+                probes.fit(x, values[..., elements])
+        else:
+            assert probes.fit(x, values[..., elements]).r2 >= 1 - 1e-9, (label, elements)
+
+
+ABSENT = [
+    *(
+        (case, name, "<w>", "blocks.2.hook_resid_pre")
+        for case in CASES
+        for name in ("log_weights", "votes", "label", "match")
+    ),
+    # Before the head that fetches it has run.
+    ("wma R", "log_weights", "p?", "blocks.1.hook_resid_pre"),
+    ("wma R", "log_weights", "w?", "blocks.1.hook_resid_pre"),
+    ("wma P", "log_weights", "w?", "blocks.1.hook_resid_pre"),
+    ("wma R", "label", "w?", "blocks.1.hook_resid_pre"),
+    ("wma R", "next_log_weights", "w?", "blocks.1.hook_resid_pre"),
+    ("wma R", "prediction", "p?", "blocks.2.hook_resid_pre"),
+    ("wma P", "prediction", "p?", "blocks.2.hook_resid_pre"),
+    # Later than the position can see (causal), or never written there.
+    ("wma R", "label", "p?", "blocks.1.hook_resid_pre"),
+    ("wma R", "votes", "<z>", "blocks.2.hook_resid_post"),
+    ("wma R", "log_weights", "y", "blocks.2.hook_resid_pre"),
+]
+
+
+@pytest.mark.parametrize(("case", "name", "label", "hook"), ABSENT)
+def test_a_variable_is_at_chance_where_it_cannot_be(case, name, label, hook):
+    values = true_values(case, name)
+    result = probes.fit(activation(case, hook, label), values)
+    assert result.r2 < 0.02, result.r2
+    assert not result.represented
+
+
+def test_the_verdict_holds_with_every_control():
+    """Centred log-weights at the latent: beyond shuffled targets, an untrained model, the round and its inputs."""
+    name, arguments = CASES["wma R"]
+    model = interp.load(name, **arguments)
+    _, episodes, _ = ran("wma R")
+    (result,) = probes.probe(model, episodes, ["log_weights_centred"])
+    assert result.represented and not result.missing
+    assert result.r2 >= 1 - 1e-9
+    assert all(control.score.estimate < 0.3 for control in result.controls.values())
+
+
+def test_the_model_sets_the_parameters_of_its_targets():
+    """The circuit's log gamma makes weighted majority's own prediction: nothing is fitted to another rate."""
+    _, episodes, _ = ran("wma R")
+    model = interp.load("wma-handwired", n_experts=3, log_gamma=0.3)
+    (result,) = probes.probe(model, episodes, ["prediction"], site="resid_post[2]@p?")
+    assert result.r2 >= 1 - 1e-9
+    with_other = probes.fit(
+        interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"),
+        probes.targets.prediction(episodes, eta=2.0),
+        site="resid_post[2]@p?",
+    )
+    assert with_other.r2 < 1 - 1e-4
+
+
+def test_a_bare_array_is_a_target():
+    values = true_values("wma R", "prediction")
+    result = probes.fit(activation("wma R", "blocks.2.hook_resid_post", "p?"), values)
+    assert isinstance(result.target, TargetValues) and list(result.by_output) == ["output 0"]

@@ -1,0 +1,162 @@
+"""A sweep gives what single probes give, wherever it runs, and takes up where it stopped."""
+
+import json
+
+import numpy as np
+import pytest
+
+import interp
+import probes
+from interp.errors import InputError
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import ExpertRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts
+from probes.fit import fit_targets
+from probes.sweep import default_targets
+
+SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
+TARGETS = ["log_weights_centred", "log_weights_centred:before", "label"]
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return experts.sample(n_episodes=25, n_rounds=12, n_experts=2, seed=0)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return interp.load("wma-handwired", n_experts=2)
+
+
+@pytest.fixture(scope="module")
+def swept(model, episodes):
+    return probes.sweep(model, episodes, TARGETS, **SITES, windows=[(0, 6), (6, 12)], n_jobs=1)
+
+
+def test_one_row_per_target_site_and_window(swept):
+    frame = swept.to_frame()
+    assert len(frame) == 3 * 8 * 2
+    assert not frame.duplicated(["target", "site", "start"]).any()
+    assert frame[["r2", "low", "high", "difference", "shuffled", "untrained", "inputs", "round"]].notna().all().all()
+
+
+def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
+    """Scores and controls equal those of the single fit, on the window's rounds."""
+    hook = "blocks.2.hook_resid_post"
+    run, blank = (interp.rollout(m, episodes, names_filter=hook) for m in (model, probes.untrained(model, 0)))
+    target = probes.targets.log_weights_centred(episodes, eta=0.5)
+    site = "resid_post[2]@w?"
+    x, x_blank = (probes.read(r, site)[:, 6:12] for r in (run, blank))
+    (result,) = fit_targets(x, [target.rounds(6, 12)], untrained=x_blank)
+    row = swept.to_frame().query("target == 'log_weights_centred' and site == @site and start == 6").iloc[0]
+    assert row.r2 == pytest.approx(result.r2, abs=1e-9) and row.low == pytest.approx(result.r2_ci[0], abs=1e-9)
+    for name, control in result.controls.items():
+        assert row[name] == pytest.approx(control.score.estimate, abs=1e-6)
+    assert row.represented == result.represented
+
+
+def test_the_map_is_the_circuits(swept):
+    """Log-weights before the round at <z> from the start; after the round at w? only where head 3.2 has written."""
+    frame = (
+        swept.to_frame().query("component == 'resid_post' and start == 6").set_index(["target", "layer", "position"])
+    )
+    assert frame.r2["log_weights_centred:before", 1, "<z>"] > 1 - 1e-9
+    assert frame.r2["log_weights_centred", 2, "w?"] > 1 - 1e-9
+    assert frame.r2["log_weights_centred", 1, "w?"] < frame.r2["log_weights_centred", 2, "w?"] - 0.005
+    assert frame.represented["label", 1, "w?"] and not frame.represented["label", 2, "<z>"]
+
+
+def test_workers_change_nothing(model, episodes, swept):
+    again = probes.sweep(model, episodes, TARGETS, **SITES, windows=[(0, 6), (6, 12)], n_jobs=2)
+    numbers = swept.to_frame().select_dtypes("number").columns
+    np.testing.assert_allclose(again.to_frame()[numbers], swept.to_frame()[numbers], atol=1e-9)
+    assert (again.to_frame()["site"] == swept.to_frame()["site"]).all()
+
+
+def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monkeypatch):
+    """Finished cells are read back, only missing ones are run, and another model or window shares nothing."""
+    import sys
+
+    module = sys.modules["probes.sweep"]
+    cells = []
+    real = module._cell
+    monkeypatch.setattr(module, "_cell", lambda task, site, *x: cells.append(str(site)) or real(task, site, *x))
+
+    def run(**changes):
+        cells.clear()
+        given = {"model": model, "windows": [(0, 6), (6, 12)], **changes}
+        frame = probes.sweep(
+            given.pop("model"), episodes, TARGETS, **SITES, **given, cache=tmp_path, n_jobs=1
+        ).to_frame()
+        return frame, len(cells)
+
+    first, n_first = run()
+    gone = sorted(tmp_path.glob("*.json"))[:3]
+    for path in gone:
+        path.unlink()
+    second, n_second = run()
+    assert (n_first, n_second) == (16, 3)
+    assert run()[1] == 0
+    numbers = swept.to_frame().select_dtypes("number").columns
+    for frame in (first, second):
+        np.testing.assert_allclose(frame[numbers], swept.to_frame()[numbers], atol=1e-9)
+        assert (frame["represented"] == swept.to_frame()["represented"]).all()
+    assert run(seed=1)[1] == 16
+    assert run(windows=[(0, 6), (5, 12)])[1] == 8
+    assert run(model=interp.load("wma-handwired", n_experts=2, log_gamma=0.7))[1] == 16
+    assert all(isinstance(json.loads(path.read_text()), list) for path in tmp_path.glob("*"))
+
+
+def test_heads_and_the_latent_can_be_swept(episodes):
+    model = HookedLatentTransformer(
+        LatentTransformerConfig(ExpertRound(2), d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=32, name="toy")
+    )
+    sweep = probes.sweep(
+        model, episodes, ["votes"], components=["latent", "embed", "head"], positions=["<z>", "p?"], n_jobs=1
+    )
+    frame = sweep.to_frame()
+    assert set(frame["site"]) == {
+        *("latent@<z>", "embed@<z>", "embed@p?"),
+        *(f"z[{layer}.{head}]@{p}" for layer in range(2) for head in range(2) for p in ("<z>", "p?")),
+    }
+
+
+def test_figures(swept):
+    figure = swept.heatmap("label", window=(6, 12))
+    panels = [axis for axis in figure.axes if axis.get_images()]
+    assert [axis.get_title(loc="left") for axis in panels] == ["attn_out", "resid_post"] or len(panels) == 2
+    assert [text.get_text() for text in panels[-1].get_xticklabels()] == ["<z>", "w?"]
+
+
+def test_every_target_is_swept_by_default(episodes):
+    keys = default_targets(episodes)
+    assert {"log_weights", "log_weights:before", "votes", "round_index"} <= set(keys) and "votes:before" not in keys
+
+
+def test_bad_input_is_told(model, episodes, swept):
+    def sweep(**given):
+        return probes.sweep(model, episodes, TARGETS, **{**SITES, **given})
+
+    with pytest.raises(InputError, match=r"window \(3, 40\) is not within the rounds; give 0 <= start < stop <= 12"):
+        sweep(windows=[(3, 40)])
+    with pytest.raises(InputError, match="no windows were given"):
+        sweep(windows=[])
+    with pytest.raises(InputError, match=r"unknown position label 'w'; did you mean"):
+        sweep(positions=["w"])
+    with pytest.raises(InputError, match="has no MLP"):
+        sweep(components="mlp_out")
+    with pytest.raises(InputError, match="unknown component 'resid'"):
+        sweep(components="resid")
+    with pytest.raises(InputError, match="layers 0 to 2"):
+        sweep(layers=[3])
+    with pytest.raises(InputError, match="'log_weights_centred:before' is constant"):
+        sweep(windows=[(0, 1)])
+    with pytest.raises(InputError, match="4 experts but this model's layout serves 2 experts"):
+        probes.sweep(model, experts.sample(n_episodes=25, n_rounds=5, n_experts=4), TARGETS)
+    with pytest.raises(InputError, match="unknown swept target 'votes'"):
+        swept.heatmap("votes")
+    with pytest.raises(InputError, match="unknown column 'r'"):
+        swept.heatmap("label", value="r")
+    with pytest.raises(InputError, match=r"window \(0, 12\) was not swept; these were: \(0, 6\), \(6, 12\)"):
+        swept.heatmap("label", window=(0, 12))
