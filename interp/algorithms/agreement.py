@@ -43,6 +43,7 @@ QUANTITIES: dict[str, str] = {
     "disputed_gamma0": "disputed steps: follows the gamma = 0 table",
     "cross_entropy": "cross-entropy, random ties (nats)",
     "cross_entropy_floor": "... of a perfect learner",
+    "cross_entropy_excess": "... above that floor",
     "share_tied": "share of tied steps",
     "share_disputed": "share of disputed steps",
 }
@@ -198,7 +199,9 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Counts:
     }
     if policy.probabilities is not None:
         logs = np.log(np.maximum(policy.probabilities, MINIMUM_PROBABILITY))
-        counts["cross_entropy"] = (-(target * logs).sum(-1), every)
+        paid = -(target * logs).sum(-1)
+        counts["cross_entropy"] = (paid, every)
+        counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)
     return counts
 
 
