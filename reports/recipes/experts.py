@@ -27,8 +27,9 @@ from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, inside, overview, patching, probing, regret
 from reports.sections.patching import Patched
+from reports.sections.softening import ETAS, softmax_only
 
-N_STEPS = 7
+N_STEPS = 8
 VERIFIED_SIZES = (2, 4, 8)
 VERIFIED_EPISODES = 10
 PATCHED_EPISODES = 32
@@ -53,6 +54,9 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
     few = min(VERIFIED_EPISODES, n_episodes)
     verified = verify(name, VERIFIED_SIZES, n_rounds, few, seed=seed) if handwired else None
 
+    step("softening its attention")
+    softened = soften(name, layout.n_experts, n_rounds, few, seed) if handwired else {}
+
     step("scoring it beside the baselines")
     scored = regret.scores(name, predictions, episodes, seed=seed)
 
@@ -75,6 +79,7 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
         inside.circuit(
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None
         ),
+        *([softmax_only(softened, {"prediction": "P(y = 1)", "state": "log-weights"})] if softened else []),
         overview.reproduce(*reproduce(name, n_episodes, n_rounds, seed, layout.n_experts)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}
@@ -115,6 +120,11 @@ def summary(
     beside = f"the Bayes predictor {bayes.estimate:.2f}, a majority vote {vote.estimate:.2f}"
     items[f"Regret after {episodes.n_rounds} rounds"] = f"{own.estimate:.2f} [{own.low:.2f}, {own.high:.2f}]; {beside}"
     return items
+
+
+def soften(name: str, n_experts: int, n_rounds: int, n_episodes: int, seed: int) -> dict[int, VerificationResult]:
+    """The softmax-only model at several inverse temperatures, verified like the exact one."""
+    return {eta: verify(name, (n_experts,), n_rounds, n_episodes, seed=seed, eta=float(eta)) for eta in ETAS}
 
 
 def exact_weights(model: HookedLatentTransformer, run: Rollout, episodes: ExpertEpisodes) -> Section:

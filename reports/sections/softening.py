@@ -1,0 +1,59 @@
+"""Softmax only: how fast the error of a handwired model vanishes as its heads turn from soft to hard."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from circuits.verification import VerificationResult
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Section
+
+ETAS = (10, 20, 30, 40, 60, 80)
+"""Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
+
+_SMALLEST = 1e-17
+_TEXT = (
+    "The exact circuit uses hard attention, and linear heads where it sums. Here every head is softmax, at inverse "
+    "temperature η: a silent or choosing head leaks about exp(−η/2) of attention to wrong tokens, and the error of the "
+    "whole model falls with it until rounding takes over."
+)
+
+
+def softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> Section:
+    """Error against inverse temperature, in both precisions.
+
+    Args:
+        results: inverse temperature -> verification of the softmax-only model.
+        outputs: variable -> what to call it; the first is drawn.
+    """
+    errors = pd.DataFrame(
+        [
+            {"eta": eta, "dtype": check.dtype, "variable": check.variable, "error": check.error}
+            for eta, result in results.items()
+            for check in result.checks
+            if check.variable in outputs and check.where in ("output", "latents")
+        ]
+    )
+    first, called = next(iter(outputs.items()))
+    drawn = errors[errors["variable"] == first].rename(columns={"error": "mean", "dtype": "algorithm"})
+    drawn["mean"] = drawn["mean"].clip(lower=_SMALLEST)
+    picture = figures.curves(
+        drawn, x="eta", xlabel="inverse temperature η", ylabel=f"largest error of {called}", log_y=True
+    )
+    rows = errors.assign(what=errors["variable"].map(outputs) + ", " + errors["dtype"])
+    table = rows.pivot(index="what", columns="eta", values="error").rename(columns=lambda eta: f"η = {eta}")
+    settings = next(iter(results.values())).settings
+    ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
+    return Section(
+        "Softmax only",
+        [
+            Prose(_TEXT),
+            Figure(
+                picture, "Error against inverse temperature", f"Largest error over {ran}, against the exact algorithm."
+            ),
+            Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
+        ],
+    )
