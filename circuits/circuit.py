@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, as_tensor
+from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron
@@ -72,14 +72,15 @@ class Site:
         groups: dict[int, list[int]] = {}
         for element, position in enumerate(queries):
             groups.setdefault(position, []).append(element)
-        vectors = np.stack([direction.vector() for direction in self.directions], axis=1)
-        parts = [(position, elements, as_tensor(vectors[:, elements])) for position, elements in groups.items()]
+        positions, order = list(groups), [element for elements in groups.values() for element in elements]
+        assert len({len(elements) for elements in groups.values()}) == 1, "a site reads equally many numbers everywhere"
+        vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
+        maps = as_tensor(vectors[order].reshape(len(groups), -1, vectors.shape[1]))
+        back = sorted(range(len(order)), key=order.__getitem__)
 
         def read(activation: Tensor) -> Tensor:
-            out = activation.new_empty((*activation.shape[:-2], len(queries)))
-            for position, elements, matrix in parts:
-                out[..., elements] = activation[..., position, :] @ matrix.to(activation)
-            return out / self.scale
+            found = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation)).flatten(-2)
+            return found if order == back else found[..., back]
 
         return read
 

@@ -18,7 +18,7 @@ Exact means equal to the algorithm up to rounding for axis-aligned coordinates; 
 
 from __future__ import annotations
 
-from typing import Any, Literal, get_args
+from typing import Any
 
 import numpy as np
 
@@ -41,9 +41,8 @@ from interp.errors import require, unknown_name
 from interp.model.layout import ExpertRound
 from interp.tasks.experts import ExpertEpisodes
 
-Variant = Literal["R", "P"]
-Positions = Literal["one-hot", "sinusoidal"]
-
+VARIANTS = ("R", "P")
+POSITIONS = ("one-hot", "sinusoidal")
 NAME = "wma-handwired"
 GATE = 60.0
 """Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
@@ -53,13 +52,13 @@ SINK = 200.0
 
 def weighted_majority(
     n_experts: int = 4,
-    variant: Variant = "R",
+    variant: str = "R",
     log_gamma: float = 0.5,
     eta: float | None = None,
     heavy: float = 36.0,
     match_logit: float = 120.0,
     epsilon: float = 1e-5,
-    positions: Positions = "one-hot",
+    positions: str = "one-hot",
     n_lines: int = 16,
     seed: int = 0,
     rotation: int | None = None,
@@ -81,10 +80,10 @@ def weighted_majority(
         InputError: a value outside its range.
     """
     arguments = dict(locals())
-    if variant not in get_args(Variant):
-        raise unknown_name("variant", variant, get_args(Variant))
-    if positions not in get_args(Positions):
-        raise unknown_name("position code", positions, get_args(Positions))
+    if variant not in VARIANTS:
+        raise unknown_name("variant", variant, VARIANTS)
+    if positions not in POSITIONS:
+        raise unknown_name("position code", positions, POSITIONS)
     for name, value in {"log_gamma": log_gamma, "heavy": heavy, "match_logit": match_logit, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
     require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
@@ -122,7 +121,7 @@ def _name(token: str) -> str:
     return token.strip("<>")
 
 
-def _heads(basis: Basis, n: int, variant: Variant, log_gamma: float) -> tuple[Head, ...]:
+def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, ...]:
     """Sections 1-3 of the round, layer by layer."""
     ids, buf1 = basis["id"], basis["buf1"]
     experts, votes, sink, one = experts_of(n), ("q0", "q1"), ids["w"], basis.one
@@ -219,7 +218,7 @@ def _heads(basis: Basis, n: int, variant: Variant, log_gamma: float) -> tuple[He
 def _softmax_only(
     heads: tuple[Head, ...],
     sink: Direction,
-    variant: Variant,
+    variant: str,
     log_gamma: float,
     eta: float,
     heavy: float,
@@ -248,7 +247,7 @@ def matches_of(episodes: ExpertEpisodes) -> np.ndarray:
     return (episodes.advice == episodes.labels[..., None]).astype(np.float64)
 
 
-def _variables(basis: Basis, n: int, variant: Variant, log_gamma: float, exact: bool) -> tuple[Variable, ...]:
+def _variables(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> tuple[Variable, ...]:
     ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
     experts, last = experts_of(n), 2 if variant == "R" else 3
     votes_at = tuple(f"p_{i}" for i in range(1, n + 1))
@@ -341,7 +340,7 @@ def _variables(basis: Basis, n: int, variant: Variant, log_gamma: float, exact: 
     return tuple(variables)
 
 
-def _edges(variant: Variant, exact: bool) -> tuple[Edge, ...]:
+def _edges(variant: str, exact: bool) -> tuple[Edge, ...]:
     bind, tag, fetch_z, fetch_y, predict = "1.1 bind", "1.2 state tag", "2.1 fetch z", "2.2 fetch y", "3.1 predict"
     clean = "3.3 clean up" if variant == "R" else "4.1 clean up"
     updates = ("3.2 update",) if exact or variant == "R" else ("3.2+ update", "3.2- update")

@@ -1,0 +1,229 @@
+"""Weighted Majority wired by hand: equal to the algorithm, causal, and symmetric where the algorithm is."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import circuits
+import interp
+from interp.algorithms import experts as algorithms
+from interp.errors import InputError
+from interp.tasks import experts
+
+VARIANTS = ("R", "P")
+
+
+def errors(episodes: experts.ExpertEpisodes, log_gamma: float = 0.5, **arguments: Any) -> tuple[float, float]:
+    """Largest error of the prediction and of the log-weights."""
+    model = circuits.load("wma-handwired", n_experts=episodes.n_experts, log_gamma=log_gamma, **arguments)
+    run = interp.rollout(model, episodes)
+    truth = algorithms.weighted_majority(episodes, eta=log_gamma)
+    weights = np.abs(model.read_state(run.latents).double().numpy() - truth.state).max()
+    return float(np.abs(run.predictions.double().numpy() - truth.predictions).max()), float(weights)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("n_experts", [1, 2, 3, 8])
+@pytest.mark.parametrize("log_gamma", [0.5, np.log(1.5)])
+def test_exact_in_float64(variant: str, n_experts: int, log_gamma: float) -> None:
+    episodes = experts.sample(8, 40, n_experts, seed=n_experts)
+    prediction, weights = errors(episodes, log_gamma, variant=variant)
+    assert prediction <= 1e-14
+    assert weights <= 1e-13
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float32_is_as_good_as_float32(variant: str) -> None:
+    prediction, weights = errors(experts.sample(8, 60, 4, seed=1), np.log(1.5), variant=variant, dtype="float32")
+    assert prediction <= 5e-6
+    assert weights <= 2e-4
+
+
+def test_log_weights_are_bitwise_those_of_a_float32_loop() -> None:
+    """R only ever adds log(gamma) to lambda_i, so attention adds no error of its own."""
+    episodes = experts.sample(4, 200, 4, seed=3)
+    step = np.float32(np.log(1.5))
+    loop = np.cumsum(episodes.correct.astype(np.float32) * step, axis=1, dtype=np.float32)
+    model = circuits.load("wma-handwired", n_experts=4, log_gamma=float(np.log(1.5)), dtype="float32")
+    run = interp.rollout(model, episodes)
+    assert np.array_equal(model.read_state(run.latents)[:, 1:].numpy(), loop)
+
+
+@pytest.mark.parametrize("arguments", [{"positions": "sinusoidal"}, {"rotation": 3}, {"rotation": 3, "variant": "P"}])
+def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> None:
+    prediction, weights = errors(experts.sample(6, 40, 4, seed=2), **arguments)
+    assert prediction <= 1e-12
+    assert weights <= 1e-11
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
+    result = circuits.verify("wma-handwired", sizes=[1, 4], n_rounds=25, n_episodes=4, variant=variant)
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    assert {"log_weights", "binding", "votes", "label", "match", "prediction"} <= set(result.to_frame()["variable"])
+
+
+def test_interchange_of_a_variable_gives_the_counterfactual_of_the_algorithm() -> None:
+    """Writing other log-weights where the table says lambda drives the prediction moves it exactly as it should."""
+    episodes = experts.sample(5, 12, 4, seed=4)
+    circuit = circuits.build("wma-handwired", n_experts=4)
+    model = circuits.compile(circuit)
+    run = interp.rollout(model, episodes)
+    other = np.random.default_rng(0).normal(size=(5, 4))
+    site = circuit.variable("log_weights").sites[1]
+
+    def patch(activation: torch.Tensor, hook: Any) -> torch.Tensor:
+        return site.write(activation, torch.from_numpy(other), circuit)
+
+    changed = interp.rollout(model, episodes, fwd_hooks={6: [(site.hook, patch)]}, clean=run)
+    share = np.exp(other) / np.exp(other).sum(-1, keepdims=True)
+    assert np.abs(changed.predictions[:, 6].numpy() - (share * episodes.advice[:, 6]).sum(-1)).max() < 1e-14
+    assert torch.equal(changed.latents, run.latents), "at p? the log-weights drive the prediction only"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("label", ["e_1", "p_2", "p?", "y", "w?"])
+def test_a_future_token_changes_no_earlier_activation(assert_causal: Any, variant: str, label: str) -> None:
+    episodes = experts.sample(3, 6, 3, seed=5)
+    model = circuits.load("wma-handwired", n_experts=3, variant=variant)
+    run = interp.rollout(model, episodes)
+    assert_causal(model, run.tokens[:, 4], run.latents[:, 4], model.layout.position(label))
+
+
+@settings(max_examples=8, deadline=None)
+@given(order=st.permutations(range(4)), seed=st.integers(0, 1000))
+def test_permuting_experts_permutes_the_weights(order: list[int], seed: int) -> None:
+    episodes = experts.sample(3, 10, 4, seed=seed)
+    permuted = replace(episodes, advice=episodes.advice[..., order], accuracies=episodes.accuracies[..., order])
+    model = circuits.load("wma-handwired", n_experts=4)
+    run, other = interp.rollout(model, episodes), interp.rollout(model, permuted)
+    assert torch.equal(model.read_state(run.latents)[..., order], model.read_state(other.latents))
+    assert torch.allclose(run.predictions, other.predictions, rtol=0, atol=1e-14)
+
+
+@settings(max_examples=8, deadline=None)
+@given(seed=st.integers(0, 1000))
+def test_swapping_labels_mirrors_the_prediction(seed: int) -> None:
+    episodes = experts.sample(3, 10, 4, seed=seed)
+    mirrored = replace(episodes, advice=1 - episodes.advice, labels=1 - episodes.labels)
+    model = circuits.load("wma-handwired", n_experts=4)
+    run, other = interp.rollout(model, episodes), interp.rollout(model, mirrored)
+    assert torch.allclose(run.predictions, 1 - other.predictions, rtol=0, atol=1e-14)
+    assert torch.equal(model.read_state(run.latents), model.read_state(other.latents))
+
+
+def test_softmax_only_error_falls_with_the_inverse_temperature() -> None:
+    """Every head softmax: the error of P follows (N - 1) e^{-eta/2}, down to rounding (the paper's claim)."""
+    episodes = experts.sample(6, 60, 4, seed=7)
+    found = [errors(episodes, eta=eta)[0] for eta in (10.0, 20.0, 40.0, 80.0)]
+    assert all(later < earlier / 10 for earlier, later in pairwise(found[:3]))
+    assert found[0] > 0.01
+    assert found[3] <= 1e-13
+    rules = circuits.load("wma-handwired", eta=40.0).config.attention_rules
+    assert {rule for row in rules for rule in row} == {"softmax"}
+
+
+def test_the_softmax_pair_of_variant_p_is_second_order_in_epsilon() -> None:
+    episodes = experts.sample(4, 20, 3, seed=8)
+    coarse = errors(episodes, variant="P", eta=120.0, epsilon=1e-2)[1]
+    fine = errors(episodes, variant="P", eta=120.0, epsilon=1e-3)[1]
+    assert fine < coarse / 50
+    assert fine < 1e-2
+
+
+def test_sizes_are_those_of_the_specification() -> None:
+    """d_model 6 n + 26; 3 layers of 2, 3, 3 heads (R) or 4 of 2, 2, 2, 1 (P); weights grow by 18 (20) per expert."""
+    for n in (2, 8):
+        for variant, layers, slope, constant in (("R", [2, 3, 3], 18, 68), ("P", [2, 2, 2, 1], 20, 64)):
+            circuit = circuits.build("wma-handwired", n_experts=n, variant=variant)
+            assert circuit.basis.d_model == 6 * n + 26
+            assert [len(circuit.layer(i)) for i in range(circuit.n_layers)] == layers
+            assert circuit.n_nonzero == slope * n + constant
+            model = circuits.compile(circuit)
+            assert sum(int((w != 0).sum()) for w in (model.W_Q, model.W_K, model.W_V, model.W_O)) == circuit.n_nonzero
+    sinusoidal = circuits.build("wma-handwired", n_experts=8, positions="sinusoidal", n_lines=16)
+    assert sinusoidal.basis.d_model == 4 * (8 + 5) + 2 * 16 + 1
+
+
+def test_edges_join_a_write_to_a_read() -> None:
+    """Every edge of the table is carried by a direction that one head writes and the other reads."""
+    for variant in VARIANTS:
+        for eta in (None, 40.0):
+            circuit = circuits.build("wma-handwired", n_experts=2, variant=variant, eta=eta)
+            exits = {"prediction": circuit.outcomes, "update": circuit.state}
+            for edge in circuit.edges:
+                written = [write for _, write in circuit.head(edge.source).moves]
+                if edge.target in exits:
+                    assert edge.port == "residual"
+                    continue
+                head = circuit.head(edge.target)
+                reads = {
+                    "query": [query for query, _ in head.scores],
+                    "key": [key for _, key in head.scores],
+                    "value": [read for read, _ in head.moves],
+                }[edge.port]
+                assert head.layer > circuit.head(edge.source).layer
+                assert any(w.dot(r) != 0 for w in written for r in reads), edge
+
+
+def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
+    model = circuits.load("wma-handwired", n_experts=3, variant="P", log_gamma=0.25)
+    again = circuits.from_origin(model.config.origin)
+    assert circuits.compile(again).digest() == model.digest()
+    edited = circuits.compile(again.without("4.1"))
+    with pytest.raises(InputError, match=r"edited by hand \(4\.1 clean up: removed\)"):
+        circuits.from_origin(edited.config.origin)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_experts": 0}, "n_experts must be an integer >= 1, got 0"),
+        ({"variant": "Q"}, "unknown variant 'Q'"),
+        ({"log_gamma": 0.0}, "log_gamma must be a number > 0, got 0.0"),
+        ({"eta": -1.0}, "eta must be a number > 0 or None, got -1.0"),
+        ({"positions": "learned"}, "unknown position code 'learned'"),
+        ({"experts": 4}, "unknown argument of 'wma-handwired' 'experts'; did you mean 'n_experts'"),
+        ({"dtype": "float16"}, "unknown dtype 'float16'; did you mean 'float"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_sentence(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        circuits.load("wma-handwired", **arguments)
+    assert message in str(error.value)
+
+
+def test_unknown_models_name_the_nearest() -> None:
+    with pytest.raises(InputError, match="did you mean 'wma-handwired'"):
+        circuits.load("wma-handwire")
+    with pytest.raises(InputError, match="n_rounds must be an integer >= 1, got 0"):
+        circuits.verify("wma-handwired", n_rounds=0)
+
+
+@pytest.mark.slow
+def test_verify_at_the_promised_sizes() -> None:
+    """Slow: 1,000 rounds x 20 episodes at n = 2, 4, 8, 32 in both dtypes."""
+    result = circuits.verify("wma-handwired")
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("dtype", "log_gamma"), [("float64", 0.5), ("float32", 0.5), ("float32", np.log(1.5))])
+def test_a_hundred_thousand_rounds(dtype: str, log_gamma: float) -> None:
+    """Slow: 100,000 rounds. log(gamma) = 0.5 stays bitwise; ln 1.5 drifts in float32 as a plain loop does (0.3)."""
+    episodes = experts.sample(2, 100_000, 4, seed=0)
+    prediction, weights = errors(episodes, log_gamma, dtype=dtype)
+    if log_gamma == 0.5:
+        assert weights == 0.0
+        assert prediction <= (1e-12 if dtype == "float64" else 1e-6)
+    else:
+        assert 1e-3 < weights < 3.0
+        assert prediction < 1e-2
