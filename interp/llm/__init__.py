@@ -5,7 +5,7 @@
 - ``agents``: scripted agents of known behaviour that speak the same protocol.
 - ``runs``, ``importer``: played episodes as data, from our traces or other people's results.
 - ``scores``, ``behaviour``, ``notes``, ``note_table``, ``paper``: regret beside the baselines, what a model acts like,
-  what its notes say, and the paper's numbers.
+  what its notes say, and the paper's numbers; ``tables`` writes them.
 
 Nothing here imports ``openai`` until a model is run (``pip install 'latent-context-interp[llm]'``), nor torch ever.
 Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.algorithms.experts``), pictures

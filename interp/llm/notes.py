@@ -12,10 +12,10 @@ of its rows when they were tried on the published runs):
 6. *Last-step*: says who was correct, right, wrong or incorrect.
 7. *Other*: all else.
 
-The features that decide are returned with the verdict, so that they can be regrouped. The rules read surface form only:
-a note called Counter need not count correctly, which is what :func:`read_counts` is for, nor be used by the model. On 14
-notes quoted in the paper and 50 of our own (``tests/llm/notes.jsonl``) they are right on all 14 and on 43: what they miss
-are counts without a slash ("4 of 7", counted among the others), outcomes named once for many fractions, and bare records.
+The features that decide are returned with the verdict, so that they can be regrouped. The rules read surface form
+only: a note called Counter need not count correctly, which is what :func:`read_counts` is for, nor be used by the
+model. On 14 notes quoted in the paper and 50 of our own (``tests/llm/notes.jsonl``) they are right on all 14 and on 43:
+they miss counts without a slash ("4 of 7"), an outcome named once for several fractions, and bare records.
 """
 
 from __future__ import annotations

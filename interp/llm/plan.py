@@ -160,6 +160,31 @@ class Estimate:
     def calls(self) -> int:
         return int(self.frame["calls"].sum())
 
+    def readable(self) -> pd.DataFrame:
+        """For a terminal: one row per condition."""
+        by = self.frame.groupby("condition", sort=False).sum(numeric_only=True)
+        return pd.DataFrame(
+            {
+                "condition": by.index,
+                "episodes": by["episodes"],
+                "calls": by["calls"],
+                "M prompt tokens": _range(by, "prompt_tokens"),
+                "M answer tokens": _range(by, "completion_tokens"),
+                "cost": [f"{a:.2f} to {b:.2f}" for a, b in zip(by["cost_low"], by["cost_high"], strict=True)],
+            }
+        )
+
+    @property
+    def sentence(self) -> str:
+        total = self.frame.sum(numeric_only=True)
+        tokens = f"{total['prompt_tokens_low'] / 1e6:.2f} to {total['prompt_tokens_high'] / 1e6:.2f} M prompt tokens"
+        cost = f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}" if total["cost_high"] else ""
+        return f"{int(total['episodes'])} episodes, {self.calls:,} calls, {tokens} expected{cost}"
+
+
+def _range(frame: pd.DataFrame, name: str) -> list[str]:
+    return [f"{a / 1e6:.2f} to {b / 1e6:.2f}" for a, b in zip(frame[f"{name}_low"], frame[f"{name}_high"], strict=True)]
+
 
 def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
     """Calls, prompt and answer tokens and cost of ``jobs``, without a call.

@@ -66,6 +66,20 @@ class RunSummary:
     def complete(self) -> bool:
         return self.finished == self.episodes
 
+    @property
+    def sentence(self) -> str:
+        state = "complete" if self.complete else "incomplete; run the same command again to resume"
+        cached = f" ({self.cached_tokens / 1e6:.2f} M cached)" if self.cached_tokens else ""
+        cost = f", cost {self.cost:.4f}" if self.cost else ""
+        tokens = (
+            f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {self.completion_tokens / 1e6:.2f} M answer tokens"
+        )
+        return (
+            f"{self.finished} of {self.episodes} episodes ({self.overflowed} ended by a full context), "
+            f"{self.calls:,} calls now and {self.resumed_calls:,} before, {self.malformed} malformed answers, "
+            f"{tokens}{cost}, {self.seconds:.0f} s: {state}"
+        )
+
     def to_frame(self) -> pd.DataFrame:
         return pd.DataFrame([{**vars(self), "unfinished": len(self.unfinished)}])
 

@@ -185,7 +185,7 @@ def write_tiny_gguf(path: Path, seed: int = 0) -> Path:
     shifted = iter(range(256, 512))
     alphabet = [chr(b) if b in printable else chr(next(shifted)) for b in range(256)]
     special = ["<|im_start|>", "<|im_end|>", "<|endoftext|>"]
-    tokens = alphabet + ["Ġt", *special]
+    tokens = [*alphabet, "Ġt", *special]
     writer = gguf.GGUFWriter(path, "qwen3")
     writer.add_block_count(layers)
     writer.add_context_length(32768)

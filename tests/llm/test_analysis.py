@@ -185,7 +185,7 @@ def test_behaviour_recognises_the_agents(name: str, closest: str) -> None:
     own = found.agreement.set_index("baseline").loc[closest]
     assert own["telling"] > 0.9 and own["telling_low"] <= own["telling"] <= own["telling_high"]
     if name == "majority":
-        assert found.eta == 0 and found.fit_agreement > 0.9
+        assert found.eta == 0 and found.eta_full_memory == 0
     if name == "follow-the-leader":
         assert found.memory == 1 and found.eta_full_memory >= 1
     if name == "last-round":

@@ -1,0 +1,70 @@
+"""The analyses of a set of runs as CSV files."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from interp.errors import InputError
+from interp.files import write_json, write_text
+from interp.llm.behaviour import behaviour
+from interp.llm.note_table import note_table
+from interp.llm.runs import LLMRun
+from interp.llm.scores import LLMScores, Predictor, score
+
+
+def write_tables(
+    runs: Sequence[LLMRun], folder: str | Path, others: Mapping[str, Predictor] | None = None, seed: int = 0
+) -> tuple[LLMScores, list[Path]]:
+    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``behaviour.csv``, ``agreement.csv``, ``notes.csv``,
+    ``note_formats.csv`` and ``provenance.json`` into ``folder``; tables without rows are left out.
+
+    Returns:
+        the scores and the files written.
+
+    Raises:
+        InputError: no runs, runs that do not belong together, or a folder that cannot be written.
+    """
+    scores, acts, notes = score(runs, others, seed), behaviour(runs, seed), note_table(runs)
+    tables = {
+        "final": scores.final,
+        "curves": scores.curves,
+        "behaviour": pd.concat([one.to_frame() for one in acts]) if acts else pd.DataFrame(),
+        "agreement": pd.concat(
+            [one.agreement.assign(model=one.model, condition=one.condition, regime=one.regime) for one in acts]
+        )
+        if acts
+        else pd.DataFrame(),
+        "notes": notes.to_frame(),
+        "note_formats": notes.formats(),
+        "note_summary": notes.final(),
+    }
+    folder = Path(folder)
+    if folder.is_file():
+        raise InputError(f"{str(folder)!r} is a file; choose a folder")
+    written = [
+        write_text(folder / f"{name}.csv", table.to_csv(index=False)) for name, table in tables.items() if len(table)
+    ]
+    return scores, [*written, write_json(folder / "provenance.json", scores.settings)]
+
+
+def readable(final: pd.DataFrame) -> pd.DataFrame:
+    """The final table for a terminal: one row per group, both treatments of missing predictions side by side."""
+    shown = final[final["missing"] != "skipped"].copy()
+    skipped = final[final["missing"] == "skipped"].set_index(["model", "condition", "regime"])["mean"]
+    keys = shown[["model", "condition", "regime"]].apply(tuple, axis=1)
+    return pd.DataFrame(
+        {
+            "regime": shown["regime"],
+            "model": shown["model"],
+            "condition": shown["condition"],
+            "runs": [f"{n:.0f}/{runs:.0f}" for n, runs in zip(shown["n"], shown["runs"], strict=True)],
+            "regret": [f"{m:.2f} ± {s:.2f}" for m, s in zip(shown["mean"], shown["std"], strict=True)],
+            "95 %": [f"[{low:.2f}, {high:.2f}]" for low, high in zip(shown["low"], shown["high"], strict=True)],
+            "missing left out": [f"{skipped[key]:.2f}" if key in skipped.index else "" for key in keys],
+            "accuracy": [f"{a:.3f}" for a in shown["accuracy"]],
+            "missing": ["" if pd.isna(m) else f"{m:.0f}" for m in shown["missing_predictions"]],
+        }
+    ).sort_values(["regime", "regret"], kind="stable")

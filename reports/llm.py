@@ -1,0 +1,285 @@
+"""The report on language models as online learners: traces in, one page out, both worlds on the same instances.
+
+``build(path, models)`` reads traces (or other people's results), scores them beside the baselines, runs the named
+transformers (handwired or learned) on the same instances, and writes regret curves, final tables with the paper's
+beside them, what each model acts like, and what its notes say. The figure of regret with both worlds in it is the
+paper's headline comparison; a regime is comparable with the paper's only as far as instances are drawn alike, which
+its table says.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from interp.errors import require
+from interp.llm.behaviour import Behaviour, behaviour
+from interp.llm.note_table import NoteTable, note_table
+from interp.llm.paper import paper_table
+from interp.llm.runs import LLMRun, load
+from interp.llm.scores import LLMScores, Predictor, score
+from interp.provenance import provenance
+from interp.statistics import Interval
+from interp.tasks.experts import ExpertEpisodes
+from reports import figures
+from reports.blocks import Figure, Prose, Summary, Table, Verdict
+from reports.build import writable
+from reports.page import Report, Section
+from reports.sections import overview
+
+# The paper draws these four beside its models; the others are in the tables.
+DRAWN = {
+    "weighted majority, eta U[.05, .5] per episode": "weighted_majority",
+    "follow the leader": "follow_the_leader",
+    "follow previous winners": "follow_previous_winners",
+    "majority vote": "majority vote",
+}
+
+
+def build(
+    path: str | Path,
+    models: Sequence[str] = (),
+    out: str | Path = "output",
+    regime: str | None = None,
+    seed: int = 0,
+) -> Path:
+    """Write the report on the traces below ``path`` and return its path, ``out/llm.html``.
+
+    Args:
+        path: a folder of traces or of foreign results, or one file.
+        models: transformers to run on the same instances: what :func:`interp.load` takes.
+        regime: regime of foreign results that do not name theirs.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: no runs, no such model, a model of another task, or a folder that cannot be written.
+    """
+    others = {name: transformer(name) for name in models}
+    runs = load(path, regime)
+    folder = writable(Path(out))
+    return report(runs, others, Path(path), seed=seed).write(folder / "llm.html")
+
+
+def transformer(name: str) -> Predictor:
+    """A model of ours as a predictor: episodes to P(y=1) [episode, round].
+
+    Raises:
+        InputError: no such model, or one of another task.
+    """
+    import circuits
+    import interp
+
+    task = interp.load(name).layout.task
+    require(task == "experts", f"{name!r} is a model of {task}; the comparison needs a model of expert advice")
+
+    def predict(episodes: ExpertEpisodes) -> NDArray[np.float64]:
+        sizes: dict[str, Any] = {"n_experts": episodes.n_experts} if name in circuits.models() else {}
+        run = interp.rollout(interp.load(name, **sizes), episodes)
+        return run.predictions.double().numpy(force=True)
+
+    return predict
+
+
+def report(runs: Sequence[LLMRun], others: dict[str, Predictor], path: Path, seed: int = 0) -> Report:
+    """The page on ``runs``, read from ``path``, with ``others`` on the same instances."""
+    scores = score(runs, others, seed)
+    acts, notes = behaviour(runs, seed), note_table(runs)
+    sections = [
+        Section("Summary", [Summary(_facts(runs, scores, acts))]),
+        _regret(scores),
+        _final(scores),
+        _answers(scores),
+        *([_behaviour(acts)] if acts else []),
+        *([_notes(notes)] if len(notes.to_frame()) else []),
+        overview.reproduce(_shell(path, list(others)), _PYTHON.format(path=str(path))),
+    ]
+    settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
+    return Report(
+        "Language models as online learners",
+        "Language models that predict with expert advice, round by round, with and without a note to themselves; "
+        "beside the algorithms that solve the task, and transformers whose only memory is a latent.",
+        sections,
+        settings,
+    )
+
+
+def _facts(runs: Sequence[LLMRun], scores: LLMScores, acts: Sequence[Behaviour]) -> dict[str, Any]:
+    complete = sum(run.ended == "complete" for run in runs)
+    missing = sum(int(run.missing.sum()) for run in runs)
+    rounds = sum(run.rounds for run in runs)
+    served = sorted({name for run in runs for name in run.served})
+    facts: dict[str, Any] = {
+        "Models": ", ".join(dict.fromkeys(run.model for run in runs)),
+        "Served as": ", ".join(served) or "not recorded",
+        "Prompts": ", ".join(sorted({run.wording for run in runs})),
+        "Episodes": Verdict(complete == len(runs) or None, f"{complete} of {len(runs)} complete"),
+        "Missing predictions": Verdict(missing == 0 or None, f"{missing} of {rounds} rounds"),
+    }
+    for one in acts:
+        facts[f"{one.model}, {one.condition}, {one.regime}"] = f"acts most like: {one.closest}"
+    return facts
+
+
+def _regret(scores: LLMScores) -> Section:
+    curves = scores.curves[scores.curves["missing"] != "skipped"]
+    blocks: list[Any] = [Prose(_REGRET)]
+    for regime in dict.fromkeys(curves["regime"]):
+        here = curves[curves["regime"] == regime]
+        llm = here[here["kind"] == "llm"]
+        for model, framing in dict.fromkeys(zip(llm["model"], llm["condition"].str.split("-").str[0], strict=True)):
+            own = llm[(llm["model"] == model) & llm["condition"].str.startswith(framing)]
+            drawn = pd.concat([_named(own, llm=True), _named(here[here["kind"] != "llm"], llm=False)])
+            title = f"{regime}: {model}, {framing} framing"
+            n = int(own["n"].max())
+            caption = f"{title}; mean over {n} instances, bands ± 1 standard deviation over instances."
+            blocks.append(Figure(figures.curves(drawn, ylabel="regret (mistakes)"), title, caption))
+    return Section("Regret over rounds", blocks)
+
+
+def _named(part: pd.DataFrame, llm: bool) -> pd.DataFrame:
+    """Columns for ``figures.curves``: name, colour key, one-std bands for all but the baselines."""
+    if not llm:
+        part = part[(part["kind"] == "model") | part["model"].isin(list(DRAWN))]
+    name = part["condition"].where(part["kind"] == "llm", part["model"])
+    key = part["model"].map(DRAWN).fillna(name)
+    banded = part["kind"] != "baseline"
+    return part.assign(
+        name=name,
+        algorithm=key,
+        low=(part["mean"] - part["std"]).where(banded),
+        high=(part["mean"] + part["std"]).where(banded),
+    )
+
+
+def _final(scores: LLMScores) -> Section:
+    blocks: list[Any] = [Prose(_FINAL)]
+    paper = paper_table()
+    for regime in dict.fromkeys(scores.final["regime"]):
+        here = scores.final[scores.final["regime"] == regime]
+        skipped = here[here["missing"] == "skipped"].set_index(["model", "condition"])["mean"]
+        rows = [
+            {
+                "predictor": row.model,
+                "condition": row.condition,
+                "n": int(row.n),
+                "regret": Interval(row.mean, row.low, row.high),
+                "std": row.std,
+                "missing left out": skipped.get((row.model, row.condition)),
+                "accuracy": row.accuracy,
+            }
+            for row in here[here["missing"] != "skipped"].itertuples()
+        ]
+        rows += [
+            {"predictor": row.model, "condition": row.condition, "n": row.n, "paper": row.mean, "std": row.std}
+            for row in paper[paper["regime"] == regime].itertuples()
+        ]
+        formats = {"regret": ".2f", "std": ".2f", "missing left out": ".2f", "accuracy": ".3f", "paper": ".1f"}
+        frame = pd.DataFrame(rows)
+        blocks.append(Table(frame, f"{regime}", formats={k: v for k, v in formats.items() if k in frame}))
+    return Section("Regret after the last round", blocks)
+
+
+def _answers(scores: LLMScores) -> Section:
+    columns = ["model", "condition", "regime", "runs", "overflowed", "calls", "malformed_answers", "malformed_share"]
+    columns += ["missing_predictions", "prompt_tokens_per_run", "completion_tokens_per_run", "seconds_per_call"]
+    frame = scores.final[(scores.final["kind"] == "llm") & (scores.final["missing"] == "wrong")][columns]
+    whole = ["runs", "overflowed", "calls", "malformed_answers", "missing_predictions"]
+    frame = frame.astype(dict.fromkeys(whole, int))
+    return Section("Answers and tokens", [Prose(_ANSWERS), Table(frame, "Calls", formats={"malformed_share": ".2%"})])
+
+
+def _behaviour(acts: Sequence[Behaviour]) -> Section:
+    table = pd.concat([one.to_frame() for one in acts], ignore_index=True)
+    agreement = pd.concat([_agreement(one) for one in acts], ignore_index=True)
+    return Section(
+        "What they act like",
+        [
+            Prose(_ACTS),
+            Table(table, "Closest baseline and best fitting weighted vote, per model, condition and regime"),
+            Table(agreement, "Agreement with each baseline", formats={"all rounds": ".3f"}, collapsed=True),
+        ],
+    )
+
+
+def _agreement(one: Behaviour) -> pd.DataFrame:
+    telling = one.agreement[["telling", "telling_low", "telling_high"]].to_numpy(dtype=np.float64)
+    return pd.DataFrame(
+        {
+            "model": one.model,
+            "condition": one.condition,
+            "regime": one.regime,
+            "baseline": one.agreement["baseline"],
+            "all rounds": one.agreement["all"],
+            "telling rounds": [Interval(*map(float, row)) for row in telling],
+        }
+    )
+
+
+def _notes(notes: NoteTable) -> Section:
+    over = notes.over_rounds()
+    blocks: list[Any] = [Prose(_NOTES), Table(notes.formats(), "Format of the last note: number of runs")]
+    blocks.append(Table(notes.final(), "The last note: length, and of the readable ones the share that is right"))
+    for column, label in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
+        if over[column].notna().any():
+            drawn = over.assign(
+                mean=over[column], algorithm=over["model"] + ", " + over["condition"] + ", " + over["regime"]
+            )
+            blocks.append(
+                Figure(
+                    figures.curves(drawn[drawn["mean"].notna()], ylabel=label),
+                    f"{label} over rounds".capitalize(),
+                    f"{label} after each round, mean over runs.".capitalize(),
+                )
+            )
+    return Section("Notes", blocks)
+
+
+def _shell(path: Path, models: Sequence[str]) -> str:
+    options = ["--models", *models] if models else []
+    return shlex.join(["interp", "llm", "report", str(path), *options])
+
+
+_PYTHON = """
+from interp.llm import behaviour, note_table, runs, scores
+from reports.llm import transformer
+
+played = runs.load({path!r})
+scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
+[one.to_frame() for one in behaviour.behaviour(played)]
+note_table.note_table(played).formats()
+"""
+
+_REGRET = (
+    "Mistakes beyond those of the best expert on the same rounds, never clipped: a predictor that combines experts, "
+    "or inverts one, can go below zero. A missing prediction counts as a mistake here. All predictors meet the same "
+    "instances. A baseline that tosses coins counts its expected mistakes, so its own luck is not in it."
+)
+_FINAL = (
+    "Mean over complete episodes with the 95 % bootstrap interval over instances, and the standard deviation over "
+    "instances (n in the denominator, as in the paper). **Missing left out** is the regret with the rounds of "
+    "missing predictions left out for the experts too. Rows marked (paper) are its published numbers, on other "
+    "instances and with its own prompts: differences of a few mistakes are within what instances alone make."
+)
+_ANSWERS = (
+    "A malformed answer (not one JSON object with the right key and value, or cut at the token limit) is asked "
+    "again; when that does not help the prediction is missing, never 0. Tokens are as the server counts them."
+)
+_ACTS = (
+    "**Telling rounds** are those where follow the leader, follow previous winners and the majority vote contradict "
+    "each other; elsewhere agreement says little. **eta** and **memory** are those of the weighted vote whose "
+    "choices agree best (0: majority vote; large eta with memory 1: follow the leader; with memory 0: last winners), "
+    "with the interval over episodes. The last two columns: in the second half, how often the model says what the "
+    "most accurate expert says, and the opposite of what the least accurate one says. Agreement is no evidence that "
+    "a model keeps weights."
+)
+_NOTES = (
+    "Formats by the rules in `interp.llm.notes` (surface form only). Readable: a tally for every expert. Exact: "
+    "every tally is the true count. Best and worst: the note's top and bottom expert are so on the rounds played; "
+    "most and least accurate: by their true accuracy, the least accurate being the adversary in the anti-signal regime."
+)

@@ -1,0 +1,82 @@
+"""The page on language models: both worlds on the same instances, the paper's numbers beside ours, nothing missing."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from interp.algorithms.regret import regret
+from interp.errors import InputError
+from interp.llm.agents import AGENTS
+from interp.llm.client import Settings
+from interp.llm.plan import instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.runs import episodes_of, load
+from interp.llm.schemes import Condition
+from interp.llm.scores import score
+from reports.llm import build, transformer
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Traces of two scripted agents, written record by record as the runner writes them."""
+    folder = tmp_path_factory.mktemp("traces")
+    conditions = [Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only")]
+    for name in ("counter", "last-round"):
+        for job in plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 12), conditions):
+            session, lines = job.session(), [job.header("http://127.0.0.1/v1")]
+            while (request := session.next()) is not None:
+                reply = AGENTS[name](request.messages)
+                session.feed(reply)
+                record = {"round": request.round, "messages_sha256": request.sha256, "reply": reply}
+                usage = {"prompt_tokens": 10 + request.round, "completion_tokens": 5}
+                lines.append({**record, "finish_reason": "stop", "seconds": 0.1, "model": "served", "usage": usage})
+            lines.append({"end": "complete"})
+            path = folder / job.place
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return folder
+
+
+def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) -> None:
+    """Curves, final tables with handwired model and paper, behaviour and notes are all on the page."""
+    html = build(traces, ["wma-handwired"], tmp_path).read_text("utf-8")
+    for title in (
+        "Regret over rounds",
+        "Regret after the last round",
+        "Answers and tokens",
+        "What they act like",
+        "Notes",
+    ):
+        assert f"<h2>{title}</h2>" in html
+    assert html.count("<svg") == 2 * 2 * 2 + 2
+    for text in ("wma-handwired", "DeepSeek-V3 (paper)", "Qwen-3-14B (paper)", "built-in wording, version 1", "served"):
+        assert text in html
+    assert re.search(r"flat: last-round, weather framing", html)
+    assert build(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
+
+
+def test_a_transformer_is_scored_on_the_instances_of_the_traces(traces: Path) -> None:
+    """The handwired model's row is its regret on exactly the episodes that the language model played."""
+    runs = load(traces)
+    final = score(runs, {"ours": transformer("wma-handwired")}).to_frame()
+    row = final[(final.model == "ours") & (final.regime == "flat")].iloc[0]
+    episodes = episodes_of(runs, "flat")
+    assert len(episodes) == 3 and row["n"] == 3
+    expected = regret(transformer("wma-handwired")(episodes), episodes)[:, -1]
+    assert np.isclose(row["mean"], expected.mean()) and np.isclose(row["std"], expected.std())
+
+
+def test_the_page_opens_offline(traces: Path, tmp_path: Path, browser: object) -> None:
+    """With the network cut: no request, no console error."""
+    browser.open(build(traces, [], tmp_path))  # type: ignore[attr-defined]
+    assert browser.requests() == [] and browser.complaints() == []  # type: ignore[attr-defined]
+
+
+def test_a_model_of_another_task_is_refused(traces: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="unknown model 'wma-handwird'"):
+        build(traces, ["wma-handwird"], tmp_path)
