@@ -150,5 +150,112 @@ def train(
     typer.echo(run(settings.override(chosen, overrides), out / name, name=name, n_processes=processes))
 
 
+llm = typer.Typer(help="Language models as online learners: play them, score their traces.", no_args_is_help=True)
+app.add_typer(llm, name="llm")
+
+
+@llm.command("run", cls=ManyValues)
+@refusing
+def llm_run(
+    model: Annotated[str, typer.Argument(help="The model's name on the server.")],
+    base_url: Annotated[str, typer.Option(help="OpenAI-compatible address, such as http://127.0.0.1:8000/v1.")],
+    out: Out = Path("output/llm"),
+    conditions: Annotated[list[str] | None, typer.Option(help="Such as weather-note-only; all six by default.")] = None,
+    regimes: Annotated[list[str] | None, typer.Option(help="Expert regimes; the paper's three by default.")] = None,
+    instances: Annotated[int, typer.Option(help="Instances of each regime.")] = 30,
+    rounds: Annotated[int, typer.Option(help="Rounds per instance.")] = 100,
+    experts: Annotated[int, typer.Option(help="Number of experts.")] = 4,
+    seed: Seed = 0,
+    prompts: Annotated[Path | None, typer.Option(help="Folder of your own prompts, used verbatim.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="Sampling temperature.")] = 0.0,
+    top_p: Annotated[float | None, typer.Option(help="Nucleus sampling; not sent by default.")] = None,
+    max_tokens: Annotated[int, typer.Option(help="Longest answer.")] = 2048,
+    response_format: Annotated[str, typer.Option(help="none, json_object, json_schema or grammar.")] = "none",
+    thinking_off: Annotated[
+        str, typer.Option(help="How this server turns thinking off: deepseek, chat-template.")
+    ] = "",
+    extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
+    send_seed: Annotated[bool, typer.Option(help="Send a seed with each request.")] = True,
+    reasks: Annotated[int, typer.Option(help="How often a malformed answer is asked again.")] = 2,
+    key_env: Annotated[str, typer.Option(help="Environment variable that holds the key.")] = "OPENAI_API_KEY",
+    concurrency: Annotated[int, typer.Option(help="Episodes at a time.")] = 4,
+    requests_per_minute: Annotated[float | None, typer.Option(help="No more requests than this.")] = None,
+    timeout: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 120.0,
+    retries: Annotated[int, typer.Option(help="Attempts after the first, for transient errors.")] = 8,
+    prices: Annotated[list[float] | None, typer.Option(help="Of 1e6 prompt, cached and answer tokens.")] = None,
+    dry_run: Annotated[bool, typer.Option(help="Print calls, tokens and cost, and stop.")] = False,
+) -> None:
+    """Play a language model on expert advice; resumes what is in OUT. Keys come from the environment only."""
+    import json
+
+    from interp.llm import plan, runner
+    from interp.llm import prompts as wordings
+    from interp.llm.client import Connection, Settings
+    from interp.llm.progress import showing
+    from interp.llm.schemes import CONDITIONS, Condition
+
+    try:
+        extra = json.loads(extra_body)
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise InputError(f"--extra-body must be a JSON object, got {extra_body!r}")
+    settings = Settings(
+        model, temperature, top_p, max_tokens, response_format, thinking_off, extra, send_seed, max_reasks=reasks
+    )
+    connection = Connection(base_url, key_env, concurrency, requests_per_minute, timeout, retries)
+    if prices is not None and len(prices) != 3:
+        raise InputError(f"--prices takes three numbers (prompt, cached, answer), got {len(prices)}")
+    price = plan.Prices(*(prices or ()))
+    texts = wordings.load_prompts(prompts) if prompts else wordings.built_in_prompts(experts)
+    chosen = [Condition.parse(name) for name in conditions] if conditions else CONDITIONS
+    episodes = plan.instances(regimes or plan.PAPER_REGIMES, instances, rounds, experts, seed)
+    jobs = plan.plan(settings, texts, episodes, chosen)
+    expected = plan.estimate(jobs, price)
+    typer.echo(expected.sentence)
+    if dry_run:
+        show(expected.readable(), title="Expected calls, tokens and cost; nothing was asked")
+        return
+    with showing(expected.calls) as progress:
+        done = runner.run(jobs, out, connection, price, progress)
+    typer.echo(done.sentence)
+    for place, why in done.unfinished:
+        typer.echo(f"unfinished: {place}: {why}", err=True)
+    raise typer.Exit(0 if done.complete else 1)
+
+
+@llm.command("score")
+@refusing
+def llm_score(
+    path: Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")],
+    out: Out = Path("output/llm-scores"),
+    regime: Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
+    from interp.llm.runs import load
+    from interp.llm.tables import readable, write_tables
+
+    scores, written = write_tables(load(path, regime), out, seed=seed)
+    show(readable(scores.final), title="Regret after the last round, mean ± std over instances")
+    for file in written:
+        typer.echo(file)
+
+
+@llm.command("report", cls=ManyValues)
+@refusing
+def llm_report(
+    path: Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")],
+    models: Annotated[list[str] | None, typer.Option(help="Transformers to run on the same instances.")] = None,
+    out: Out = Path("output"),
+    regime: Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")] = None,
+    seed: Seed = 0,
+) -> None:
+    """Write the report on traces, with handwired and learned transformers on the same instances."""
+    from reports.llm import build
+
+    typer.echo(build(path, models or [], out=out, regime=regime, seed=seed))
+
+
 if __name__ == "__main__":
     app()
