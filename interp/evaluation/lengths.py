@@ -24,7 +24,18 @@ from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
 
-WINDOWS = ((0, 10), (10, 20), (20, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 500), (500, 750), (750, 1000))
+WINDOWS = (
+    (0, 10),
+    (10, 20),
+    (20, 50),
+    (50, 100),
+    (100, 200),
+    (200, 300),
+    (300, 400),
+    (400, 500),
+    (500, 750),
+    (750, 1000),
+)
 """Rounds [start, stop) of a long episode."""
 
 
