@@ -35,9 +35,10 @@ from torch import Tensor
 from transformer_lens import ActivationCache
 
 from interp.errors import require
+from interp.model.hooked import RuntimeConfig
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer, RuntimeConfig
+from interp.model.transformer import HookedLatentTransformer
 
 _LOG_FLOOR = 1e-30
 

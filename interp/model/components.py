@@ -10,17 +10,13 @@ head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from interp.model.config import LatentTransformerConfig
-
-if TYPE_CHECKING:
-    from interp.model.transformer import RuntimeConfig
+from interp.model.hooked import RuntimeConfig
 
 
 class LayerNormPre(nn.Module):

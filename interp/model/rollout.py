@@ -22,8 +22,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import InputError, require, unknown_name
+from interp.model.hooked import HookFunction, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.transformer import HookedLatentTransformer, HookFunction, NamesFilter
+from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 
 if TYPE_CHECKING:

@@ -14,64 +14,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
-from transformer_lens import ActivationCache, FactoredMatrix
+from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
-from transformer_lens.HookedRootModule import HookedRootModule
 
 from interp.errors import InputError, unknown_name
 from interp.model.components import Block, Embedding, Unembedding, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
+from interp.model.hooked import CheckedHooks, RuntimeConfig
 from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
-
-HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
-NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
-
-_ON_REQUEST = {
-    "attn.hook_result": "use_attn_result",
-    "attn.hook_q_input": "use_split_qkv_input",
-    "attn.hook_k_input": "use_split_qkv_input",
-    "attn.hook_v_input": "use_split_qkv_input",
-    "hook_mlp_in": "use_hook_mlp_in",
-}
-"""Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
-
-
-@dataclass
-class RuntimeConfig:
-    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
-
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_mlp: int
-    n_ctx: int
-    d_vocab: int
-    d_vocab_out: int
-    act_fn: str
-    attn_only: bool
-    normalization_type: str | None
-    device: torch.device
-    dtype: torch.dtype
-    eps: float = 1e-5
-    use_attn_result: bool = False
-    use_split_qkv_input: bool = False
-    use_hook_mlp_in: bool = False
-    use_attn_in: bool = False
-    n_key_value_heads: int | None = None
-    gated_mlp: bool = False
-    parallel_attn_mlp: bool = False
-    final_rms: bool = False
-    positional_embedding_type: str = "standard"
-    model_name: str = "latent-context"
 
 
 class RoundOutput(NamedTuple):
@@ -92,7 +48,7 @@ class RoundOutput(NamedTuple):
     latents: Tensor
 
 
-class HookedLatentTransformer(HookedRootModule):
+class HookedLatentTransformer(CheckedHooks):
     """A transformer over one round, with latents; see the module's text.
 
     Example:
@@ -251,64 +207,6 @@ class HookedLatentTransformer(HookedRootModule):
             sha.update(name.encode())
             sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return sha.hexdigest()
-
-    # Hooks: nothing is silent.
-
-    def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
-        """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now.
-
-        Raises:
-            InputError: a name that does not exist, or a predicate that selects nothing.
-        """
-        if names is None or callable(names):
-            keep = names or (lambda name: True)
-            selected = [name for name in self.hook_dict if self._fires(name) and keep(name)]
-            if not selected:
-                raise InputError("the hook filter selects none of the model's hook points; see model.hook_dict")
-            return selected
-        selected = [names] if isinstance(names, str) else list(names)
-        for name in selected:
-            if name not in self.hook_dict:
-                raise unknown_name("hook point", name, self.hook_dict)
-        return selected
-
-    def _flag(self, name: str) -> str | None:
-        return next((flag for suffix, flag in _ON_REQUEST.items() if name.endswith(suffix)), None)
-
-    def _fires(self, name: str) -> bool:
-        flag = self._flag(name)
-        return flag is None or getattr(self.runtime, flag)
-
-    @contextmanager
-    def hooks(
-        self,
-        fwd_hooks: Sequence[tuple[str | Callable[[str], bool], HookFunction]] = (),
-        bwd_hooks: Sequence[tuple[str | Callable[[str], bool], HookFunction]] = (),
-        reset_hooks_end: bool = True,
-        clear_contexts: bool = False,
-    ) -> Iterator[HookedLatentTransformer]:
-        """TransformerLens' context manager, with names checked and points that fire on request switched on."""
-        resolved = [
-            [(name, hook) for given, hook in pairs for name in self.hook_names(given)]
-            for pairs in (fwd_hooks, bwd_hooks)
-        ]
-        flags = {self._flag(name) for pairs in resolved for name, _ in pairs} - {None}
-        saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
-        for flag in saved:
-            setattr(self.runtime, flag, True)
-        try:
-            with super().hooks(resolved[0], resolved[1], reset_hooks_end, clear_contexts):
-                yield self
-        finally:
-            for flag, value in saved.items():
-                setattr(self.runtime, flag, value)
-
-    def run_with_cache(
-        self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
-    ) -> tuple[RoundOutput, ActivationCache]:
-        """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
-        output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
-        return output, ActivationCache(cache, self)
 
     # The rest of the surface that TransformerLens' tools use.
 
