@@ -200,9 +200,13 @@ def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:
         places = list(range(0, len(labels), step))
         axis.set_ticks(places, [labels[i] for i in places])
         axis.set_tick_params(length=0)
-    if len(columns) > 14 or any(len(label) > 6 for label in columns):
+    if max(map(len, columns)) * _CHARACTER > (WIDTH - 1.4) / len(columns) and len(columns) <= 40:
         for tick in axes.get_xticklabels():
             tick.set(rotation=45, ha="right", rotation_mode="anchor")
+
+
+_CHARACTER = 0.085
+"""Inches that a character of a tick label takes."""
 
 
 @styled

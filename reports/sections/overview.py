@@ -47,6 +47,11 @@ def exactness(result: VerificationResult, variable: str, dtype: str = "float64")
     return Verdict(passed, f"largest error {number(worst.error)} {sign} {number(worst.tolerance)}")
 
 
+def verdict(passed: bool, yes: str, no: str) -> Verdict:
+    """A badge for a yes-or-no question."""
+    return Verdict(passed, yes if passed else no)
+
+
 def represented(result: ProbeResult) -> Verdict:
     """A badge: a probe's score and whether it beats its controls."""
     name = "R²" if result.metric == "r2" else result.metric
