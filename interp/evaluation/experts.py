@@ -112,15 +112,15 @@ def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Algorithm]:
         prior: the regime that the model was trained on.
     """
     eta = best_eta(episodes)
-    special = {
-        "weighted_majority_best": (f"weighted majority, best eta {eta:.2g}", "WM best", _weighted(eta)),
+    special: dict[str, tuple[str, str, Callable[[ExpertEpisodes], ExpertRun]]] = {
+        "weighted_majority_best": (
+            f"weighted majority, best eta {eta:.2g}",
+            "WM best",
+            partial(weighted_majority, eta=eta),
+        ),
         "bayes_training": (f"Bayes predictor, prior of {prior!r}", "Bayes, trained", partial(bayes, prior=prior)),
     }
     return {key: Algorithm(key, *special[key]) if key in special else ALGORITHMS[key] for key in BASELINES}
-
-
-def _weighted(eta: float) -> Callable[[ExpertEpisodes], ExpertRun]:
-    return partial(weighted_majority, eta=eta)
 
 
 def predict(model: HookedLatentTransformer, episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:

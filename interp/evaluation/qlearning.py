@@ -123,7 +123,7 @@ def sample(
 
 
 def reference_table(model: HookedLatentTransformer) -> Literal["after", "before"]:
-    """Which table a model is compared with: a handwired one chooses before it updates, a learned one learned "after"."""
+    """The table to compare with: a handwired model chooses before it updates; a learned one was taught "after"."""
     return "before" if len(model.state_map) else "after"
 
 

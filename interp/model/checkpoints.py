@@ -43,6 +43,7 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
         weights = staging / "model.safetensors"
         tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         save_file(tensors, weights)
+        weights.chmod(0o644)
         about = {
             "format_version": FORMAT_VERSION,
             "class": type(model).__name__,

@@ -1,0 +1,286 @@
+"""From a training run to a checkpoint that ships: its weights, its configuration, and a card that says what it is.
+
+``ship(run_folder, name)`` takes the newest state of a run (finished or not), measures the model on fresh episodes, and
+writes ``interp/checkpoints/<name>`` so that ``interp.load(name)`` finds it. The card states the data, the preset and
+the exact command, seeds, time, the loss against wall time, the metrics with intervals and what stands beside them, and
+the limits. Weights are stored in float32, as trained: the laptop-sized models are under 1 MB.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors import safe_open
+
+from interp.errors import InputError, require
+from interp.evaluation.headline import headline
+from interp.library import SHIPPED
+from interp.model.checkpoints import save_checkpoint
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import git_revision, versions
+from interp.training.config import PRESETS, Stage, TrainingConfig
+from interp.training.trainer import METRICS_FILE, STATE_FILE
+
+CURVE_POINTS = 12
+"""Rows of the card's loss curve."""
+LIMITS = {
+    "experts": (
+        "It predicts from how often each expert was right, under the prior that it was trained on; where accuracies "
+        "lie outside it, or move, it is as wrong as that prior.",
+        "It reads the numbers of experts that its configuration names, and no others.",
+        "Its predictions are the only thing it was trained on; nothing in training asked for log-weights inside.",
+    ),
+    "qlearning": (
+        "It imitates a tabular learner's choices, mistakes included; it was never trained on reward.",
+        "It reads the sizes that its configuration names, and was trained on rewards in [0, 1] and the lengths above.",
+        "Decoded tables are linear read-outs: an effective rate says something only where the R2 is near 1 and the "
+        "untrained model's answer differs.",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """The newest state of a training run.
+
+    Attributes:
+        model: in evaluation mode, on the CPU.
+        config: what was trained.
+        step: optimizer steps made.
+        seconds: time spent in them.
+        metrics: one row per step that was written to the run's metrics.
+        about: the run's own record: versions and git revision it started with.
+    """
+
+    model: HookedLatentTransformer
+    config: TrainingConfig
+    step: int
+    seconds: float
+    metrics: pd.DataFrame
+    about: dict[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        return self.step >= self.config.total_steps
+
+
+def load_run(folder: str | Path, name: str) -> TrainedRun:
+    """Read a run folder without changing it; the run may still be going on.
+
+    Args:
+        name: the name that the model gets.
+
+    Raises:
+        InputError: no checkpoint of a run in ``folder``.
+    """
+    folder = Path(folder)
+    path = folder / STATE_FILE
+    require(
+        path.is_file(), f"no training state at {str(path)!r}; give the folder of a run, such as output/training/NAME"
+    )
+    with safe_open(path, framework="pt") as stored:
+        state = json.loads(stored.metadata()["state"])
+        tensors = {key: stored.get_tensor(key) for key in stored.keys() if key.startswith("model.")}  # noqa: SIM118
+    config = TrainingConfig(**state["config"])
+    model = HookedLatentTransformer(config.model_config(name))
+    with torch.no_grad():
+        for key, parameter in model.named_parameters():
+            parameter.copy_(tensors[f"model.{key}"])
+    step = int(state["progress"]["step"])
+    metrics = _read_metrics(folder / METRICS_FILE)
+    about = folder / "training.json"
+    return TrainedRun(
+        model=model.eval(),
+        config=config,
+        step=step,
+        seconds=float(state["progress"]["seconds"]),
+        metrics=metrics[metrics["step"] <= step],
+        about=json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {},
+    )
+
+
+def _read_metrics(path: Path) -> pd.DataFrame:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    records = []
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue  # a line that is being written
+    return pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
+
+
+def ship(
+    run_folder: str | Path,
+    name: str,
+    *,
+    description: str = "",
+    machine: str = "",
+    notes: str = "",
+    n_episodes: int = 1000,
+    seed: int = 11,
+    out: str | Path = SHIPPED,
+) -> Path:
+    """Write ``out/name`` (model.safetensors, config.json, README.md) from the newest state of a run.
+
+    Args:
+        run_folder: a run, finished or not.
+        name: what :func:`interp.load` will call it.
+        description: one line for `interp models`; made from the run when empty.
+        machine: what it was trained on; this machine when empty.
+        notes: a paragraph for the card, such as what else the machine was doing.
+        n_episodes, seed: of the card's metrics.
+
+    Raises:
+        InputError: no run, or the checkpoint exists already.
+
+    Example: ``ship("output/training/wma-laptop", "wma-learned")``.
+    """
+    folder = Path(out) / name
+    if folder.exists():
+        raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
+    run = load_run(run_folder, name)
+    origin = {**run.model.config.origin, "description": description or describe(run)}
+    model = HookedLatentTransformer(replace(run.model.config, name=name, origin=origin))
+    model.load_state_dict(run.model.state_dict())
+    model.eval()
+    metrics = headline(model, n_episodes=n_episodes, seed=seed)
+    text = card(run, name, metrics, machine=machine, notes=notes, n_episodes=n_episodes, seed=seed)
+    return save_checkpoint(model, folder, card=text)
+
+
+def describe(run: TrainedRun) -> str:
+    """One line: task, what it was trained on, size."""
+    config = run.config
+    n_parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    task = "expert advice" if config.task == "wma" else "imitation of tabular Q-learning"
+    regimes = ", ".join(dict.fromkeys(config.regimes))
+    unfinished = "" if run.finished else f", stopped at step {run.step:,} of {config.total_steps:,}"
+    return f"trained on {task} ({regimes}); {n_parameters:,} parameters, latents {_update(config)}{unfinished}"
+
+
+def _update(config: TrainingConfig) -> str:
+    return "added to" if config.latent_update == "add" else "replaced"
+
+
+def card(
+    run: TrainedRun, name: str, metrics: pd.DataFrame, *, machine: str, notes: str, n_episodes: int, seed: int
+) -> str:
+    """The model card, in Markdown."""
+    config, task = run.config, run.model.layout.task
+    stages = "; ".join(_stage_text(stage) for stage in config.curriculum)
+    data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every step"
+    software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
+    facts = {
+        "Model": f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}",
+        "Data": f"{data}, regimes in turn, a batch each: {', '.join(config.regimes)}",
+        "Sizes": _sizes(config),
+        "Curriculum": stages,
+        "Optimisation": (
+            f"AdamW, learning rate {config.lr:g} (warm-up {config.warmup_steps}, cosine to 0), "
+            f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
+            f"{config.precision}, "
+            + (f"latents detached every {config.window} rounds" if config.window else "no truncation through time")
+        ),
+        "Commit": f"a* was the {config.commit} choice in training, own in every number below"
+        if task == "qlearning"
+        else "",
+        "Seed": str(config.seed),
+        "Steps and time": f"{run.step:,} of {config.total_steps:,} steps, {run.seconds / 60:.0f} minutes in them",
+        "Machine": machine or this_machine(),
+        "Software": f"{software}; git {run.about.get('git', git_revision())}",
+    }
+    spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
+    lines = [f"# {name}", "", f"A transformer {describe(run)}.", ""]
+    lines += [f"- **{key}**: {value}" for key, value in facts.items() if value]
+    lines += ["", "Train it again with", "", "```sh", command(config, name), "```", ""]
+    lines += [notes, ""] if notes else []
+    lines += [
+        "## What it is worth",
+        "",
+        f"Fresh episodes (seed {seed}, {n_episodes:,} in the main rows, a part of it in the others); estimates with "
+        "95 % bootstrap intervals over episodes.",
+        "",
+        *_table(metrics.assign(**{"95 %": spans})[["what", "estimate", "95 %", "beside"]]),
+        "",
+        "## Loss against wall time",
+        "",
+        *_table(loss_curve(run)),
+        "",
+        "## Limits",
+        "",
+        *(f"- {limit}" for limit in LIMITS[task]),
+        "",
+    ]  # fmt: skip
+    return "\n".join(lines)
+
+
+def loss_curve(run: TrainedRun, points: int = CURVE_POINTS) -> pd.DataFrame:
+    """Held-out evaluations at about equal distances in time: minutes, step and every evaluated number."""
+    evaluated = run.metrics.dropna() if len(run.metrics) else run.metrics
+    if not len(evaluated):
+        return pd.DataFrame({"minutes": [], "step": []})
+    targets = [evaluated["seconds"].max() * (i + 1) / points for i in range(points)]
+    rows = sorted({int((evaluated["seconds"] - target).abs().idxmin()) for target in targets})
+    chosen = evaluated.loc[rows]
+    frame = chosen.drop(columns=["stage", "seconds", "loss"]).assign(minutes=chosen["seconds"] / 60)
+    return frame[["minutes", "step", *(c for c in frame.columns if c not in ("minutes", "step"))]]
+
+
+def command(config: TrainingConfig, name: str) -> str:
+    """The command that trains this again: the nearest preset, and every field in which the run differs from it."""
+
+    def differing(preset: TrainingConfig) -> dict[str, Any]:
+        given, other = config.to_dict(), preset.to_dict()
+        return {field: value for field, value in given.items() if value != other[field]}
+
+    candidates = {key: differing(preset) for key, preset in PRESETS.items() if preset.task == config.task}
+    (model, preset), changed = min(candidates.items(), key=lambda item: len(item[1]))
+    parts = ["interp", "train", model, "--preset", preset, "--name", name]
+    for field, value in changed.items():
+        parts += ["--set", f"{field}={_toml(value)}"]
+    return shlex.join(parts)
+
+
+def this_machine() -> str:
+    """What this process can use: architecture, CPU cores, GPU."""
+    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
+    return f"{platform.machine()}, {os.cpu_count()} CPU cores{gpu}"
+
+
+def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{key} = {_toml(item)}" for key, item in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(map(_toml, value)) + "]"
+    return json.dumps(value)
+
+
+def _sizes(config: TrainingConfig) -> str:
+    if config.task == "wma":
+        low, high = config.n_experts
+        return f"{low} experts" if low == high else f"{low} to {high} experts"
+    (low_s, high_s), (low_a, high_a) = config.n_states, config.n_actions
+    return f"{low_s} to {high_s} states, {low_a} to {high_a} actions"
+
+
+def _stage_text(stage: Stage) -> str:
+    actions = f" with up to {stage.n_actions} actions" if stage.n_actions else ""
+    return f"{stage.steps:,} steps of {stage.n_rounds} rounds{actions}"
+
+
+def _table(frame: pd.DataFrame) -> list[str]:
+    """A frame as Markdown; numbers to four significant digits."""
+    cells = [
+        [f"{cell:.4g}" if isinstance(cell, float) else str(cell) for cell in row] for row in frame.to_numpy(object)
+    ]
+    rows: list[list[str]] = [list(map(str, frame.columns)), ["---"] * len(frame.columns), *cells]
+    return [f"| {' | '.join(row)} |" for row in rows]
