@@ -190,7 +190,7 @@ class _Patch:
         source, target = list(whole), list(whole)
         source[axis] = slice(start, end) if isinstance(at, slice) else at
         target[axis] = slice(None) if isinstance(at, slice) else at - start
-        if cell.component == "pattern":
+        if cell.component in ("scores", "pattern"):
             source.append(slice(0, end))
         return tuple(source), tuple(target)
 

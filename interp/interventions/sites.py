@@ -6,7 +6,7 @@ is meant for. Its text form is ``component[layer.head]@position#rounds``::
     resid_pre[1]@p?      z[2.0]@w?      pattern[0.1]      latent@<z>      embed@e_1#20
 
 Positions are labels of the round's layout; a site without one means all positions. ``head`` is another word for
-``z``, a head's output before ``W_O``. For ``pattern`` the position is that of the query.
+``z``, a head's output before ``W_O``. For ``scores`` and ``pattern`` the position is that of the query.
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ COMPONENTS = {
         Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
         Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
         Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
+        Component("scores", "blocks.{layer}.attn.hook_attn_scores", "head pos", "attention scores"),
         Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
         Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
         Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
@@ -153,6 +154,19 @@ class Site:
             match["position"],
             tuple(int(t) for t in rounds.split(",") if t) if rounds else (),
         )
+
+    @classmethod
+    def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
+        """The site at a hook point's name.
+
+        Raises:
+            InputError: a hook point that no component has.
+        """
+        for kind in COMPONENTS.values():
+            match = re.fullmatch(re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)"), hook)
+            if match:
+                return cls(kind.key, int(match[1]) if kind.has_layer else None, head, position)
+        raise unknown_name("hook point of a component", hook, [kind.hook for kind in COMPONENTS.values()], limit=20)
 
     @property
     def kind(self) -> Component:

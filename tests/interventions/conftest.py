@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 import torch
 
+import circuits
+from interp.interventions.interchange import Place
+from interp.interventions.sites import Site
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import ExpertRound, QLearningRound
 from interp.model.transformer import HookedLatentTransformer
@@ -100,3 +103,27 @@ def napkin_pair() -> tuple[experts.ExpertEpisodes, experts.ExpertEpisodes]:
     votes = np.array([[[1], [1]]]), np.array([[[0], [1]]])
     clean, corrupted = (experts.ExpertEpisodes(v, np.zeros((1, 2), int), np.full((1, 1), 0.5)) for v in votes)
     return clean, corrupted
+
+
+def _places(circuit, site):
+    if site.keys:
+        head = circuit.head_index(site.head)
+        return [Place.of(Site.at_hook(site.hook, head, label)) for label in dict.fromkeys(site.labels)]
+    found = []
+    for label in dict.fromkeys(site.labels):
+        own = [d.vector() for d, at in zip(site.directions, site.labels, strict=True) if at == label]
+        found.append(Place.of(Site.at_hook(site.hook, None, label), np.stack(own)))
+    return found
+
+
+@pytest.fixture(scope="session")
+def places_of():
+    """``(circuit, circuit site) -> places``: the ground truth's sites, as subspaces to interchange."""
+    return _places
+
+
+@pytest.fixture(scope="session")
+def wma():
+    """The handwired Weighted Majority circuit for 3 experts, and its model in float64."""
+    circuit = circuits.build("wma-handwired", n_experts=3)
+    return circuit, circuits.compile(circuit).double().eval()

@@ -35,7 +35,7 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read)
     clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
     chosen = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
-    chosen = [*chosen[::3], Site("latent"), Site("latent", position="<z>")]
+    chosen = [*chosen[::7], Site("latent"), Site("latent", position="<z>")]
     result = patching.sweep(
         untrained, clean, corrupted, 3, at=chosen, read=read, metric="regret", direction=direction, chunk=30
     )

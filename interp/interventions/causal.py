@@ -1,0 +1,168 @@
+"""The algorithms as causal models of one round: variables, equations, and counterfactuals.
+
+A causal model computes each variable from its parents, in order; setting a variable cuts it from its parents (do(X=x))
+and everything downstream follows. Interchange interventions ask whether the network does the same when an activation is
+taken from another input.
+
+Weighted Majority (paper, section 3), ``gain`` = log gamma::
+
+    P = sum_i softmax(log_weights)_i votes_i      match_i = [votes_i = label]      next = log_weights + gain match
+
+Tabular Q-learning (paper, section 4)::
+
+    q_current = Q(s, a)      q_next = Q(s', .)      best = max q_next      choice = argmax q_next (lowest index on ties)
+    td_error = r + gamma best - q_current           Q'(s, a) = Q(s, a) + alpha td_error
+
+The choice is by the table before the update, as in the construction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.algorithms import experts as weighting
+from interp.errors import InputError, unknown_name
+from interp.tasks.experts import ExpertEpisodes
+from interp.tasks.mdp import MDPEpisodes
+
+Values = Mapping[str, NDArray[Any]]
+
+
+@dataclass(frozen=True)
+class CausalModel:
+    """A causal model of one round.
+
+    Attributes:
+        key, name: how tables call it.
+        task: "experts" or "qlearning".
+        inputs: ``episodes -> {input: [episode, round, ...]}``.
+        equations: ``{variable: function of all variables so far}``, in causal order.
+        prediction: from all variables, the outcome probabilities ``[..., outcome]``.
+        memory: the input that holds what earlier rounds left.
+        state: the variable that the next round starts from.
+        parameters: what it was made with.
+    """
+
+    key: str
+    name: str
+    task: str
+    inputs: Callable[[Any], dict[str, NDArray[Any]]]
+    equations: Mapping[str, Callable[[Values], NDArray[Any]]]
+    prediction: Callable[[Values], NDArray[Any]]
+    memory: str
+    state: str
+    parameters: Mapping[str, float] = field(default_factory=dict)
+
+    def run(self, inputs: Values, do: Values | None = None) -> dict[str, NDArray[Any]]:
+        """Every variable, with those of ``do`` set.
+
+        Raises:
+            InputError: ``do`` names no variable.
+        """
+        do = {} if do is None else do
+        for name in do:
+            if name not in inputs and name not in self.equations:
+                raise unknown_name("variable", name, [*inputs, *self.equations], limit=20)
+        values = {name: do.get(name, value) for name, value in inputs.items()}
+        for name, equation in self.equations.items():
+            values[name] = do[name] if name in do else equation(values)
+        return values
+
+    def interchange(
+        self, base: Values, source: Values, variable: str, element: int | tuple[int, ...] | None = None
+    ) -> dict[str, NDArray[Any]]:
+        """The base with one variable (or one element of its trailing axes) set to its value in the source."""
+        wanted = self.run(source)
+        if variable not in wanted:
+            raise unknown_name("variable", variable, wanted, limit=20)
+        value = wanted[variable]
+        if element is not None:
+            own = self.run(base)[variable].copy()
+            at: tuple[Any, ...] = (Ellipsis, *((element,) if isinstance(element, int) else element))
+            own[at] = value[at]
+            value = own
+        return self.run(base, {variable: value})
+
+
+def weighted_majority(gain: float = 0.5) -> CausalModel:
+    """Weighted Majority with log gamma = ``gain``."""
+
+    def inputs(episodes: ExpertEpisodes) -> dict[str, NDArray[Any]]:
+        weights = weighting.log_weights(episodes, eta=gain)[:, :-1]
+        return {"log_weights": weights, "votes": episodes.advice, "label": episodes.labels}
+
+    def share(v: Values) -> NDArray[np.float64]:
+        weights = np.exp(v["log_weights"] - v["log_weights"].max(-1, keepdims=True))
+        return (weights * v["votes"]).sum(-1) / weights.sum(-1)
+
+    return CausalModel(
+        key="weighted_majority",
+        name="Weighted Majority",
+        task="experts",
+        inputs=inputs,
+        equations={
+            "prediction": share,
+            "match": lambda v: (v["votes"] == v["label"][..., None]).astype(np.float64),
+            "next_log_weights": lambda v: v["log_weights"] + gain * v["match"],
+        },
+        prediction=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
+        memory="log_weights",
+        state="next_log_weights",
+        parameters={"gain": gain},
+    )
+
+
+def q_learning(alpha: float = 0.1, gamma: float = 0.9) -> CausalModel:
+    """Tabular Q-learning; the elements of ``q_next`` = Q(s', .) are the actions, states and actions count from 0."""
+
+    def inputs(episodes: MDPEpisodes) -> dict[str, NDArray[Any]]:
+        if (episodes.alpha, episodes.gamma) != (alpha, gamma):
+            raise InputError(
+                f"the episodes' tables are of alpha={episodes.alpha}, gamma={episodes.gamma}, the causal model has "
+                f"alpha={alpha}, gamma={gamma}; use episodes.relearned(alpha, gamma)"
+            )
+        return {
+            "table": episodes.q_tables[:, :-1],
+            "state": episodes.states,
+            "action": episodes.actions,
+            "reward": episodes.rewards,
+            "next_state": episodes.next_states,
+        }
+
+    def row(v: Values) -> NDArray[Any]:
+        return np.take_along_axis(v["table"], v["next_state"][..., None, None], -2)[..., 0, :]
+
+    def current(v: Values) -> NDArray[Any]:
+        chosen = np.take_along_axis(v["table"], v["state"][..., None, None], -2)[..., 0, :]
+        return np.take_along_axis(chosen, v["action"][..., None], -1)[..., 0]
+
+    def updated(v: Values) -> NDArray[Any]:
+        table = v["table"].copy()
+        flat = table.reshape(-1, *table.shape[-2:])
+        at = np.arange(len(flat)), v["state"].reshape(-1), v["action"].reshape(-1)
+        flat[at] += alpha * v["td_error"].reshape(-1)
+        return flat.reshape(table.shape)
+
+    return CausalModel(
+        key="q_learning",
+        name="tabular Q-learning",
+        task="qlearning",
+        inputs=inputs,
+        equations={
+            "q_current": current,
+            "q_next": row,
+            "best": lambda v: v["q_next"].max(-1),
+            "choice": lambda v: v["q_next"].argmax(-1),
+            "td_error": lambda v: v["reward"] + gamma * v["best"] - v["q_current"],
+            "next_table": updated,
+        },
+        prediction=lambda v: np.eye(v["table"].shape[-1])[v["choice"]],
+        memory="table",
+        state="next_table",
+        parameters={"alpha": alpha, "gamma": gamma},
+    )

@@ -1,0 +1,254 @@
+"""A round as a graph of edges: who writes to the residual stream, who reads it, and a forward pass with edges cut.
+
+Sources: the embedding (tokens, payloads, latents, positions), every head, every MLP. Destinations: the query, key and
+value inputs of every head, every MLP's input, and the two exits of a round, "prediction" and "update". The residual
+stream is a sum, so each destination's input is exactly ``sum_s contribution(s)`` over earlier sources (plus biases); cut
+edges contribute their *ablated* value instead::
+
+    input(d) = sum_s  keep[s, d] now(s) + (1 - keep[s, d]) ablated(s)
+
+``keep`` is one for the whole batch, over all positions. Ablated contributions come from the other run of a pair
+("resample"), from a mean over episodes ("mean"), or are zero.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Literal, get_args
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.errors import unknown_name
+from interp.interventions.resume import one_round
+from interp.model.hooked import HookFunction
+from interp.model.layout import EncodedRounds
+from interp.model.rollout import Rollout
+from interp.model.transformer import HookedLatentTransformer
+
+Ablation = Literal["resample", "mean", "zero"]
+Exit = Literal["prediction", "update"]
+EXITS: tuple[Exit, ...] = ("prediction", "update")
+
+
+@dataclass(frozen=True)
+class Contributions:
+    """What every source writes in one round, and the activations that edges lead to.
+
+    Attributes:
+        values: ``[source, episode, pos, d_model]``.
+        prediction, latents: what the round gave: the prediction, and the latents after it.
+    """
+
+    values: Float[Tensor, "source episode pos d_model"]
+    prediction: Tensor
+    latents: Tensor
+
+
+class EdgeGraph:
+    """The edges of a model's round.
+
+    Attributes:
+        sources: names, "embed", "0.0", ..., "mlp 0", ...: in the order computed.
+        destinations: names, "0.0.q", ..., "mlp 0", "prediction", "update".
+        exists: does the edge exist (is the source before the destination), ``[source, destination]``.
+    """
+
+    def __init__(self, model: HookedLatentTransformer) -> None:
+        self.model = model
+        config = model.config
+        sources: list[tuple[str, int]] = [("embed", 0)]
+        destinations: list[tuple[str, int]] = []
+        for layer in range(config.n_layers):
+            heads = [f"{layer}.{head}" for head in range(config.n_heads)]
+            destinations += [(f"{head}.{port}", 2 * layer) for port in "qkv" for head in heads]
+            sources += [(head, 2 * layer + 1) for head in heads]
+            if config.d_mlp:
+                destinations.append((f"mlp {layer}", 2 * layer + 1))
+                sources.append((f"mlp {layer}", 2 * layer + 2))
+        end = 2 * config.n_layers
+        destinations += [(name, end) for name in EXITS]
+        self.sources = [name for name, _ in sources]
+        self.destinations = [name for name, _ in destinations]
+        # A source written at time t can be read by destinations at time t or later.
+        times = np.array([time for _, time in sources]), np.array([time for _, time in destinations])
+        self.exists: NDArray[np.bool_] = times[0][:, None] <= times[1][None, :]
+
+    @property
+    def n_edges(self) -> int:
+        return int(self.exists.sum())
+
+    @cached_property
+    def edges(self) -> list[tuple[int, int]]:
+        """(source, destination) indices of every edge, sources first."""
+        return [(int(s), int(d)) for s, d in zip(*np.nonzero(self.exists), strict=True)]
+
+    def name(self, edge: tuple[int, int]) -> str:
+        return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
+
+    def edge(self, source: str, destination: str) -> tuple[int, int]:
+        """The edge between two names.
+
+        Raises:
+            InputError: no such source, destination or edge.
+        """
+        for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
+            if name not in valid:
+                raise unknown_name(kind, name, valid, limit=40)
+        found = self.sources.index(source), self.destinations.index(destination)
+        if not self.exists[found]:
+            later = [d for d, there in zip(self.destinations, self.exists[found[0]], strict=True) if there]
+            raise unknown_name(f"destination of {source!r}", destination, later, limit=40)
+        return found
+
+    def mask(self, edges: list[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
+        """Keep exactly ``edges``; all of them when None."""
+        if edges is None:
+            return self.exists.copy()
+        keep = np.zeros_like(self.exists)
+        for edge in edges:
+            keep[edge] = True
+        return keep & self.exists
+
+    def without_nodes(self, nodes: list[str]) -> Bool[np.ndarray, "source destination"]:
+        """Keep every edge but those that leave ``nodes`` (sources by name): ablate these nodes.
+
+        Raises:
+            InputError: no such node.
+        """
+        keep = self.exists.copy()
+        for node in nodes:
+            if node not in self.sources:
+                raise unknown_name("node", node, self.sources, limit=40)
+            keep[self.sources.index(node)] = False
+        return keep
+
+    def contributions(self, run: Rollout, t: int) -> Contributions:
+        """What every source writes in round ``t`` of ``run``."""
+        recorder = _Recorder(self)
+        with torch.no_grad():
+            out = self.forward(one_round(run, t), run.latents[:, t], recorder.hooks)
+        return Contributions(recorder.stack, out[0], out[1])
+
+    def forward(
+        self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
+    ) -> tuple[Tensor, Tensor]:
+        """A round with hooks: its prediction and the latents after it."""
+        with self.model.hooks(fwd_hooks=hooks):
+            out = self.model(rounds.tokens, latents, rounds.values)
+        return out.prediction, self.model.write(out.latents, out.update, rounds.slots)
+
+    def run(
+        self,
+        rounds: EncodedRounds,
+        latents: Tensor,
+        keep: Bool[np.ndarray, "source destination"] | Tensor,
+        ablated: Float[Tensor, "source episode pos d_model"],
+    ) -> tuple[Tensor, Tensor]:
+        """A round in which only the kept edges carry what their source writes now.
+
+        Args:
+            keep: which edges; numbers between 0 and 1 mix the two.
+            ablated: what cut edges carry.
+
+        Returns:
+            The prediction and the latents after the round.
+        """
+        weights = torch.as_tensor(keep).to(ablated)
+        cutter = _Cutter(self, weights, ablated)
+        with torch.no_grad():
+            return self.forward(rounds, latents, cutter.hooks)
+
+
+def ablated(graph: EdgeGraph, other: Contributions, ablation: str) -> Float[Tensor, "source episode pos d_model"]:
+    """What cut edges carry: the other run's contributions, their mean over episodes, or zero.
+
+    Raises:
+        InputError: no such ablation.
+    """
+    if ablation not in get_args(Ablation):
+        raise unknown_name("ablation", ablation, get_args(Ablation))
+    if ablation == "mean":
+        return other.values.mean(1, keepdim=True).expand_as(other.values)
+    return other.values if ablation == "resample" else torch.zeros_like(other.values)
+
+
+class _Recorder:
+    """Hooks that record contributions as they are written."""
+
+    def __init__(self, graph: EdgeGraph) -> None:
+        self.graph, self.written = graph, dict[str, Tensor]()
+        config = graph.model.config
+        self.hooks: list[tuple[str, HookFunction]] = [("blocks.0.hook_resid_pre", self._embed)]
+        for layer in range(config.n_layers):
+            self.hooks.append((f"blocks.{layer}.attn.hook_result", self._heads(layer)))
+            if config.d_mlp:
+                self.hooks.append((f"blocks.{layer}.hook_mlp_out", self._mlp(layer)))
+
+    @property
+    def stack(self) -> Float[Tensor, "source episode pos d_model"]:
+        return torch.stack([self.written[name] for name in self.graph.sources])
+
+    def _embed(self, activation: Tensor, hook: object) -> None:
+        self.written["embed"] = activation
+
+    def _heads(self, layer: int) -> HookFunction:
+        def record(result: Tensor, hook: object) -> None:
+            for head in range(result.shape[2]):
+                self.written[f"{layer}.{head}"] = result[:, :, head]
+
+        return record
+
+    def _mlp(self, layer: int) -> HookFunction:
+        def record(activation: Tensor, hook: object) -> None:
+            self.written[f"mlp {layer}"] = activation
+
+        return record
+
+
+class _Cutter(_Recorder):
+    """Records contributions and rebuilds every destination's input from them."""
+
+    def __init__(self, graph: EdgeGraph, weights: Tensor, other: Tensor) -> None:
+        super().__init__(graph)
+        self.weights, self.other = weights, other
+        config = graph.model.config
+        for layer in range(config.n_layers):
+            for port in "qkv":
+                self.hooks.append((f"blocks.{layer}.attn.hook_{port}_input", self._input(layer, port)))
+            if config.d_mlp:
+                self.hooks.append((f"blocks.{layer}.hook_mlp_in", self._mlp_input(layer)))
+        self.hooks.append((f"blocks.{config.n_layers - 1}.hook_resid_post", self._exit))
+
+    def _mixed(self, destinations: list[str]) -> Float[Tensor, "destination episode pos d_model"]:
+        """Changes to the residual stream as these destinations see it, for the edges that are cut."""
+        at = [self.graph.destinations.index(name) for name in destinations]
+        rows = [i for i, name in enumerate(self.graph.sources) if name in self.written and self.graph.exists[i, at[0]]]
+        change = torch.stack([self.other[i] - self.written[self.graph.sources[i]] for i in rows])
+        cut = 1 - self.weights[rows][:, at]
+        return torch.einsum("sd,sbpm->dbpm", cut, change)
+
+    def _input(self, layer: int, port: str) -> HookFunction:
+        names = [f"{layer}.{head}.{port}" for head in range(self.graph.model.config.n_heads)]
+
+        def rebuild(fork: Tensor, hook: object) -> Tensor:
+            return fork + self._mixed(names).permute(1, 2, 0, 3)
+
+        return rebuild
+
+    def _mlp_input(self, layer: int) -> HookFunction:
+        def rebuild(resid: Tensor, hook: object) -> Tensor:
+            return resid + self._mixed([f"mlp {layer}"])[0]
+
+        return rebuild
+
+    def _exit(self, resid: Tensor, hook: object) -> Tensor:
+        """The update is read at the last position, the prediction before it: each exit has its own stream."""
+        to_prediction, to_update = self._mixed(list(EXITS))
+        last = torch.zeros_like(resid[0, :, :1])
+        last[-1] = 1
+        return resid + to_prediction * (1 - last) + to_update * last

@@ -1,0 +1,175 @@
+"""Steering: write a state into the latents and compare the behaviour with what the algorithm would do from there.
+
+In a handwired model a state change has one exact latent change (the smallest that the readout sees); in a learned one
+it is a probe's direction. Doses of it are added to the latents that one round reads, and the prediction is compared
+with the algorithm's from the state changed by as much. Random directions of equal norm are the control: what they do
+comes from moving a latent at all.
+
+That a dose moves the prediction as the algorithm would is evidence that the direction is one the model *uses* for this
+state around these inputs; large doses leave the data's range, and agreement there is a stronger claim than is needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from interp.errors import require
+from interp.interventions.causal import CausalModel
+from interp.interventions.metrics import outcome_probabilities
+from interp.interventions.resume import one_round, tile
+from interp.model.rollout import rollout, select_rounds
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.statistics import bootstrap_mean
+
+if TYPE_CHECKING:
+    from interp.tasks.experts import ExpertEpisodes
+    from interp.tasks.mdp import MDPEpisodes
+
+
+def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
+    """The smallest latent change that changes a handwired model's state by ``change`` (``[n]``, or ``[S, A]``).
+
+    Raises:
+        InputError: a learned model (give a probe's direction), or a change of another shape.
+    """
+    require(
+        bool(len(model.state_map)),
+        f"{model.config.name!r} is a learned model: it has no exact state; pass a probe's direction",
+    )
+    wanted = torch.as_tensor(np.asarray(change, dtype=np.float64)).to(model.state_map)
+    per_latent = wanted.unsqueeze(0) if model.layout.task == "experts" else wanted.T
+    shape = (model.layout.n_latents, len(model.state_map))
+    require(
+        tuple(per_latent.shape) == shape,
+        f"a state change must have {shape[1]} numbers for each of {shape[0]} latents, got shape {tuple(wanted.shape)}",
+    )
+    return per_latent @ torch.linalg.pinv(model.state_map).T
+
+
+def write_state(
+    model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
+) -> Float[Tensor, "*batch latent d_model"]:
+    """Latents changed as little as possible to hold ``state`` (``[..., n]`` or ``[..., S, A]``) in a handwired model."""
+    change = state.to(latents) - model.read_state(latents)
+    per_latent = change.unsqueeze(-2) if model.layout.task == "experts" else change.transpose(-1, -2)
+    return latents + per_latent @ torch.linalg.pinv(model.state_map).T
+
+
+@dataclass(frozen=True)
+class SteeringResult:
+    """Dose-response of a steered round.
+
+    Attributes:
+        doses: multiples of the state change.
+        model, algorithm: probability of the outcome that is read, ``[dose, episode]``.
+        random: the model's along random directions of equal norm, ``[dose, direction, episode]``.
+        outcome: the outcome's name.
+        round: where the latents were changed and the prediction read.
+        settings: model, causal model, seed, versions.
+    """
+
+    doses: tuple[float, ...]
+    model: Float[np.ndarray, "dose episode"]
+    algorithm: Float[np.ndarray, "dose episode"]
+    random: Float[np.ndarray, "dose direction episode"]
+    outcome: str
+    round: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def max_error(self) -> float:
+        """Largest difference from the algorithm."""
+        return float(np.abs(self.model - self.algorithm).max())
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per dose: means over episodes with 95 % intervals, of model, algorithm and random directions."""
+        columns: dict[str, Any] = {"dose": self.doses}
+        series = {"model": self.model, "algorithm": self.algorithm, "random": self.random.mean(1)}
+        for name, values in series.items():
+            columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
+        difference = np.abs(self.model - self.algorithm)
+        columns["mean_error"], columns["max_error"] = difference.mean(1), difference.max(1)
+        return pd.DataFrame(columns)
+
+
+def steer(
+    model: HookedLatentTransformer,
+    episodes: ExpertEpisodes | MDPEpisodes,
+    round: int,
+    change: ArrayLike,
+    causal: CausalModel,
+    *,
+    doses: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0),
+    direction: Tensor | None = None,
+    outcome: int = 1,
+    n_random: int = 8,
+    commit: str = "own",
+    seed: int = 0,
+) -> SteeringResult:
+    """Add doses of a state change to the latents of one round and read the prediction.
+
+    Args:
+        change: the state change of dose 1, in the algorithm's units: log-weights ``[n]`` or a table ``[S, A]``.
+        direction: the latent change of dose 1, ``[latent, d_model]`` (a probe's); a handwired model's own when None.
+        outcome: whose probability is read: label 1, or an action counted from 0.
+        n_random: number of random control directions, with the norm of ``direction`` and on the same latents.
+
+    Raises:
+        InputError: shapes that do not fit, a round out of range, no dose.
+    """
+    require(len(doses) > 0, "give at least one dose")
+    require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
+    run = rollout(model.eval(), episodes, commit=commit)
+    (t,) = select_rounds(round, run.n_rounds)
+    along = state_direction(model, change) if direction is None else direction.to(run.latents)
+    require(
+        along.shape == run.latents.shape[2:],
+        f"a direction must be [latent, d_model] = {tuple(run.latents.shape[2:])}, got {tuple(along.shape)}",
+    )
+    generator = np.random.default_rng(seed)
+    noise = torch.as_tensor(generator.standard_normal((n_random, *along.shape))).to(along)
+    noise = noise * (along.norm(dim=-1) > 0).unsqueeze(-1)
+    noise = noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
+    found = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in (along, *noise)])
+    chances = outcome_probabilities(found, causal.task)[..., outcome].double().numpy(force=True)
+    chances = chances.reshape(len(doses), 1 + n_random, -1)
+    inputs = {name: value[:, t] for name, value in causal.inputs(episodes).items()}
+    wanted = []
+    for dose in doses:
+        moved = inputs[causal.memory] + dose * np.asarray(change, dtype=np.float64)
+        wanted.append(causal.prediction(causal.run(inputs, {causal.memory: moved}))[..., outcome])
+    return SteeringResult(
+        doses=tuple(float(dose) for dose in doses),
+        model=chances[:, 0],
+        algorithm=np.stack(wanted),
+        random=chances[:, 1:],
+        outcome=model.outcomes[outcome],
+        round=t,
+        settings=provenance(
+            model=model.config.name,
+            digest=model.digest(),
+            causal=causal.key,
+            parameters=dict(causal.parameters),
+            exact=direction is None,
+            n_random=n_random,
+            seed=seed,
+        ),
+    )
+
+
+def _predict(model: HookedLatentTransformer, run: Any, t: int, change: Tensor) -> Tensor:
+    """The prediction of round t from latents moved by ``change``."""
+    rounds = one_round(run, t)
+    with torch.no_grad():
+        latents = run.latents[:, t] + tile(change.unsqueeze(0), run.n_episodes)
+        return model(rounds.tokens, latents, rounds.values).prediction

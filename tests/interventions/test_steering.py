@@ -1,0 +1,49 @@
+"""Steering: a handwired latent set to a state behaves as the algorithm from that state."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.errors import InputError
+from interp.interventions.causal import weighted_majority
+from interp.interventions.steering import steer, write_state
+from interp.tasks import experts
+
+
+def test_steered_wma_is_the_algorithm(wma):
+    """Doses of a log-weight: the algorithm's prediction to 1e-9 at every dose, random directions not."""
+    _, model = wma
+    episodes = experts.sample(16, 12, 3, seed=0)
+    result = steer(model, episodes, 8, [1.0, 0.0, -0.5], weighted_majority(0.5))
+    assert result.max_error < 1e-9
+    at_dose_4 = np.abs(result.random[-1] - result.algorithm[-1]).mean()
+    assert at_dose_4 > 0.05
+    frame = result.to_frame()
+    assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4] and frame.max_error.max() < 1e-9
+
+
+def test_write_state_is_exact_and_changes_nothing_else(wma):
+    _, model = wma
+    latents = interp.rollout(model, experts.sample(4, 6, 3, seed=0)).latents[:, -1]
+    wanted = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    written = write_state(model, latents, wanted)
+    torch.testing.assert_close(model.read_state(written), wanted)
+    blind = torch.eye(model.config.d_model).double() - torch.linalg.pinv(model.state_map) @ model.state_map
+    torch.testing.assert_close(written @ blind, latents @ blind)
+
+
+def test_napkin_direction(napkin, napkin_pair):
+    """A probe's direction on the napkin model: z = 1 + dose moves P = 6 (18 + 3 z^2) - 9 by hand."""
+    clean, _ = napkin_pair
+    direction = torch.zeros(1, 5, dtype=torch.float64)
+    direction[0, 2] = 1
+    result = steer(napkin, clean, 0, [0.0], weighted_majority(), doses=[0, 1, 2], direction=direction, n_random=1)
+    assert result.model[:, 0].tolist() == [117, 6 * (18 + 3 * 4) - 9, 6 * (18 + 3 * 9) - 9]
+
+
+def test_learned_models_need_a_direction(untrained, expert_episodes):
+    with pytest.raises(InputError, match="pass a probe's direction"):
+        steer(untrained, expert_episodes, 3, [1.0, 0.0, 0.0], weighted_majority())
