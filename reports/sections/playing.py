@@ -45,20 +45,11 @@ class Played:
 
 
 def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
-    """MDPs drawn from the grid and, where there is a choice, two kinds in which control matters.
-
-    Actions of the chain and the ladder are relabelled at random in every copy: their best action is the first one,
-    which an agent that breaks ties to the lowest index would take without learning anything.
-    """
-    found = {"random MDPs": mdp.sample_mdps(n_episodes, n_states, n_actions, seed=seed)}
+    """MDPs drawn from the grid and, where there is a choice, two kinds in which control matters."""
+    regimes = {"random MDPs": "grid"}
     if n_states > 1 and n_actions > 1:
-        rng = np.random.default_rng([seed, 1])
-        same_states = np.tile(np.arange(n_states), (n_episodes, 1))
-        for name, one in (("the chain", mdp.chain), ("the ladder", mdp.ladder)):
-            copies = one(n_states, n_actions).select(np.zeros(n_episodes, np.int64))
-            relabelled = rng.permuted(np.tile(np.arange(n_actions), (n_episodes, 1)), axis=1)
-            found[name] = copies.permuted(same_states, relabelled)
-    return found
+        regimes |= {"the chain": "chain", "the ladder": "ladder"}
+    return {world: mdp.sample_mdps(n_episodes, n_states, n_actions, seed, key) for world, key in regimes.items()}
 
 
 def play_worlds(

@@ -12,7 +12,7 @@ from reports.sections import playing
 
 @pytest.mark.parametrize("world", ["the chain", "the ladder"])
 def test_no_single_action_is_good_in_every_copy(world: str) -> None:
-    """The best action of the chain and the ladder is action 0, so labels must be shuffled, or never learning wins."""
+    """Were the best action the first one everywhere, agents that break ties to it would win without learning."""
     mdps = playing.worlds(40, 4, 3, seed=0)[world]
     for action in range(3):
         interaction = Interaction(mdps, n_rounds=30, seed=0)
