@@ -10,10 +10,10 @@ report: $(READY)
 	$(BIN)/interp report wma-handwired
 
 test: $(READY)
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n auto
 
 test-slow: $(READY)
-	$(BIN)/python -m pytest -m "slow or not slow"
+	$(BIN)/python -m pytest -n auto -m "slow or not slow"
 
 lint: $(READY)
 	$(BIN)/ruff check .

@@ -27,7 +27,7 @@ def test_the_readmes_python_runs():
         exec(compile(block, "README.md", "exec"), scope)
 
 
-@pytest.mark.parametrize("name", modules())
+@pytest.mark.parametrize("name", list(modules()))
 def test_docstring_examples_hold(name):
     outcome = doctest.testmod(importlib.import_module(name), optionflags=doctest.ELLIPSIS)
     assert outcome.failed == 0
