@@ -13,6 +13,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"
+
+ROUNDING = 8.0
+"""Units in the last place of the largest activation; what varies less is not read."""
 
 
 def hook_of(site: str) -> str | None:
@@ -69,6 +73,17 @@ def _of_latents(run: Rollout, site: str, when: When) -> Tensor:
     slots = run.slots[..., None, None].expand(-1, -1, 1, run.latents.shape[-1])
     after, before = (part.gather(2, slots).squeeze(2) for part in (run.latents[:, 1:], run.latents[:, :-1]))
     return after if site == "written" else after - before
+
+
+def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarray, "episode round d"]:
+    """Features that vary by less than the rounding of the largest activation, made constant.
+
+    Scaling inputs to unit variance would make them as loud as the others: a handwired latent holds copies of the label
+    at 1e-88, from attention that is almost but not quite 0, and a probe reads them.
+    """
+    floor = ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
+    loud = x.std((0, 1), dtype=np.float64) > floor
+    return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 
 def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> Rollout:

@@ -24,7 +24,7 @@ from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from probes import logistic
-from probes.activations import read, run_with_sites, untrained
+from probes.activations import read, run_with_sites, untrained, without_rounding
 from probes.controls import Problem, control_task, controls_of, round_index, shuffled
 from probes.linear import ALPHAS, assign_folds
 from probes.result import Method, ProbeResult, as_inputs
@@ -152,6 +152,7 @@ def fit_targets(
         check(x, target)
     if blank is not None:
         check_untrained(x, blank)
+    x, blank = without_rounding(x), None if blank is None else without_rounding(blank)
     folds = assign_folds(len(x), N_FOLDS, seed)
     by_method: dict[str, list[int]] = {name: [] for name in get_args(Method)}
     for i, target in enumerate(targets):

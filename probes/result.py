@@ -138,6 +138,16 @@ class ProbeResult:
                 true = target(episodes, moment).indicators().values
         return Decoded(self.target.key, self.columns, x @ self.weights + self.intercept, true)
 
+    def plot(self, episode: int = 0) -> Any:
+        """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode.
+
+        Raises:
+            InputError: a logistic probe, or no such episode.
+        """
+        require(self.method == "ridge", f"the probe of {self.target.key!r} is logistic: there is no trajectory to draw")
+        true = self.target.indicators().values
+        return Decoded(self.target.key, self.columns, self.predictions, true).plot(episode)
+
     def _check_run(self, run: Rollout) -> None:
         require(
             self.site is not None,

@@ -36,7 +36,7 @@ from interp.model.rollout import REPLAY_BATCH, Rollout, replay, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
 from interp.provenance import provenance
-from probes.activations import untrained
+from probes.activations import untrained, without_rounding
 from probes.controls import DESCRIPTIONS, Problem, controls_of
 from probes.fit import N_FOLDS, check, check_untrained, compute
 from probes.linear import ALPHAS, assign_folds
@@ -49,7 +49,7 @@ Baselines = dict[tuple[int, str], Score]
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
-_FORMAT = 1
+_FORMAT = 2
 
 
 @dataclass(frozen=True, eq=False)
@@ -262,8 +262,8 @@ def _cell(
     """One row per target."""
     check_untrained(x, blank)
     problem = task.problem
-    fitted = problem.fit(x, task.folds).scores
-    of_blank = problem.fit(blank, task.folds, own_only=True).scores
+    fitted = problem.fit(without_rounding(x), task.folds).scores
+    of_blank = problem.fit(without_rounding(blank), task.folds, own_only=True).scores
     others = task.baselines | {key: score for key, score in fitted.items() if key[1] != "probe"}
     others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
     rows = []

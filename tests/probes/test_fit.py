@@ -256,3 +256,14 @@ def test_other_bad_input_is_told(run, learned, episodes):
         probes.probe(learned, episodes, [])
     with pytest.raises(InputError, match="layers 0 to 1"):
         probes.probe(learned, episodes, ["votes"], site="resid_post[7]@w?")
+
+
+def test_what_is_below_rounding_is_not_read(model, episodes):
+    """The handwired latent holds the label at 1e-88 of its size; scaled to unit variance a probe would decode it."""
+    run = interp.rollout(model, episodes)
+    dust = run.latents[:, 1:].numpy().std((0, 1)) / np.abs(run.latents.numpy()).max()
+    assert ((dust > 0) & (dust < 1e-30)).any()
+    result = probes.fit(run, probes.targets.label(episodes), site="latents", method="ridge")
+    assert result.r2 < 0.1 and not result.represented
+    x = np.random.default_rng(0).normal(size=(10, 6, 2)).astype(np.float32) * [1, 1e-5]
+    assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
