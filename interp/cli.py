@@ -128,6 +128,52 @@ def verify(
     raise typer.Exit(0 if result.passed else 1)
 
 
+@app.command("probe", cls=ManyValues)
+@refusing
+def probe(
+    model: ModelName,
+    targets: Annotated[list[str] | None, typer.Option(help="Such as log_weights_centred or q_column:before.")] = None,
+    site: Annotated[
+        str, typer.Option(help="latents, written, change, update, or such as resid_post[1]@p?.")
+    ] = "latents",
+    sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
+    windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
+    experts: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
+    states: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
+    actions: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
+    episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 256,
+    rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 100,
+    out: Out = Path("output/probes"),
+    seed: Seed = 0,
+    jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
+    backend: Annotated[str | None, typer.Option(help="joblib backend of a sweep: loky, dask, ray.")] = None,
+) -> None:
+    """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
+    from interp.library import load
+    from probes import command as run
+
+    sizes = {"n_experts": experts, "n_states": states, "n_actions": actions}
+    loaded = load(model, **{name: size for name, size in sizes.items() if size is not None})
+    sampled = run.sample(loaded, episodes, rounds, seed)
+    folder = out / Path(model).name
+    if sweep:
+        result = run.sweep(
+            loaded,
+            sampled,
+            targets,
+            windows=[run.window(text) for text in windows] if windows else None,
+            seed=seed,
+            cache=folder / "cells",
+            n_jobs=jobs,
+            backend=backend,
+        )
+        run.write_sweep(result, folder)
+    else:
+        for found in run.fit_at(loaded, sampled, targets or [], site, seed, folder):
+            typer.echo(f"{found}\n")
+    typer.echo(folder)
+
+
 @command
 def train(
     model: Annotated[str, typer.Argument(help="wma, wma-wide or qlearning.")],
