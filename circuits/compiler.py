@@ -127,7 +127,7 @@ def write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
     n = len(neurons)
     if n:
         mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
-        mlp.b_in[:n] = torch.tensor([neuron.bias for neuron in neurons])
+        mlp.b_in[:n] = torch.tensor([neuron.bias for neuron in neurons], dtype=torch.float64)
         mlp.W_out[:n] = rows([neuron.write for neuron in neurons], circuit)
 
 

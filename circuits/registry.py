@@ -51,6 +51,13 @@ RECORDS = {
             "weighted_majority",
             {"heavy": 20.0, "match_logit": 60.0, "epsilon": 1e-3},
         ),
+        CircuitRecord(
+            "qlearning-handwired",
+            "Tabular Q-learning wired by hand (paper, section 4): one latent per action holds its column of Q",
+            "circuits.q_learning",
+            "q_learning",
+            {"tau": 4e-6, "heavy": 20.0, "epsilon": 1e-3},
+        ),
     )
 }
 

@@ -37,7 +37,8 @@ class Check:
     Attributes:
         error: largest absolute difference from the reference.
         relative: largest ``|difference| / max(1, |reference|)``.
-        tolerance: what ``relative`` (float32) or ``error`` (float64) may be at most.
+        tolerance: what ``error`` may be at most, or ``relative`` where that is promised (``by``).
+        by: "error" or "relative".
     """
 
     size: Size
@@ -47,10 +48,11 @@ class Check:
     error: float
     relative: float
     tolerance: float
+    by: str = "error"
 
     @property
     def passed(self) -> bool:
-        return (self.error if self.dtype == "float64" else self.relative) <= self.tolerance
+        return (self.error if self.by == "error" else self.relative) <= self.tolerance
 
 
 @dataclass(frozen=True)
@@ -101,7 +103,8 @@ class Subject:
         episodes: (circuit, size, rounds, episodes, seed) -> episodes to run on.
         state: (circuit, episodes) -> the reference's state, ``[episode, round + 1, ...]``.
         outputs: the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> largest error allowed.
+        tolerance: (variable, dtype) -> largest error allowed, and whether "error" or "relative" is meant.
+        undecided: (circuit, episodes, dtype) -> variable -> where it hangs on a tie closer than rounding: not compared.
     """
 
     sizes: tuple[Size, ...]
@@ -109,7 +112,8 @@ class Subject:
     episodes: Callable[[Circuit, Any, int, int, int], Any]
     state: Callable[[Circuit, Any], np.ndarray]
     output: str
-    tolerance: Callable[[str, str], float]
+    tolerance: Callable[[str, str], tuple[float, str]]
+    undecided: Callable[[Circuit, Any, str], dict[str, np.ndarray]] = lambda circuit, episodes, dtype: {}
 
 
 def verify(
@@ -161,6 +165,8 @@ def check(circuit: Circuit, episodes: Any, size: Size, dtype: str, subject: Subj
     """Every variable, the prediction and the state of one circuit on given episodes."""
     model = compile(circuit, getattr(torch, dtype))
     truths = {v.name: _flat(v.value(episodes)) for v in circuit.variables}
+    for variable, mask in subject.undecided(circuit, episodes, dtype).items():
+        truths[variable][mask] = np.nan
     meters = [
         _Meter(variable, site, truths[variable.name], circuit)
         for variable in circuit.variables
@@ -171,10 +177,10 @@ def check(circuit: Circuit, episodes: Any, size: Size, dtype: str, subject: Subj
     found = [(meter.variable.name, _where(meter.site), meter.error, meter.relative) for meter in meters]
     for variable, where, value, truth in (
         (subject.output, "output", run.predictions, truths[subject.output]),
-        ("state", "latents", model.read_state(run.latents), subject.state(circuit, episodes)),
+        ("carried_state", "latents", model.read_state(run.latents), subject.state(circuit, episodes)),
     ):
         found.append((variable, where, *_errors(value.reshape(truth.shape), torch.from_numpy(truth))))
-    return [Check(size, dtype, *entry, subject.tolerance(entry[0], dtype)) for entry in found]
+    return [Check(size, dtype, *entry, *subject.tolerance(entry[0], dtype)) for entry in found]
 
 
 class _Meter:
@@ -206,8 +212,9 @@ def _flat(value: np.ndarray) -> np.ndarray:
 
 
 def _errors(found: Tensor, truth: Tensor) -> tuple[float, float]:
-    """Largest absolute and relative difference; a value that is not finite is an infinite error."""
-    difference = (found.double() - truth).abs().nan_to_num(nan=float("inf"))
+    """Largest absolute and relative difference; NaN is an infinite error, NaN in the truth is not compared."""
+    difference = (found.double() - truth).abs().nan_to_num(nan=float("inf")).masked_fill(truth.isnan(), 0.0)
+    truth = truth.nan_to_num()
     return float(difference.max()), float((difference / truth.abs().clamp(min=1)).max())
 
 
@@ -220,17 +227,17 @@ def _where(site: Site) -> str:
 
 
 def _subject(name: str) -> Subject:
-    return {"wma-handwired": _experts}[name]()
+    return {"wma-handwired": _experts, "qlearning-handwired": _q_learning}[name]()
 
 
 def _experts() -> Subject:
     from interp.algorithms import experts as algorithms
     from interp.tasks import experts
 
-    def tolerance(variable: str, dtype: str) -> float:
+    def tolerance(variable: str, dtype: str) -> tuple[float, str]:
         if dtype == "float32":
-            return 1e-5
-        return 1e-9 if "log_weights" in variable or variable in ("state", "match") else 1e-12
+            return 1e-5, "relative"
+        return (1e-9 if "log_weights" in variable or variable in ("carried_state", "match") else 1e-12), "error"
 
     return Subject(
         sizes=(2, 4, 8, 32),
@@ -239,4 +246,52 @@ def _experts() -> Subject:
         state=lambda circuit, episodes: algorithms.log_weights(episodes, eta=circuit.arguments["log_gamma"]),
         output="prediction",
         tolerance=tolerance,
+    )
+
+
+def _q_learning() -> Subject:
+    from circuits.q_learning import check_rewards
+    from circuits.q_truth import Truth
+    from interp.algorithms import tabular
+    from interp.tasks import mdp
+    from interp.tasks.mdp_types import MDPEpisodes, MDPs
+
+    kinds = ("grid", "deterministic", "sparse")
+
+    def truth(circuit: Circuit) -> Truth:
+        return Truth(*(circuit.arguments[name] for name in ("alpha", "gamma", "tau", "beta")))
+
+    def episodes(circuit: Circuit, size: tuple[int, int], rounds: int, n: int, seed: int) -> MDPEpisodes:
+        """Equal shares of the grid, of deterministic transitions and of sparse rewards, in the circuit's range."""
+        shares = [len(range(k, n, len(kinds))) for k in range(len(kinds))]
+        parts = [
+            mdp.sample_mdps(share, *size, seed=seed, regime=kind)
+            for share, kind in zip(shares, kinds, strict=True)
+            if share
+        ]
+        low, high = circuit.arguments["rewards"]
+        rewards = np.concatenate([part.rewards for part in parts])
+        mdps = MDPs(np.concatenate([part.transitions for part in parts]), low + (high - low) * rewards)
+        rates = {name: circuit.arguments[name] for name in ("alpha", "gamma")}
+        made = tabular.run(tabular.QLearner(epsilon=0.5, **rates), mdps, rounds, seed)
+        check_rewards(circuit, made)
+        return made
+
+    def undecided(circuit: Circuit, episodes: MDPEpisodes, dtype: str) -> dict[str, np.ndarray]:
+        """Choices that float32 cannot decide: values within 1e-4 of each other, but for rows that are all zero."""
+        if dtype == "float64" or circuit.arguments["beta"] is not None or episodes.n_actions == 1:
+            return {}
+        values = truth(circuit).next_row(episodes)
+        best = np.sort(values, axis=-1)
+        close = (best[..., -1] - best[..., -2] < 1e-4) & values.any(-1)
+        return {"policy": close, "best_column": close} if circuit.arguments["variant"] == "lin" else {"policy": close}
+
+    return Subject(
+        sizes=tuple((n_states, n_actions) for n_states in (2, 4, 8, 16) for n_actions in (2, 3, 4, 8)),
+        arguments=lambda size: {"n_states": size[0], "n_actions": size[1]},
+        episodes=episodes,
+        state=lambda circuit, made: truth(circuit).tables(made),
+        output="policy",
+        tolerance=lambda variable, dtype: (1e-10 if dtype == "float64" else 1e-4, "error"),
+        undecided=undecided,
     )
