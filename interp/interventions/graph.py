@@ -2,13 +2,14 @@
 
 Sources: the embedding (tokens, payloads, latents, positions), every head, every MLP. Destinations: the query, key and
 value inputs of every head, every MLP's input, and the two exits of a round, "prediction" and "update". The residual
-stream is a sum, so each destination's input is exactly ``sum_s contribution(s)`` over earlier sources (plus biases); cut
-edges contribute their *ablated* value instead::
+stream is a sum, so each destination's input is exactly ``sum_s contribution(s)`` over earlier sources (plus biases);
+cut edges contribute their *ablated* value instead::
 
     input(d) = sum_s  keep[s, d] now(s) + (1 - keep[s, d]) ablated(s)
 
 ``keep`` is one for the whole batch, over all positions. Ablated contributions come from the other run of a pair
-("resample"), from a mean over episodes ("mean"), or are zero.
+("resample"), from a mean over episodes ("mean"), or are zero. What a model with additive latents carries from round to
+round beside its update is no edge of a round: cutting every edge to "update" leaves the base's old latents.
 """
 
 from __future__ import annotations
@@ -129,7 +130,7 @@ class EdgeGraph:
 
     def contributions(self, run: Rollout, t: int) -> Contributions:
         """What every source writes in round ``t`` of ``run``."""
-        recorder = _Recorder(self)
+        recorder = Recorder(self)
         with torch.no_grad():
             out = self.forward(one_round(run, t), run.latents[:, t], recorder.hooks)
         return Contributions(recorder.stack, out[0], out[1])
@@ -158,8 +159,7 @@ class EdgeGraph:
         Returns:
             The prediction and the latents after the round.
         """
-        weights = torch.as_tensor(keep).to(ablated)
-        cutter = _Cutter(self, weights, ablated)
+        cutter = _Cutter(self, (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1), ablated)
         with torch.no_grad():
             return self.forward(rounds, latents, cutter.hooks)
 
@@ -177,7 +177,7 @@ def ablated(graph: EdgeGraph, other: Contributions, ablation: str) -> Float[Tens
     return other.values if ablation == "resample" else torch.zeros_like(other.values)
 
 
-class _Recorder:
+class Recorder:
     """Hooks that record contributions as they are written."""
 
     def __init__(self, graph: EdgeGraph) -> None:
@@ -210,12 +210,12 @@ class _Recorder:
         return record
 
 
-class _Cutter(_Recorder):
-    """Records contributions and rebuilds every destination's input from them."""
+class Rebuilder(Recorder):
+    """Records contributions and changes every destination's input by ``weights[s, d] change(s)``, summed over s."""
 
-    def __init__(self, graph: EdgeGraph, weights: Tensor, other: Tensor) -> None:
+    def __init__(self, graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"]) -> None:
         super().__init__(graph)
-        self.weights, self.other = weights, other
+        self.weights = weights
         config = graph.model.config
         for layer in range(config.n_layers):
             for port in "qkv":
@@ -224,13 +224,15 @@ class _Cutter(_Recorder):
                 self.hooks.append((f"blocks.{layer}.hook_mlp_in", self._mlp_input(layer)))
         self.hooks.append((f"blocks.{config.n_layers - 1}.hook_resid_post", self._exit))
 
+    def change(self, source: int) -> Tensor:
+        """What a source's contribution is changed by, at weight 1."""
+        raise NotImplementedError
+
     def _mixed(self, destinations: list[str]) -> Float[Tensor, "destination episode pos d_model"]:
-        """Changes to the residual stream as these destinations see it, for the edges that are cut."""
         at = [self.graph.destinations.index(name) for name in destinations]
-        rows = [i for i, name in enumerate(self.graph.sources) if name in self.written and self.graph.exists[i, at[0]]]
-        change = torch.stack([self.other[i] - self.written[self.graph.sources[i]] for i in rows])
-        cut = 1 - self.weights[rows][:, at]
-        return torch.einsum("sd,sbpm->dbpm", cut, change)
+        rows = [i for i in range(len(self.graph.sources)) if self.graph.exists[i, at[0]]]
+        changes = torch.stack([self.change(i) for i in rows])
+        return torch.einsum("sdb,sbpm->dbpm", self.weights[rows][:, at], changes)
 
     def _input(self, layer: int, port: str) -> HookFunction:
         names = [f"{layer}.{head}.{port}" for head in range(self.graph.model.config.n_heads)]
@@ -252,3 +254,14 @@ class _Cutter(_Recorder):
         last = torch.zeros_like(resid[0, :, :1])
         last[-1] = 1
         return resid + to_prediction * (1 - last) + to_update * last
+
+
+class _Cutter(Rebuilder):
+    """Cuts edges: a contribution becomes its ablated value."""
+
+    def __init__(self, graph: EdgeGraph, weights: Tensor, other: Tensor) -> None:
+        super().__init__(graph, weights)
+        self.other = other
+
+    def change(self, source: int) -> Tensor:
+        return self.other[source] - self.written[self.graph.sources[source]]

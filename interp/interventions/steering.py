@@ -59,7 +59,7 @@ def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[
 def write_state(
     model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """Latents changed as little as possible to hold ``state`` (``[..., n]`` or ``[..., S, A]``) in a handwired model."""
+    """A handwired model's latents, changed as little as possible to hold ``state``, ``[..., n]`` or ``[..., S, A]``."""
     change = state.to(latents) - model.read_state(latents)
     per_latent = change.unsqueeze(-2) if model.layout.task == "experts" else change.transpose(-1, -2)
     return latents + per_latent @ torch.linalg.pinv(model.state_map).T

@@ -1,0 +1,301 @@
+"""Ablating nodes and edges of a round, and how good a circuit is.
+
+A circuit C is a set of edges; every other edge carries the ablated value (:mod:`interp.interventions.graph`). With m
+the metric's mean over episodes, M the whole model and 0 the empty circuit::
+
+    faithfulness f(C) = (m(C) - m(0)) / (m(M) - m(0))                                       (Marks et al.; MIB)
+    CPR = integral of f(C_k) dk        CMD = integral of |1 - f(C_k)| dk                     (MIB, Mueller et al., 2025)
+    completeness: |m(C \\ K) - m(M \\ K)| / |m(M) - m(0)| for sets K of edges of C               (Wang et al., 2023)
+    minimality of e in C: the largest |m(C \\ K) - m(C \\ (K + e))| / |m(M) - m(0)| found over sets K
+
+C_k holds the share k of the edges with the largest scores; CPR (higher is better) and CMD (lower is better) are
+trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave out what works against the
+metric. Every number depends on its choices (ablation, metric, granularity, and that an edge is cut at all positions),
+which results carry, and is worth reading only beside random circuits of equal size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from interp.errors import require
+from interp.interventions.graph import EdgeGraph, ablated
+from interp.interventions.metrics import Metric, Readout
+from interp.interventions.metrics import metric as find_metric
+from interp.interventions.pairs import Pair
+from interp.interventions.resume import one_round
+from interp.provenance import provenance
+from interp.statistics import bootstrap_mean, resample_weights
+
+Keep = Bool[np.ndarray, "source destination"]
+
+SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+"""MIB's circuit sizes, as shares of all edges."""
+
+
+class CircuitScorer:
+    """Measures circuits of one pair's round: the clean run with edges cut.
+
+    Args:
+        pair: a prepared pair that is read at the round it changes.
+        ablation: what cut edges carry: "resample" (the corrupted run's), "mean" (its mean over episodes) or "zero".
+    """
+
+    def __init__(self, pair: Pair, metric: str | Metric = "logit_diff", ablation: str = "resample") -> None:
+        require(
+            pair.read == pair.round,
+            f"circuits are measured at the round they run in, got {pair.round}, read {pair.read}",
+        )
+        self.pair, self.measure, self.ablation = pair, find_metric(metric), ablation
+        self.graph = EdgeGraph(pair.model)
+        self.other = ablated(self.graph, self.graph.contributions(pair.corrupted, pair.round), ablation)
+        self.rounds, self.latents = one_round(pair.clean, pair.round), pair.clean.latents[:, pair.round]
+
+    def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:
+        """The metric with only the kept edges."""
+        prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
+        measured = self.measure.measure(Readout(prediction.unsqueeze(1), latents), self.pair)
+        return measured.double().numpy(force=True)
+
+    @cached_property
+    def full(self) -> Float[np.ndarray, " episode"]:
+        """The metric of the whole model."""
+        return self.values(self.graph.mask())
+
+    @cached_property
+    def empty(self) -> Float[np.ndarray, " episode"]:
+        """The metric with every edge cut."""
+        return self.values(self.graph.mask([]))
+
+    @property
+    def gap(self) -> float:
+        gap = float((self.full - self.empty).mean())
+        require(
+            abs(gap) > 1e-12,
+            f"the model and the empty circuit do not differ in {self.measure.key}; change the corruption or metric",
+        )
+        return gap
+
+    def faithfulness(self, keep: Keep) -> float:
+        """Share of the gap between the empty circuit and the whole model that the circuit keeps."""
+        return float((self.values(keep) - self.empty).mean()) / self.gap
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """The choices behind a number."""
+        model = self.pair.model
+        return provenance(
+            model=model.config.name,
+            digest=model.digest(),
+            round=self.pair.round,
+            metric=self.measure.key,
+            ablation=self.ablation,
+            granularity="edges between heads, MLPs and exits, at all positions",
+            **more,
+        )
+
+
+def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[Keep]:
+    """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
+    generator = np.random.default_rng(seed)
+    chosen = [generator.choice(graph.n_edges, size, replace=False) for _ in range(n)]
+    return [graph.mask([graph.edges[i] for i in picks]) for picks in chosen]
+
+
+def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
+    """Ablate every node (all edges that leave it), or every edge, on its own: what the metric loses.
+
+    Returns:
+        One row per node or edge: mean drop with its 95 % interval over episodes, and as a share of the gap.
+    """
+    graph = scorer.graph
+    require(what in ("nodes", "edges"), f"ablate 'nodes' or 'edges', got {what!r}")
+    if what == "nodes":
+        cases = [(name, graph.without_nodes([name])) for name in graph.sources]
+    else:
+        cases = []
+        for edge in graph.edges:
+            keep = graph.mask()
+            keep[edge] = False
+            cases.append((graph.name(edge), keep))
+    rows = []
+    for name, keep in cases:
+        drop = scorer.full - scorer.values(keep)
+        mean, low, high = bootstrap_mean(drop)
+        rows.append({"name": name, "drop": float(mean), "low": float(low), "high": float(high)})
+    frame = pd.DataFrame(rows)
+    return frame.assign(share=frame["drop"] / scorer.gap, metric=scorer.measure.key, ablation=scorer.ablation)
+
+
+@dataclass(frozen=True)
+class CircuitResult:
+    """How good one circuit is, with random circuits of equal size.
+
+    Attributes:
+        edges: its edges, by name.
+        n_edges: number of edges of the whole graph.
+        faithfulness: with its 95 % interval over episodes.
+        random: faithfulness of random circuits of equal size.
+        incompleteness: ``[set]``, the difference to the model without the same random sets of its edges.
+        minimality: edge -> how much it matters given some set of others.
+        settings: every choice behind these numbers.
+    """
+
+    edges: tuple[str, ...]
+    n_edges: int
+    faithfulness: tuple[float, float, float]
+    random: Float[np.ndarray, " circuit"]
+    incompleteness: Float[np.ndarray, " set"]
+    minimality: dict[str, float]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row."""
+        estimate, low, high = self.faithfulness
+        row = {
+            "size": len(self.edges),
+            "of": self.n_edges,
+            "faithfulness": estimate,
+            "low": low,
+            "high": high,
+            "random_mean": float(self.random.mean()),
+            "random_max": float(self.random.max()),
+            "incompleteness": float(self.incompleteness.mean()) if len(self.incompleteness) else float("nan"),
+            "least_minimal": min(self.minimality.values(), default=float("nan")),
+        }
+        return pd.DataFrame([{**row, **{k: self.settings[k] for k in ("metric", "ablation")}}])
+
+
+def evaluate(
+    scorer: CircuitScorer, keep: Keep, *, n_random: int = 20, n_sets: int = 10, seed: int = 0
+) -> CircuitResult:
+    """Faithfulness, completeness and minimality of a circuit, beside random circuits of equal size.
+
+    Args:
+        n_random: random circuits.
+        n_sets: random sets K for completeness and minimality; the empty set is always among them.
+    """
+    require(n_random >= 1 and n_sets >= 1, f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}")
+    graph, gap = scorer.graph, abs(scorer.gap)
+    edges = [edge for edge in graph.edges if keep[edge]]
+    kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
+    weights = resample_weights(len(kept), seed=seed)
+    samples = (weights @ (kept - empty)) / (weights @ (full - empty))
+    low, high = np.quantile(samples[np.isfinite(samples)], [0.025, 0.975])
+    generator = np.random.default_rng([seed, 1])
+    sets: list[list[tuple[int, int]]] = [[]] + [
+        [e for e in edges if generator.random() < 0.5] for _ in range(n_sets - 1)
+    ]
+    missing, least = [], dict.fromkeys(map(graph.name, edges), 0.0)
+    for chosen in sets:
+        circuit, model = keep.copy(), graph.mask()
+        for edge in chosen:
+            circuit[edge] = model[edge] = False
+        without = scorer.values(circuit).mean()
+        missing.append(abs(without - scorer.values(model).mean()) / gap)
+        for edge in edges:
+            if circuit[edge]:
+                less = circuit.copy()
+                less[edge] = False
+                name = graph.name(edge)
+                least[name] = max(least[name], abs(without - scorer.values(less).mean()) / gap)
+    random = [scorer.faithfulness(other) for other in random_circuits(graph, len(edges), n_random, seed)]
+    return CircuitResult(
+        edges=tuple(map(graph.name, edges)),
+        n_edges=graph.n_edges,
+        faithfulness=(scorer.faithfulness(keep), float(low), float(high)),
+        random=np.array(random),
+        incompleteness=np.array(missing),
+        minimality=least,
+        settings=scorer.settings(n_random=n_random, n_sets=n_sets, seed=seed),
+    )
+
+
+@dataclass(frozen=True)
+class FaithfulnessCurve:
+    """Faithfulness against circuit size, for circuits by score and for random ones.
+
+    Attributes:
+        shares, sizes: circuit sizes, as shares of all edges and in edges.
+        faithfulness: of the best-scored circuits.
+        random: of random ones, ``[size, circuit]``.
+        settings: every choice behind these numbers.
+    """
+
+    shares: tuple[float, ...]
+    sizes: tuple[int, ...]
+    faithfulness: Float[np.ndarray, " size"]
+    random: Float[np.ndarray, "size circuit"]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def cpr(self) -> float:
+        """Circuit performance ratio: area under the curve."""
+        return float(np.trapezoid(self.faithfulness, self.shares))
+
+    @property
+    def cmd(self) -> float:
+        """Circuit-model distance: area between the curve and 1."""
+        return float(np.trapezoid(np.abs(1 - self.faithfulness), self.shares))
+
+    @property
+    def random_cpr(self) -> float:
+        return float(np.trapezoid(self.random.mean(1), self.shares))
+
+    @property
+    def random_cmd(self) -> float:
+        return float(np.trapezoid(np.abs(1 - self.random).mean(1), self.shares))
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per size."""
+        return pd.DataFrame(
+            {
+                "share": self.shares,
+                "size": self.sizes,
+                "faithfulness": self.faithfulness,
+                "random_mean": self.random.mean(1),
+                "random_max": self.random.max(1),
+            }
+        )
+
+
+def faithfulness_curve(
+    scorer: CircuitScorer,
+    scores: Float[np.ndarray, "source destination"],
+    *,
+    shares: Sequence[float] = SHARES,
+    signed: bool = False,
+    n_random: int = 5,
+    seed: int = 0,
+) -> FaithfulnessCurve:
+    """Faithfulness of the circuits of the best-scored edges (MIB's CPR and CMD).
+
+    Args:
+        scores: of every edge, such as :attr:`AttributionResult.edges`.
+        signed: rank by the score (MIB for CPR) instead of its size (MIB for CMD).
+    """
+    graph = scorer.graph
+    require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
+    ranked = sorted(graph.edges, key=lambda edge: -(scores[edge] if signed else abs(scores[edge])))
+    sizes = [round(share * graph.n_edges) for share in shares]
+    found = [scorer.faithfulness(graph.mask(ranked[:size])) for size in sizes]
+    random = [[scorer.faithfulness(c) for c in random_circuits(graph, size, n_random, seed)] for size in sizes]
+    return FaithfulnessCurve(
+        shares=tuple(shares),
+        sizes=tuple(sizes),
+        faithfulness=np.array(found),
+        random=np.array(random),
+        settings=scorer.settings(signed=signed, n_random=n_random, seed=seed),
+    )
+
+
+def nodes_of(graph: EdgeGraph, keep: Keep) -> list[str]:
+    """The sources that a circuit's edges leave."""
+    return [name for name, row in zip(graph.sources, keep, strict=True) if row.any()]

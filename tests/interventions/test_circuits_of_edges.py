@@ -1,0 +1,207 @@
+"""Edges: cutting, attribution, pruning and the measures of a circuit, on a napkin and on the handwired circuit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import circuits
+from interp.errors import InputError
+from interp.interventions import ablation, attribution, corruptions, pruning
+from interp.interventions.ablation import CircuitScorer
+from interp.interventions.graph import EdgeGraph
+from interp.interventions.metrics import Metric
+from interp.interventions.pairs import prepare
+from interp.tasks import experts
+
+VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
+
+
+@pytest.fixture(scope="module")
+def sums(napkin, napkin_pair):
+    """The napkin pair at round 0: 117 clean, 62 corrupted."""
+    return prepare(napkin, *napkin_pair, 0)
+
+
+@pytest.mark.parametrize(
+    ("edge", "expected"),
+    [
+        (("0.0", "1.0.q"), (18 + 3) + 5 * (8 + 3) - 9),
+        (("0.0", "prediction"), (8 + 3) + 5 * (18 + 3) - 9),
+        (("embed", "0.0.k"), 6 * (2 * 2 * 3 + 3) - 9),
+        (("embed", "1.1.v"), 6 * (18 + 3) - 3 * 2),
+        (("embed", "0.1.v"), 117),  # the latents are the same
+        (("0.0", "1.1.q"), 117),  # head 1.1 asks with `ask`, which 0.0 does not write
+    ],
+)
+def test_cutting_one_edge(sums, edge, expected):
+    scorer = CircuitScorer(sums, VALUE)
+    keep = scorer.graph.mask()
+    keep[scorer.graph.edge(*edge)] = False
+    assert scorer.values(keep).item() == expected
+
+
+@pytest.mark.parametrize(
+    ("node", "how", "expected"),
+    [
+        ("0.0", "zero", 6 * (0 + 3) - 9),
+        ("0.0", "resample", 6 * (8 + 3) - 9),
+        ("0.0", "mean", 6 * (8 + 3) - 9),  # one episode is its own mean
+        ("1.1", "zero", 6 * (18 + 3)),
+        ("1.0", "zero", (18 + 3) - 9),
+        ("embed", "resample", 62),
+    ],
+)
+def test_ablating_one_node(sums, node, how, expected):
+    scorer = CircuitScorer(sums, VALUE, how)
+    frame = ablation.ablate(scorer).set_index("name")
+    assert frame.loc[node, "drop"] == 117 - expected
+
+
+def test_mean_ablation_is_the_mean_over_episodes(napkin):
+    """Two episodes with votes 0 and 1: cut, every edge of head 0.0 carries (8 + 18) / 2."""
+    votes = np.array([[[1]], [[0]]])
+    episodes = experts.ExpertEpisodes(votes, np.zeros((2, 1), int), np.full((2, 1), 0.5))
+    scorer = CircuitScorer(prepare(napkin, episodes, episodes, 0), VALUE, "mean")
+    values = scorer.values(scorer.graph.without_nodes(["0.0"]))
+    assert values.tolist() == [6 * (13 + 3) - 9, 6 * (13 + 3) - 4]
+
+
+def test_attribution_of_edges(sums):
+    """EAP by hand: difference of the writer times the slope of the reader, at the clean input."""
+    result = attribution.attribute(sums, VALUE, steps=1)
+    graph, scores = result.graph, result.edges
+    assert scores[graph.edge("0.0", "1.0.q")] == 10 * 5
+    assert scores[graph.edge("0.0", "prediction")] == 10
+    assert scores[graph.edge("embed", "0.0.k")] == 1 * 6 * 2 * 3
+    assert scores[graph.edge("embed", "1.1.v")] == -3
+    assert scores[graph.edge("embed", "0.1.v")] == 0
+    assert result.to_frame().source[0] == "0.0"
+
+
+def test_integrated_gradients_average_the_slope_on_the_way(sums):
+    """EAP-IG with two steps: the slope 12 v at v = 2.5 and 3."""
+    result = attribution.attribute(sums, VALUE, steps=2)
+    assert result.edges[result.graph.edge("embed", "0.0.k")] == (12 * 2.5 + 12 * 3) / 2
+
+
+def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
+    """Plain EAP of head-to-head edges, against theirs (which takes slopes at the corrupted run)."""
+    from transformer_lens.tools.analysis import attribution_patching as tl
+
+    from interp.model.bound import bind
+
+    clean, corrupted = corruptions.swap_latents(expert_episodes, 4)
+    single = clean.select([0]), corrupted.select([0])
+    # Exchanged, our "clean" is their corrupted: both take slopes there, with opposite differences.
+    pair = prepare(untrained, single[1], single[0], 4)
+    ours = attribution.attribute(
+        pair, Metric("p", "p", "probability", lambda readout, pair: readout.predictions[..., -1]), steps=1
+    )
+    bound = bind(untrained, pair.corrupted, pair.clean, rounds=4)
+    theirs = tl.attribution_patch(
+        bound,
+        bound.tokens[0],
+        bound.tokens[1],
+        lambda logits: logits[:, bound.predict_position].softmax(-1)[:, 1].mean(),
+        tl.EdgeAttributionConfig(granularity="edge"),
+    )
+    found: dict[tuple[str, str], float] = {}
+    for (writer, reader), score in theirs.edge_scores.items():
+        if writer.kind == "attn_head_out" and reader.kind in ("q_input", "k_input", "v_input"):
+            key = f"{writer.layer}.{writer.head}", f"{reader.layer}.{reader.head}.{reader.kind[0]}"
+            found[key] = found.get(key, 0.0) + score
+    assert len(found) == 2 * 6
+    for key, score in found.items():
+        assert ours.edges[ours.graph.edge(*key)] == pytest.approx(-score, abs=1e-6)
+
+
+@pytest.mark.parametrize("how", ["resample", "mean", "zero"])
+def test_keeping_all_edges_is_the_model_and_none_is_the_ablated_input(untrained, expert_episodes, how):
+    """No edge cut: the clean run; all cut by resampling: the corrupted run; to float precision."""
+    pair = prepare(untrained, *corruptions.swap_latents(expert_episodes, 4), 4)
+    scorer = CircuitScorer(pair, "probability", how)
+    np.testing.assert_allclose(scorer.full, scorer.measure.measure(pair.clean_readout, pair), atol=1e-12)
+    if how == "resample":
+        np.testing.assert_allclose(scorer.empty, scorer.measure.measure(pair.corrupted_readout, pair), atol=1e-12)
+
+
+WANTED = {
+    "logit_diff": {("embed", "2.1", "v"), ("2.1", "3.1", "q"), ("3.1", "prediction", "")},
+    "state": {("embed", "2.3", "v"), ("2.3", "update", "")},
+}
+
+
+def _named(circuit, graph: EdgeGraph, wanted):
+    """Edges between the circuit's heads, by the names that the graph has for them."""
+
+    def place(name):
+        if name in ("embed", "prediction", "update"):
+            return name
+        return f"{circuit.head(name).layer}.{circuit.head_index(name)}"
+
+    return {f"{place(s)} -> {place(d)}{'.' + port if port else ''}" for s, d, port in wanted}
+
+
+@pytest.mark.parametrize("metric", list(WANTED))
+def test_acdc_finds_exactly_the_edges_that_carry_the_log_weights(wma, metric):
+    """With only the latents corrupted, the minimal circuit is the handwired path of z, and nothing else."""
+    circuit, model = wma
+    pair = prepare(model, *corruptions.swap_latents(experts.sample(16, 10, 3, seed=0), 8), 8)
+    scorer = CircuitScorer(pair, metric)
+    keep = pruning.prune(scorer, "acdc")
+    assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
+        circuit, scorer.graph, WANTED[metric]
+    )
+    result = ablation.evaluate(scorer, keep, n_random=10, n_sets=4)
+    assert result.faithfulness[0] == pytest.approx(1)
+    assert result.random.max() < 0.5
+    assert result.incompleteness.max() == pytest.approx(0, abs=1e-9)
+    assert min(result.minimality.values()) > 0.5
+    assert result.to_frame().loc[0, "size"] == len(WANTED[metric])
+
+
+def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
+    """EAP-IG on softmax heads ranks the path of z above every other edge."""
+    circuit = circuits.build("wma-handwired", n_experts=3, eta=60.0)
+    model = circuits.compile(circuit).double().eval()
+    pair = prepare(model, *corruptions.swap_latents(experts.sample(16, 10, 3, seed=0), 8), 8)
+    scorer = CircuitScorer(pair)
+    keep = pruning.prune(scorer, "greedy")
+    assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
+        circuit, scorer.graph, WANTED["logit_diff"]
+    )
+    curve = ablation.faithfulness_curve(scorer, attribution.attribute(pair).edges, n_random=2)
+    assert curve.cpr > curve.random_cpr and curve.cmd < curve.random_cmd
+    assert curve.faithfulness[-1] == pytest.approx(1)
+
+
+def test_cpr_and_cmd_are_the_areas_of_mib(sums):
+    """Trapezoids: with faithfulness 0, .5, 1 at 0, .5, 1 both areas are .5."""
+    curve = ablation.FaithfulnessCurve((0.0, 0.5, 1.0), (0, 1, 2), np.array([0, 0.5, 1]), np.zeros((3, 1)))
+    assert (curve.cpr, curve.cmd) == (0.5, 0.5)
+    assert (curve.random_cpr, curve.random_cmd) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda pair: CircuitScorer(pair, "logit_diff", "median"), "unknown ablation 'median'"),
+        (lambda pair: attribution.attribute(pair, steps=0), "steps must be an integer >= 1"),
+        (lambda pair: pruning.prune(CircuitScorer(pair), "acdcx"), "did you mean 'acdc'"),
+        (lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"), "unknown destination of '1.0' '0.0.q'"),
+        (lambda pair: EdgeGraph(pair.model).without_nodes(["5.5"]), "unknown node '5.5'"),
+    ],
+)
+def test_bad_input(sums, call, message):
+    with pytest.raises(InputError, match=message):
+        call(sums)
+
+
+def test_hook_flags_are_put_back(sums):
+    """Edges need per-head inputs and results to fire; afterwards the model is as it was."""
+    CircuitScorer(sums, VALUE).values(EdgeGraph(sums.model).mask())
+    cfg = sums.model.cfg
+    assert not (cfg.use_attn_result or cfg.use_split_qkv_input or cfg.use_hook_mlp_in)
+    assert torch.is_grad_enabled()
