@@ -175,6 +175,32 @@ def probe(
 
 
 @command
+def evaluate(
+    model: ModelName,
+    episodes: Annotated[int, typer.Option(help="Episodes per regime.")] = 128,
+    theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the paper's appendix B.")] = False,
+    out: Out = Path("output/evaluation"),
+    seed: Seed = 0,
+) -> None:
+    """Measure what a model is worth, beside baselines and controls: one CSV per table in OUT/MODEL, and a summary."""
+    from rich.console import Console
+
+    from interp.evaluation import suite
+    from interp.library import load
+    from interp.progress import bar
+
+    loaded = load(model)
+    with bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
+        result = suite.evaluate(loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done)
+    result.write(out / Path(model).name)
+    console = Console()
+    console = console if console.is_terminal else Console(width=240)
+    for table in result.to_tables():
+        console.print(table)
+    typer.echo(out / Path(model).name)
+
+
+@command
 def train(
     model: Annotated[str, typer.Argument(help="wma, wma-wide or qlearning.")],
     preset: Annotated[str, typer.Option(help="laptop or paper.")] = "laptop",

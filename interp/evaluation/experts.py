@@ -6,7 +6,9 @@ the leader, follow previous winners, majority vote, a coin; the Bayes predictor 
 that of the training prior (the limit for a model that saw nothing else), and the oracle that knows the accuracies.
 
 Final regret is against the best expert of the episode and never clipped; excess log-loss is over the Bayes predictor of
-the regime's own prior, in nats a round (``interp.algorithms.regret``). Intervals are bootstrapped over episodes.
+the regime's own prior, in nats a round (``interp.algorithms.regret``). Its expectation, where that predictor is exact,
+is the KL divergence from it (paper, appendix B), given for the model with far less noise. Intervals are bootstrapped
+over episodes.
 
 Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """
@@ -20,6 +22,7 @@ from functools import partial
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from scipy import special
 
 from interp.algorithms import regret
 from interp.algorithms.experts import (
@@ -36,9 +39,11 @@ from interp.model.layout import ExpertRound
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
+from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime
 
+PerRound = Float[np.ndarray, "episode round"]
 MODEL = "model"
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
@@ -63,11 +68,13 @@ class ExpertScores:
 
     Attributes:
         scores: (regime, predictor key) -> :class:`~interp.algorithms.regret.Score`.
+        divergences: regime -> the model's KL divergence from the Bayes predictor, nats a round.
         best_etas: regime -> the learning rate that suits weighted majority best.
         settings: model, digest, training prior, sizes, seed, versions.
     """
 
     scores: dict[tuple[str, str], Score]
+    divergences: dict[str, Interval]
     best_etas: dict[str, float]
     settings: dict[str, object]
 
@@ -86,6 +93,10 @@ class ExpertScores:
     def to_frame(self) -> pd.DataFrame:
         """One row per regime, predictor and metric, with interval (and std over episodes for regret)."""
         frames = [score.to_frame().assign(key=key) for (_, key), score in self.scores.items()]
+        shared = ["name", "reference", "decision", "regime", "n_episodes", "n_rounds", "n_experts", "seed", "key"]
+        for regime, value in self.divergences.items():
+            row = self.scores[regime, MODEL].to_frame().assign(key=MODEL).query("metric == 'excess_log_loss'")[shared]
+            frames.append(row.assign(metric="divergence", **vars(value)))
         return pd.concat(frames, ignore_index=True)
 
     def curves(self) -> pd.DataFrame:
@@ -123,13 +134,23 @@ def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Algorithm]:
     return {key: Algorithm(key, *special[key]) if key in special else ALGORITHMS[key] for key in BASELINES}
 
 
-def predict(model: HookedLatentTransformer, episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:
+def predict(model: HookedLatentTransformer, episodes: ExpertEpisodes) -> PerRound:
     """P(y = 1) of every round, batch by batch."""
     parts = [
         rollout(model, episodes.select(slice(start, start + BATCH))).predictions.double().numpy(force=True)
         for start in range(0, len(episodes), BATCH)
     ]
     return np.concatenate(parts)
+
+
+def divergence(reference: PerRound, predictions: PerRound) -> PerRound:
+    """KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1).
+
+    >>> float(divergence(np.array([[0.5]]), np.array([[0.5]]))[0, 0])
+    0.0
+    """
+    p, q = reference, predictions
+    return special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
 
 
 def fitting_regimes(model: HookedLatentTransformer) -> list[str]:
@@ -176,7 +197,7 @@ def evaluate(
     records = [get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)]
     require(len(records) > 0, "no regime to evaluate on; give at least one")
     prior = training_prior(model)
-    scores, etas = {}, {}
+    scores, divergences, etas = {}, {}, {}
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
         runs = {key: (a.name, a.run(episodes)) for key, a in baselines(episodes, prior).items()}
@@ -188,6 +209,9 @@ def evaluate(
                 run.predictions, episodes, name=name, decision=run.decision, reference=bound.predictions,
                 reference_name=reference, seed=seed,
             )  # fmt: skip
+        apart = divergence(bound.predictions, runs[MODEL][1].predictions).mean(1)
+        if np.isfinite(apart).all():
+            divergences[record.name] = mean_interval(apart, seed=seed)
         etas[record.name] = best_eta(episodes)
         done(1)
     settings = provenance(
@@ -200,4 +224,4 @@ def evaluate(
         horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0,
         seed=seed,
     )
-    return ExpertScores(scores, etas, settings)
+    return ExpertScores(scores, divergences, etas, settings)

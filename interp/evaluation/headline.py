@@ -48,6 +48,9 @@ def _experts(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list
         if own.excess is not None:
             text = f"Bayes predictor {bayes.log_loss.estimate:.4f} nats"
             rows.append(_row(f"{regime}: log-loss above Bayes (nats a round)", own.excess, text))
+        if regime in scored.divergences:
+            text = "expected excess, by the KL divergence from the Bayes predictor"
+            rows.append(_row(f"{regime}: KL from Bayes (nats a round)", scored.divergences[regime], text))
         text = f"Bayes {bayes.accuracy.estimate:.4f}, weighted majority at its best eta {wm.accuracy.estimate:.4f}"
         rows.append(_row(f"{regime}: accuracy", own.accuracy, text))
     for regime in (*main, *SHIFTED):
@@ -60,11 +63,13 @@ def _experts(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list
         rows.append(_row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
     few = max(2, n_episodes // 8)
     long = lengths.evaluate(model, n_episodes=few, windows=((50, 100), (400, 500), (900, 1000)), seed=seed)
-    for start, stop in ((400, 500), (900, 1000)):
-        early = long.get("excess_log_loss", 50, 100)
-        text = f"{early.estimate:.4f} in rounds 50-100 of the same episodes"
-        excess = long.get("excess_log_loss", start, stop)
-        rows.append(_row(f"uniform: log-loss above Bayes, rounds {start}-{stop} of 1,000 (nats)", excess, text))
+    for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
+        if (experts.MODEL, metric, 400, 500) not in long.intervals:
+            continue
+        text = f"{long.get(metric, 50, 100).estimate:.4f} in rounds 50-100 of the same episodes"
+        for start, stop in ((400, 500), (900, 1000)):
+            what = f"uniform: {name}, rounds {start}-{stop} of 1,000 (nats a round)"
+            rows.append(_row(what, long.get(metric, start, stop), text))
     n_experts = experts.n_experts_of(model)
     episodes = expert_tasks.sample(max(2, n_episodes // 4), 100, n_experts, seed=seed + 1)
     control = latent_control(model, episodes, seed=seed)

@@ -1,9 +1,9 @@
 """Episodes longer than training's: does a model keep its quality, or does its latent drift?
 
 One long episode is scored in windows of rounds, each against the Bayes predictor with the regime's own prior on the
-same rounds (excess log-loss, nats a round), and its regret is read at several prefix lengths. A model whose latent
-saturates or drifts shows an excess that grows with the window; the Bayes predictor's own accuracy grows towards the
-oracle's, so accuracy alone would hide it.
+same rounds: excess log-loss, and its expectation, the KL divergence from that predictor, which has far less noise (nats
+a round). Its regret is read at several prefix lengths. A model whose latent saturates or drifts shows an excess that
+grows with the window; the Bayes predictor's own accuracy grows towards the oracle's, so accuracy alone would hide it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pandas as pd
 from interp.algorithms import regret
 from interp.algorithms.experts import bayes, horizon_eta, weighted_majority
 from interp.errors import InputError, require
-from interp.evaluation.experts import MODEL, n_experts_of, predict
+from interp.evaluation.experts import MODEL, divergence, n_experts_of, predict
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
@@ -44,8 +44,9 @@ class LengthResult:
     """How good predictions are in windows of a long episode.
 
     Attributes:
-        intervals: (key, metric, start, stop) -> estimate with its 95 % interval; metrics "accuracy" and
-            "excess_log_loss" over the rounds start to stop, and "regret" of the first ``stop`` rounds.
+        intervals: (key, metric, start, stop) -> estimate with its 95 % interval; metrics "accuracy",
+            "excess_log_loss" and "divergence" over the rounds start to stop, and "regret" of the first ``stop`` rounds;
+            no log-loss for a predictor that was certain and wrong.
         settings: model, regime, sizes, seed, versions.
     """
 
@@ -109,7 +110,11 @@ def evaluate(
             here = slice(start, stop)
             intervals[key, "accuracy", start, stop] = mean_interval(right[:, here].mean(1), seed=seed)
             if np.isfinite(excess).all():
-                intervals[key, "excess_log_loss", start, stop] = mean_interval(excess[:, here].mean(1), seed=seed)
+                lost = {"excess_log_loss": excess, "divergence": divergence(best, p)}
+                intervals |= {
+                    (key, metric, start, stop): mean_interval(values[:, here].mean(1), seed=seed)
+                    for metric, values in lost.items()
+                }
             intervals[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
     settings = provenance(
         model=model.config.name, digest=model.digest(), regime=regime, n_episodes=n_episodes, n_rounds=n_rounds,
