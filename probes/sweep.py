@@ -124,7 +124,7 @@ def sweep(
         >>> episodes = experts.sample(n_episodes=20, n_rounds=10, n_experts=2, seed=0)
         >>> model = interp.load("wma-handwired", n_experts=2)
         >>> frame = sweep(model, episodes, ["label"], components="resid_post", positions=["p?", "w?"]).to_frame()
-        >>> frame.query("layer == 1").set_index("position").r2.round(3).loc["w?"]
+        >>> round(frame.query("layer == 1").set_index("position").r2["w?"].item(), 3)
         1.0
     """
     layout = model.layout.fit(episodes)

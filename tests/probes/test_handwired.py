@@ -12,12 +12,16 @@ import circuits
 import interp
 import probes
 from interp.errors import InputError
-from interp.tasks import experts
+from interp.tasks import experts, mdp
 from probes.targets import TargetValues
 
 CASES = {
     "wma R": ("wma-handwired", {"n_experts": 3, "variant": "R"}),
     "wma P": ("wma-handwired", {"n_experts": 3, "variant": "P"}),
+    **{
+        f"q {variant}": ("qlearning-handwired", {"n_states": 3, "n_actions": 2, "variant": variant})
+        for variant in ("mlp", "softmlp", "lin")
+    },
 }
 
 
@@ -26,7 +30,10 @@ def ran(case):
     """The circuit, episodes, and a rollout that caches every hook its variables live at, and all residual streams."""
     name, arguments = CASES[case]
     circuit, model = circuits.build(name, **arguments), interp.load(name, **arguments)
-    episodes = experts.sample(n_episodes=40, n_rounds=20, n_experts=arguments["n_experts"], seed=3)
+    if case.startswith("wma"):
+        episodes = experts.sample(n_episodes=40, n_rounds=20, seed=3, n_experts=arguments["n_experts"])
+    else:
+        episodes = mdp.sample(n_episodes=40, n_rounds=20, seed=3, n_states=3, n_actions=2)
     hooks = {site.hook for variable in circuit.variables for site in variable.sites}
     hooks |= {f"blocks.{layer}.hook_resid_pre" for layer in range(circuit.n_layers)}
     return circuit, episodes, interp.rollout(model, episodes, names_filter=sorted(hooks))
@@ -73,24 +80,35 @@ def test_a_variable_is_decoded_exactly_at_each_of_its_sites(case, name, index):
             assert probes.fit(x, values[..., elements]).r2 >= 1 - 1e-9, (label, elements)
 
 
+# A position that sees only itself holds nothing.
 ABSENT = [
-    *(
-        (case, name, "<w>", "blocks.2.hook_resid_pre")
-        for case in CASES
-        for name in ("log_weights", "votes", "label", "match")
-    ),
-    # Before the head that fetches it has run.
+    (case, variable.name, circuit.layout.labels[0], f"blocks.{circuit.n_layers - 1}.hook_resid_pre")
+    for case, (name, arguments) in CASES.items()
+    for circuit in [circuits.build(name, **arguments)]
+    for variable in circuit.variables
+    if variable.name != "binding"
+]
+ABSENT += [
+    # Before the head that fetches or computes it has run.
+    *((case, "log_weights", "w?", "blocks.1.hook_resid_pre") for case in ("wma R", "wma P")),
+    *((case, "prediction", "p?", "blocks.2.hook_resid_pre") for case in ("wma R", "wma P")),
     ("wma R", "log_weights", "p?", "blocks.1.hook_resid_pre"),
-    ("wma R", "log_weights", "w?", "blocks.1.hook_resid_pre"),
-    ("wma P", "log_weights", "w?", "blocks.1.hook_resid_pre"),
     ("wma R", "label", "w?", "blocks.1.hook_resid_pre"),
     ("wma R", "next_log_weights", "w?", "blocks.1.hook_resid_pre"),
-    ("wma R", "prediction", "p?", "blocks.2.hook_resid_pre"),
-    ("wma P", "prediction", "p?", "blocks.2.hook_resid_pre"),
+    *(
+        (f"q {variant}", name, "Update", "blocks.1.hook_resid_pre")
+        for variant in ("mlp", "softmlp", "lin")
+        for name in ("visited_column", "action", "td_error", "next_column", "reward")
+    ),
+    *((f"q {variant}", "maximum", "Select", "blocks.2.hook_resid_pre") for variant in ("mlp", "softmlp")),
+    *((f"q {variant}", "policy", "Select", "blocks.1.hook_resid_pre") for variant in ("mlp", "softmlp", "lin")),
+    ("q mlp", "q_columns", "Select", "blocks.2.hook_resid_pre"),
     # Later than the position can see (causal), or never written there.
     ("wma R", "label", "p?", "blocks.1.hook_resid_pre"),
     ("wma R", "votes", "<z>", "blocks.2.hook_resid_post"),
     ("wma R", "log_weights", "y", "blocks.2.hook_resid_pre"),
+    ("q mlp", "next_state", "Qcurr", "blocks.3.hook_resid_post"),
+    ("q mlp", "reward", "a", "blocks.0.hook_resid_pre"),
 ]
 
 
