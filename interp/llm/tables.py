@@ -55,16 +55,16 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
     shown = final[final["missing"] != "skipped"].copy()
     skipped = final[final["missing"] == "skipped"].set_index(["model", "condition", "regime"])["mean"]
     keys = shown[["model", "condition", "regime"]].apply(tuple, axis=1)
+    names = [f"{m}, {c}" if c else m for m, c in zip(shown["model"], shown["condition"], strict=True)]
     return pd.DataFrame(
         {
             "regime": shown["regime"],
-            "model": shown["model"],
-            "condition": shown["condition"],
+            "predictor": names,
             "runs": [f"{n:.0f}/{runs:.0f}" for n, runs in zip(shown["n"], shown["runs"], strict=True)],
             "regret": [f"{m:.2f} ± {s:.2f}" for m, s in zip(shown["mean"], shown["std"], strict=True)],
-            "95 %": [f"[{low:.2f}, {high:.2f}]" for low, high in zip(shown["low"], shown["high"], strict=True)],
-            "missing left out": [f"{skipped[key]:.2f}" if key in skipped.index else "" for key in keys],
+            "95 %": [f"{low:.2f} to {high:.2f}" for low, high in zip(shown["low"], shown["high"], strict=True)],
+            "left out": [f"{skipped[key]:.2f}" if key in skipped.index else "" for key in keys],
             "accuracy": [f"{a:.3f}" for a in shown["accuracy"]],
             "missing": ["" if pd.isna(m) else f"{m:.0f}" for m in shown["missing_predictions"]],
         }
-    ).sort_values(["regime", "regret"], kind="stable")
+    ).sort_values("regime", kind="stable")
