@@ -6,7 +6,12 @@ values are read from the published runs' instances; other instances move them by
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import pandas as pd
+
+from interp.llm.scores import Predictor, references, summary
+from interp.tasks import experts
 
 _REGIMES = ("stratified", "flat", "anti-signal")
 
@@ -43,3 +48,32 @@ def paper_table() -> pd.DataFrame:
             for regime, (mean, std) in zip(_REGIMES, cells, strict=True)
         ]
     )
+
+
+def beside_paper(
+    others: Mapping[str, Predictor] | None = None, n_instances: int = 30, n_rounds: int = 100, seed: int = 0
+) -> pd.DataFrame:
+    """The paper's final regrets with those of the baselines and of ``others`` on fresh instances of its three regimes.
+
+    Its numbers are of its own 30 instances, ours of ``n_instances`` drawn alike: compare differences with the
+    standard deviation over the square root of n.
+
+    Example:
+        >>> from reports.llm import transformer
+        >>> table = beside_paper({"wma-handwired": transformer("wma-handwired")})          # doctest: +SKIP
+    """
+    rows = []
+    for regime in _REGIMES:
+        episodes = experts.sample(n_instances, n_rounds, 4, regime=regime, seed=seed)
+        for one in references(episodes, others):
+            rows.append({"model": one.name, "condition": "", "regime": regime, **summary(one.regret[:, -1], seed)})
+    return pd.concat([paper_table(), pd.DataFrame(rows)], ignore_index=True)
+
+
+def wide(table: pd.DataFrame) -> pd.DataFrame:
+    """The same as ``mean ± std`` with a column for each regime, as the paper prints it."""
+    cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(table["mean"], table["std"], strict=True)]
+    keys = ["model", "condition"]
+    order = table[keys].drop_duplicates()
+    flat = table.assign(cell=cells).pivot(index=keys, columns="regime", values="cell")[list(_REGIMES)].reset_index()
+    return order.merge(flat, on=keys)

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.algorithms import regret as metrics
-from interp.algorithms.experts import ALGORITHMS
+from interp.algorithms.experts import ALGORITHMS, Decision
 from interp.errors import require, unknown_name
 from interp.llm.runs import LLMRun, episodes_of, knows_accuracies
 from interp.provenance import provenance
@@ -100,46 +100,52 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
             curves.append(_curve(regrets, {**names, "missing": missing}, seed))
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
-        for kind, name, curve, accuracy in _references(runs, regime, others or {}):
-            names = {"kind": kind, "model": name, "condition": "", "regime": regime}
-            curves.append(_curve(list(curve), {**names, "missing": ""}, seed))
-            finals.append(
-                {**names, "missing": "", **_summary(curve[:, -1], seed), "runs": len(curve), "accuracy": accuracy}
-            )
+        for one in references(episodes_of(runs, regime), others, knows_accuracies(runs, regime)):
+            names = {"kind": one.kind, "model": one.name, "condition": "", "regime": regime}
+            curves.append(_curve(list(one.regret), {**names, "missing": ""}, seed))
+            final = {**summary(one.regret[:, -1], seed), "runs": len(one.regret), "accuracy": one.accuracy}
+            finals.append({**names, "missing": "", **final})
     settings = provenance(
         n_runs=len(runs), bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), std="population"
     )
     return LLMScores(pd.DataFrame(finals), pd.concat(curves, ignore_index=True), settings)
 
 
-def _references(
-    runs: Sequence[LLMRun], regime: str, others: Mapping[str, Predictor]
-) -> list[tuple[str, str, NDArray[np.float64], float]]:
-    """``(kind, name, regret [instance, round], accuracy)`` of the baselines and the other predictors."""
-    episodes = episodes_of(runs, regime)
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """A baseline or one of our models on some instances: its regret Float[instance, round]."""
+
+    kind: str
+    name: str
+    regret: NDArray[np.float64]
+    accuracy: float
+
+
+def references(
+    episodes: ExpertEpisodes, others: Mapping[str, Predictor] | None = None, know_accuracies: bool = True
+) -> list[Reference]:
+    """The baselines, then ``others``, on ``episodes``; the oracle only where accuracies are known."""
     found = []
     for key in BASELINES:
-        if (key == "oracle" and not knows_accuracies(runs, regime)) or (key == "bayes" and not episodes.params):
+        if (key == "oracle" and not know_accuracies) or (key == "bayes" and not episodes.params):
             continue
         algorithm = ALGORITHMS[key]
         played = algorithm.run(episodes)
-        wrong = metrics.mistakes(played.predictions, episodes, played.decision)
-        found.append(
-            (
-                "baseline",
-                algorithm.name,
-                metrics.regret(played.predictions, episodes, played.decision),
-                1 - wrong.mean(),
-            )
-        )
-    for name, predict in others.items():
-        predictions = predict(episodes)
-        wrong = metrics.mistakes(predictions, episodes)
-        found.append(("model", name, metrics.regret(predictions, episodes), 1 - wrong.mean()))
+        found.append(_reference("baseline", algorithm.name, played.predictions, episodes, played.decision))
+    for name, predict in (others or {}).items():
+        found.append(_reference("model", name, predict(episodes), episodes, "threshold"))
     return found
 
 
-def _summary(values: NDArray[np.float64], seed: int) -> dict[str, float | int]:
+def _reference(
+    kind: str, name: str, predictions: NDArray[np.float64], episodes: ExpertEpisodes, decision: Decision
+) -> Reference:
+    wrong = metrics.mistakes(predictions, episodes, decision)
+    return Reference(kind, name, metrics.regret(predictions, episodes, decision), float(1 - wrong.mean()))
+
+
+def summary(values: NDArray[np.float64], seed: int) -> dict[str, float | int]:
+    """Count, mean, population std and 95 % interval of one number per instance."""
     if len(values) == 0:
         return {"n": 0, "mean": np.nan, "std": np.nan, "low": np.nan, "high": np.nan}
     mean, low, high = (float(x) for x in bootstrap_mean(values, seed=seed))
@@ -153,7 +159,7 @@ def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], se
     missing = sum(int(run.missing.sum()) for run in members)
     calls = sum(run.calls for run in members)
     return {
-        **_summary(np.array(ends, dtype=np.float64), seed),
+        **summary(np.array(ends, dtype=np.float64), seed),
         "runs": len(members),
         "overflowed": sum(run.ended == "overflow" for run in members),
         "accuracy": right / max(1, rounds - missing),

@@ -18,6 +18,7 @@ from interp.llm.agents import AGENTS
 from interp.llm.behaviour import behaviour
 from interp.llm.client import Connection, Settings
 from interp.llm.note_table import note_table
+from interp.llm.paper import beside_paper, wide
 from interp.llm.plan import Job, instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.protocol import Session, play
@@ -285,3 +286,22 @@ def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> Non
     foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
     with pytest.raises(InputError, match="are both instance 7 of 'flat' but differ"):
         score(load(tmp_path))
+
+
+def test_the_papers_tables_stand_beside_ours() -> None:
+    """Fresh instances, drawn as the paper draws them, give baselines near the paper's: within three standard errors of
+    its published 30-instance means for follow the leader, majority vote and random."""
+    table = beside_paper({"ours": lambda episodes: algorithms.bayes(episodes).predictions}, n_instances=60)
+    assert set(wide(table).columns) == {"model", "condition", "stratified", "flat", "anti-signal"}
+    ours = table.set_index(["model", "regime"])
+    published = {
+        "follow the leader": (1.3, 3.4, 2.6),
+        "majority vote": (14.2, 8.5, 25.2),
+        "random guessing": (44.7, 15.3, 15.2),
+    }
+    for name, values in published.items():
+        for regime, value in zip(("stratified", "flat", "anti-signal"), values, strict=True):
+            row = ours.loc[(name, regime)]
+            assert abs(row["mean"] - value) <= 3 * row["std"] * (1 / 30 + 1 / 60) ** 0.5, (name, regime, row["mean"])
+    assert ours.loc[("ours", "flat"), "mean"] == ours.loc[("Bayes predictor, the regime's own prior", "flat"), "mean"]
+    assert ours.loc[("DeepSeek-V3 (paper)", "flat")].shape[0] == 6
