@@ -174,6 +174,51 @@ def probe(
     typer.echo(folder)
 
 
+@app.command("patch", cls=ManyValues)
+@refusing
+def patch(
+    model: ModelName,
+    corruption: Annotated[
+        str, typer.Option(help="flip-vote, flip-label, swap-histories, swap-latents or change-reward.")
+    ] = "swap-latents",
+    round_: Annotated[int, typer.Option("--round", help="The round that is corrupted and patched.")] = 20,
+    propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
+    read: Annotated[int | None, typer.Option(help="The round that is read; where it first shows by default.")] = None,
+    components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
+    metric: Annotated[str, typer.Option(help="logit_diff, probability, agreement, regret or state.")] = "logit_diff",
+    direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
+    experts: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
+    states: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
+    actions: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
+    episodes: Annotated[int, typer.Option(help="Number of pairs.")] = 64,
+    rounds: Annotated[int, typer.Option(help="Rounds of the round x round map; 0 for none.")] = 12,
+    out: Out = Path("output/patching"),
+    seed: Seed = 0,
+) -> None:
+    """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
+    from interp.interventions import command as run
+    from interp.library import load
+
+    sizes = {"n_experts": experts, "n_states": states, "n_actions": actions}
+    loaded = load(model, **{name: size for name, size in sizes.items() if size is not None})
+    found = run.patch(
+        loaded,
+        corruption,
+        round_,
+        propagate=propagate,
+        read=read,
+        components=components or ("resid_pre", "attn_out", "head"),
+        metric=metric,
+        direction=direction,
+        n_episodes=episodes,
+        n_map=rounds,
+        seed=seed,
+    )
+    show(run.summary(found.sweep), title=f"{loaded.config.name}: {corruption} at round {round_}, largest effects")
+    for path in run.write(found, out / Path(model).name / corruption):
+        typer.echo(path)
+
+
 @command
 def evaluate(
     model: ModelName,

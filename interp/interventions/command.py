@@ -1,0 +1,141 @@
+"""What ``interp patch`` does: corrupt sampled episodes, sweep, map rounds, write tables and figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.errors import require
+from interp.files import write_atomic, write_json
+from interp.interventions import heatmaps
+from interp.interventions.corruptions import corruption as find_corruption
+from interp.interventions.metrics import metric as find_metric
+from interp.interventions.patching import PatchingResult, sweep
+from interp.interventions.rounds import RoundMap, round_map
+from interp.model.layout import ExpertRound, QLearningRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.progress import bar
+from interp.tasks import experts, mdp
+
+
+@dataclass(frozen=True)
+class PatchCommand:
+    """What a run of the command found: the sweep, and the round map where effects run on."""
+
+    sweep: PatchingResult
+    rounds: RoundMap | None
+
+
+def patch(
+    model: HookedLatentTransformer,
+    corruption: str,
+    round: int,
+    *,
+    propagate: bool = True,
+    read: int | None = None,
+    components: Sequence[str] = ("resid_pre", "attn_out", "head"),
+    metric: str = "logit_diff",
+    direction: str = "denoising",
+    n_episodes: int = 64,
+    n_rounds: int | None = None,
+    n_map: int = 12,
+    seed: int = 0,
+) -> PatchCommand:
+    """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there.
+
+    Args:
+        corruption: key of a corruption for the model's task.
+        read: the round read; by default the first at which this corruption can show.
+        n_rounds: length of the episodes; ``round + n_map`` when None.
+        n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
+
+    Raises:
+        InputError: unknown names, a round out of range, or a corruption that held latents hide from every prediction.
+    """
+    record, layout = find_corruption(corruption, model.layout.task), model.layout
+    require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
+    measured = find_metric(metric)
+    require(
+        propagate or record.delay == 0 or measured.needs_update,
+        f"{corruption!r} shows in predictions only {record.delay} round later, which held latents hide; "
+        "let effects propagate, or read --metric state",
+    )
+    shows = 0 if measured.needs_update else record.delay
+    until = round + shows if read is None else read
+    length = max(until + 1, round + max(n_map, 1)) if n_rounds is None else n_rounds
+    if isinstance(layout, ExpertRound):
+        clean, corrupted = record.build(experts.sample(n_episodes, length, layout.n_experts, seed=seed), round)
+    else:
+        assert isinstance(layout, QLearningRound)
+        sampled = mdp.sample(n_episodes, length, layout.n_states, layout.n_actions, seed=seed)
+        clean, corrupted = record.build(sampled, round)
+    found = sweep(
+        model,
+        clean,
+        corrupted,
+        round,
+        components=components,
+        metric=metric,
+        direction=direction,
+        read=until,
+        propagate=propagate,
+    )
+    chosen = range(round, min(round + n_map, length))
+    if not propagate or not chosen:
+        return PatchCommand(found, None)
+    with bar("round x round", len(chosen)) as done:
+        mapped = round_map(
+            model, clean, corrupted, "latent", rounds=list(chosen), metric=metric, direction=direction, done=done
+        )
+    return PatchCommand(found, mapped)
+
+
+def write(result: PatchCommand, folder: Path) -> list[Path]:
+    """Write ``patching.csv``, ``patching.json``, a heat map per component and, where made, the round map.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
+    found, paths = result.sweep, []
+    choices = {name: getattr(found, name) for name in ("metric", "direction", "round", "read", "propagate")}
+    paths.append(_csv(found.to_frame(), folder / "patching.csv"))
+    paths.append(write_json(folder / "patching.json", {**choices, "gap": found.gap, **found.settings}))
+    title = f"{found.settings['model']}: {found.direction} at round {found.round}, read at {found.read}"
+    for component in dict.fromkeys(site.component for site in found.sites):
+        figure = heatmaps.heatmap(
+            found.grid(component, "effect"),
+            f"{title}\n{component}",
+            x="position",
+            y="layer" if component != "z" else "head",
+            unit=f"effect on {found.metric} ({found.unit})",
+        )
+        paths.append(heatmaps.save(figure, folder / f"{component}.svg"))
+    if result.rounds is not None:
+        mapped = result.rounds
+        paths.append(_csv(mapped.to_frame(), folder / "rounds.csv"))
+        figure = heatmaps.heatmap(
+            mapped.grid(),
+            f"{title}\nlatents, round x round",
+            x="read at",
+            y="patched at",
+            unit=f"effect on {mapped.metric}",
+        )
+        paths.append(heatmaps.save(figure, folder / "rounds.svg"))
+    return paths
+
+
+def summary(found: PatchingResult, n: int = 10) -> pd.DataFrame:
+    """The sites with the largest effects."""
+    frame = found.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
+    return frame[["site", "effect", "effect_low", "effect_high", "p_value", "fraction"]].head(n)
+
+
+def _csv(frame: pd.DataFrame, path: Path) -> Path:
+    def store(temporary: Path) -> Any:
+        return frame.to_csv(temporary, index=False)
+
+    return write_atomic(path, store)
