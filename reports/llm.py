@@ -10,6 +10,7 @@ its table says.
 from __future__ import annotations
 
 import shlex
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -38,8 +39,10 @@ DRAWN = {
     "weighted majority, eta U[.05, .5] per episode": "weighted_majority",
     "follow the leader": "follow_the_leader",
     "follow previous winners": "follow_previous_winners",
-    "majority vote": "majority vote",
+    "majority vote": "control",
 }
+# Seven hues for up to nine curves: a handwired model shares Weighted Majority's, whose algorithm it runs.
+_KEYS = {"note-only": "bayes", "note": "oracle", "wma-handwired": "handwired", "wma-learned": "learned"}
 
 
 def build(
@@ -121,8 +124,10 @@ def _facts(runs: Sequence[LLMRun], scores: LLMScores, acts: Sequence[Behaviour])
         "Episodes": Verdict(complete == len(runs) or None, f"{complete} of {len(runs)} complete"),
         "Missing predictions": Verdict(missing == 0 or None, f"{missing} of {rounds} rounds"),
     }
-    for one in acts:
-        facts[f"{one.model}, {one.condition}, {one.regime}"] = f"acts most like: {one.closest}"
+    for model in dict.fromkeys(one.model for one in acts):
+        closest = Counter(one.closest for one in acts if one.model == model)
+        groups = ", ".join(f"{name} ({n} of {closest.total()})" for name, n in closest.most_common())
+        facts[f"{model} acts most like"] = f"{groups} conditions and regimes"
     return facts
 
 
@@ -147,7 +152,8 @@ def _named(part: pd.DataFrame, llm: bool) -> pd.DataFrame:
     if not llm:
         part = part[(part["kind"] == "model") | part["model"].isin(list(DRAWN))]
     name = part["condition"].where(part["kind"] == "llm", part["model"])
-    key = part["model"].map(DRAWN).fillna(name)
+    short = name.str.replace("^(?:online|weather)-", "", regex=True)
+    key = part["model"].map(DRAWN).fillna(short.map(_KEYS)).fillna(name)
     banded = part["kind"] != "baseline"
     return part.assign(
         name=name,
@@ -181,7 +187,9 @@ def _final(scores: LLMScores) -> Section:
         ]
         formats = {"regret": ".2f", "std": ".2f", "missing left out": ".2f", "accuracy": ".3f", "paper": ".1f"}
         frame = pd.DataFrame(rows)
-        blocks.append(Table(frame, f"{regime}", formats={k: v for k, v in formats.items() if k in frame}))
+        rounds = int(scores.curves.loc[scores.curves["regime"] == regime, "round"].max())
+        caption = f"{regime}, after {rounds} rounds (the paper's rows: after 100)"
+        blocks.append(Table(frame, caption, formats={k: v for k, v in formats.items() if k in frame}))
     return Section("Regret after the last round", blocks)
 
 
