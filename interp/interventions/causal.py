@@ -10,10 +10,10 @@ Weighted Majority (paper, section 3), ``gain`` = log gamma::
 
 Tabular Q-learning (paper, section 4)::
 
-    q_current = Q(s, a)      q_next = Q(s', .)      best = max q_next      choice = argmax q_next (lowest index on ties)
-    td_error = r + gamma best - q_current           Q'(s, a) = Q(s, a) + alpha td_error
+    column = Q(., a)    q_current = column(s)    q_next = Q(s', .)    best = max q_next    choice = argmax q_next
+    td_error = r + gamma best - q_current        change = alpha td_error e_s        next_column = column + change
 
-The choice is by the table before the update, as in the construction.
+The choice is by the table before the update, as in the construction; the lowest index on ties.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class CausalModel:
         equations: ``{variable: function of all variables so far}``, in causal order.
         prediction: from all variables, the outcome probabilities ``[..., outcome]``.
         memory: the input that holds what earlier rounds left.
-        state: the variable that the next round starts from.
+        state: the variable that the round writes: all log-weights, or one column of the table.
         parameters: what it was made with.
     """
 
@@ -137,16 +137,11 @@ def q_learning(alpha: float = 0.1, gamma: float = 0.9) -> CausalModel:
     def row(v: Values) -> NDArray[Any]:
         return np.take_along_axis(v["table"], v["next_state"][..., None, None], -2)[..., 0, :]
 
-    def current(v: Values) -> NDArray[Any]:
-        chosen = np.take_along_axis(v["table"], v["state"][..., None, None], -2)[..., 0, :]
-        return np.take_along_axis(chosen, v["action"][..., None], -1)[..., 0]
+    def column(v: Values) -> NDArray[Any]:
+        return np.take_along_axis(v["table"], v["action"][..., None, None], -1)[..., 0]
 
-    def updated(v: Values) -> NDArray[Any]:
-        table = v["table"].copy()
-        flat = table.reshape(-1, *table.shape[-2:])
-        at = np.arange(len(flat)), v["state"].reshape(-1), v["action"].reshape(-1)
-        flat[at] += alpha * v["td_error"].reshape(-1)
-        return flat.reshape(table.shape)
+    def change(v: Values) -> NDArray[Any]:
+        return alpha * v["td_error"][..., None] * np.eye(v["table"].shape[-2])[v["state"]]
 
     return CausalModel(
         key="q_learning",
@@ -154,15 +149,17 @@ def q_learning(alpha: float = 0.1, gamma: float = 0.9) -> CausalModel:
         task="qlearning",
         inputs=inputs,
         equations={
-            "q_current": current,
+            "column": column,
+            "q_current": lambda v: np.take_along_axis(v["column"], v["state"][..., None], -1)[..., 0],
             "q_next": row,
             "best": lambda v: v["q_next"].max(-1),
             "choice": lambda v: v["q_next"].argmax(-1),
             "td_error": lambda v: v["reward"] + gamma * v["best"] - v["q_current"],
-            "next_table": updated,
+            "change": change,
+            "next_column": lambda v: v["column"] + v["change"],
         },
         prediction=lambda v: np.eye(v["table"].shape[-1])[v["choice"]],
         memory="table",
-        state="next_table",
+        state="next_column",
         parameters={"alpha": alpha, "gamma": gamma},
     )

@@ -5,7 +5,8 @@ For a pair of inputs, run the base with the activation at some places set, insid
 counterfactual: the base with the variable set to its value in the source (Geiger et al., 2021).
 
 * outcome "prediction": the choice is the counterfactual's choice;
-* outcome "state": the state after the round is the counterfactual's, within a tolerance.
+* outcome "state": what the round writes into the state (all log-weights; one column of the Q-table) is the
+  counterfactual's, within a tolerance.
 
 Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because
 the counterfactual is what the base gives anyway: ``chance`` is the accuracy of doing nothing, and ``iia_informative``
@@ -211,7 +212,9 @@ def interchange(
     else:
         read = decode if decode is not None else model.read_state
         goal, plain = wanted[causal.state], own[causal.state]
-        found, without = (read(latents).double().numpy(force=True) for _, latents in (patched, unpatched))
+        found, without = (
+            _written(read(latents), runs[0], chosen).double().numpy(force=True) for _, latents in (patched, unpatched)
+        )
         error, missed, moved = (_distance(x, goal) for x in (found, without, plain))
         correct, still, informative = error <= tolerance, missed <= tolerance, moved > tolerance
     name = variable if element is None else f"{variable}{[element] if isinstance(element, int) else list(element)}"
@@ -271,6 +274,14 @@ def _swap(
         return changed
 
     return hook
+
+
+def _written(state: Tensor, base: Rollout, rounds: Sequence[int]) -> Tensor:
+    """What the rounds wrote: the whole state, or the column of the slot in a Q-table ``[..., S, A]``."""
+    if base.layout.task == "experts":
+        return state
+    slots = base.slots[:, list(rounds), None, None].expand(*state.shape[:-1], 1)
+    return state.gather(-1, slots).squeeze(-1)
 
 
 def _same_choice(p: NDArray[Any], q: NDArray[Any]) -> NDArray[np.bool_]:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import circuits
 from interp.errors import InputError
 from interp.interventions.alignment import align
 from interp.interventions.causal import q_learning, weighted_majority
 from interp.interventions.interchange import Place, interchange
 from interp.interventions.sites import Site
 from interp.tasks import experts, mdp
+from interp.tasks.mdp import MDPEpisodes
 
 WMA = [
     ("log_weights", 0, "prediction"),
@@ -42,6 +44,71 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, vari
     assert result.iia == 1.0 and result.iia_informative == 1.0
     assert result.max_error < 1e-14
     assert not (result.unpatched & result.informative).any()
+
+
+Q = [
+    # variable of the algorithm, variable and site(s) of the circuit, outcome
+    ("table", "q_columns", (0,), "prediction"),
+    ("table", "q_columns", (0,), "state"),
+    ("table", "q_columns", (1,), "prediction"),
+    ("column", "visited_column", (0,), "state"),
+    ("state", "state", (0, 1), "state"),
+    ("next_state", "next_state", (1, 2), "prediction"),
+    ("next_state", "next_state", (1, 2), "state"),
+    ("q_current", "current_value", (0,), "state"),
+    ("q_next", "next_values", (0,), "prediction"),
+    ("q_next", "next_values", (0,), "state"),
+    ("best", "maximum", (0,), "state"),
+    ("choice", "policy", (0,), "prediction"),
+    ("reward", "reward", (0,), "state"),
+    ("next_column", "next_column", (0,), "state"),
+]
+
+
+@pytest.fixture(scope="module")
+def qlearning():
+    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
+    return circuit, circuits.compile(circuit).double().eval()
+
+
+@pytest.fixture(scope="module")
+def q_pair():
+    return [mdp.sample(16, 16, 3, 2, seed=seed) for seed in (0, 1)]
+
+
+@pytest.mark.parametrize(("variable", "truth", "where", "outcome"), Q)
+def test_q_learning_every_variable_is_where_the_circuit_says(
+    qlearning, places_of, q_pair, variable, truth, where, outcome
+):
+    """As for Weighted Majority; the table's columns at a-tokens of the suffix drive the choice only in part."""
+    circuit, model = qlearning
+    sites = circuit.variable(truth).sites
+    places = [place for i in where for place in places_of(circuit, sites[i])]
+    result = interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 16))
+    assert result.informative.sum() >= 20
+    assert result.iia == 1.0 and result.max_error < 1e-12
+    assert not (result.unpatched & result.informative).any()
+
+
+def test_q_learning_td_error(qlearning, q_pair):
+    """The TD error alone, between episodes of the same transitions and other rewards; and the whole change."""
+    circuit, model = qlearning
+    base = q_pair[0]
+    other = MDPEpisodes.from_transitions(
+        base.mdps, base.states, base.actions, (base.rewards + 0.5) % 1, base.next_states, alpha=0.1, gamma=0.9
+    )
+    block = np.stack([circuit.basis["buf1"][f"s_{i}"].vector() for i in range(1, 4)])
+    place = Place.of("attn_out[3]@Update", block)
+    for source, variable in ((other, "td_error"), (q_pair[1], "change")):
+        result = interchange(model, base, source, q_learning(), variable, place, outcome="state")
+        assert result.iia == 1.0 and result.max_error < 1e-12 and result.informative.sum() > 100
+
+
+@pytest.mark.parametrize("where", ["embed@<BOS>", "resid_post[0]@s", "resid_post[1]@r", "z[3.0]@Select"])
+def test_q_learning_places_without_the_values_are_at_chance(qlearning, q_pair, where):
+    _, model = qlearning
+    result = interchange(model, *q_pair, q_learning(), "q_next", where, rounds=slice(5, 16))
+    assert result.iia_informative == 0.0 and result.iia == result.chance
 
 
 @pytest.mark.parametrize("expert", range(3))
@@ -89,7 +156,8 @@ def test_the_causal_models_are_the_algorithms():
     tables = mdp.sample(5, 9, 4, 3, seed=3)
     learner = q_learning(tables.alpha, tables.gamma)
     values = learner.run(learner.inputs(tables))
-    np.testing.assert_allclose(values["next_table"], tables.q_tables[:, 1:], atol=1e-12)
+    chosen = np.take_along_axis(tables.q_tables[:, 1:], tables.actions[..., None, None], -1)[..., 0]
+    np.testing.assert_allclose(values["next_column"], chosen, atol=1e-12)
     np.testing.assert_array_equal(values["choice"], tables.greedy_before)
 
 
