@@ -18,6 +18,8 @@ from reports.palette import INK, LIGHT, PAPER
 from reports.style import WIDTH, styled
 
 PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
+_CHARACTER = 0.036
+"""Inches: half the width of a character in a box."""
 
 
 @styled
@@ -40,7 +42,10 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     figure = Figure(figsize=(WIDTH, 1.1 + 0.5 * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):
-        axes.add_patch(_arrow(place[edge["source"]], place[edge["target"]], PORTS[edge["port"]]))
+        (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
+        half = len(columns) * _CHARACTER / WIDTH
+        start, end = (x0 + half * len(edge["source"]), y0), (x1 - half * len(edge["target"]), y1)
+        axes.add_patch(_arrow(start, end, PORTS[edge["port"]], skips=x1 - x0 > 1))
     for name, (x, y) in place.items():
         _box(axes, name, x, y, is_exit=name in exits)
     for x in range(len(columns)):
@@ -60,18 +65,17 @@ def _box(axes: Axes, name: str, x: float, y: float, is_exit: bool) -> None:
     axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str) -> FancyArrowPatch:
-    """From the right side of a box to the left side of another."""
-    half = 0.2
-    bow = 0.25 if end[0] - start[0] > 1 else 0.04  # past the boxes of the layers in between
+def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str, skips: bool) -> FancyArrowPatch:
+    """From the right side of a box to the left side of another, bowed past the boxes of layers in between."""
+    bow = 0.25 if skips else 0.04
     return FancyArrowPatch(
-        (start[0] + half, start[1]),
-        (end[0] - half, end[1]),
+        start,
+        end,
         arrowstyle="-|>,head_length=5,head_width=2.5",
         connectionstyle=f"arc3,rad={bow if start[1] + end[1] <= 0 else -bow}",
         color=colour,
         linewidth=1.5,
         zorder=2,
-        shrinkA=2,
-        shrinkB=2,
+        shrinkA=5,
+        shrinkB=5,
     )

@@ -79,7 +79,7 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
         inside.circuit(
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None
         ),
-        *([softmax_only(softened, {"prediction": "P(y = 1)", "state": "log-weights"})] if softened else []),
+        *([softmax_only(softened, {"prediction": "P(y = 1)", "carried_state": "log-weights"})] if softened else []),
         overview.reproduce(*reproduce(name, n_episodes, n_rounds, seed, layout.n_experts)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}
@@ -113,7 +113,7 @@ def summary(
     items: dict[str, Any] = {"Model": overview.describe(model), "Episodes": f"{sampled} regime, seed {episodes.seed}"}
     if verified:
         items["Predictions equal the algorithm's"] = overview.exactness(verified, "prediction")
-        items["Latent equals the log-weights"] = overview.exactness(verified, "state")
+        items["Latent equals the log-weights"] = overview.exactness(verified, "carried_state")
     for result in probed[:2]:
         items[f"Probe: {result.target.key.replace('_', ' ')}"] = overview.represented(result)
     own, bayes, vote = (scored[key].score.regret for key in (regret.MODEL, "bayes", "majority_vote"))

@@ -33,7 +33,7 @@ from reports.sections.softening import ETAS, softmax_only
 N_STEPS = 9
 VERIFIED_SIZES = ((4, 2), (8, 4))
 VERIFIED_EPISODES = 5
-PATCHED_EPISODES = 32
+PATCHED_EPISODES = 16
 SHOWN = 0
 """The episode whose Q-values and attention are drawn."""
 TARGETS = ("q_table", "q_table_visited", "td_error", "reward")
@@ -84,7 +84,7 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
         patching.patching(patched, heads),
         inside.attention(run, heads, [looked_at], episode=SHOWN),
         inside.circuit(model, run, heads, looked_at, episode=SHOWN, wired=wired),
-        *([softmax_only(softened, {"state": "the Q-table"})] if softened else []),
+        *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),
         overview.reproduce(*reproduce(name, n_episodes, n_rounds, seed, n_states, n_actions)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}
@@ -136,7 +136,7 @@ def summary(
     described = f"{sampled} actions, {episodes.regime} regime, seed {episodes.seed}"
     items: dict[str, Any] = {"Model": overview.describe(model), "Episodes": described}
     if verified:
-        items["Latents equal the Q-table"] = overview.exactness(verified, "state")
+        items["Latents equal the Q-table"] = overview.exactness(verified, "carried_state")
     untied, baseline = agreed.get("untied"), agreed.get("untied_gamma0")
     items["Agreement on untied steps"] = f"{untied.estimate:.3f}; a table that never bootstraps {baseline.estimate:.3f}"
     for result in probed[:1]:

@@ -86,13 +86,15 @@ def circuit(
         patterns.append(pattern)
         writes.append(pattern * size[:, None, :])
     labels = run.layout.labels
-    found = flow.edges(patterns, writes, labels, [list(names) for names in heads])
+    threshold = 0.05 if model.config.head_names else 0.4  # learned heads write a little everywhere
+    found = flow.edges(patterns, writes, labels, [list(names) for names in heads], threshold=threshold)
     picture = Figure(
         flow.flow(found, labels, heads),
         f"Which position reads which, by which head, in round {round}",
         f"Round {round} of episode {episode}, as it ran. An arrow is a head that reads at its foot and writes at its "
-        "tip; paler arrows carry less attention. Heads at rest read the first token, where they find nothing to "
-        "write, and draw no arrow. Black nodes have been written to.",
+        "tip; paler arrows carry less attention, and those that write less than "
+        f"{threshold:.0%} of the head's largest write are left out. A head at rest reads the first token and writes "
+        "nothing. Filled nodes have been written to.",
     )
     return Section("The circuit", [picture, *(_wiring(wired) if wired else [])])
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
-from circuits.verification import VerificationResult
+from circuits.verification import Check, VerificationResult
 from interp.model.transformer import HookedLatentTransformer
 from probes import ProbeResult
 from reports.blocks import Code, Prose, Summary, Table, Verdict, number
@@ -72,23 +72,25 @@ def verification(result: VerificationResult) -> Section:
         "Verification against the algorithm",
         [
             Prose(_VERIFIED),
-            Table(_worst(checks), caption),
+            Table(_worst(result.checks), caption),
             Table(every, "Every variable at every site, size and precision", collapsed=True),
         ],
     )
 
 
-def _worst(checks: pd.DataFrame) -> pd.DataFrame:
-    """A row per variable: how far off it ever was, in either precision."""
+def _worst(checks: Sequence[Check]) -> pd.DataFrame:
+    """A row per variable: how far off it ever was, in either precision, by the measure that it is judged by."""
     rows = []
-    for variable, part in checks.groupby("variable", sort=False):
-        row: dict[str, Any] = {"variable": str(variable).replace("_", " "), "sites": part["where"].nunique()}
-        for dtype, column in (("float64", "error"), ("float32", "relative")):
-            of_dtype = part[part["dtype"] == dtype]
-            if len(of_dtype):
-                name = f"{dtype}, largest {column}" + (" error" if column == "relative" else "")
-                row |= {name: of_dtype[column].max(), f"{dtype} bound": of_dtype["tolerance"].min()}
-        rows.append(row | {"passed": _badges([part["passed"].all()])[0]})
+    for variable in dict.fromkeys(check.variable for check in checks):
+        own = [check for check in checks if check.variable == variable]
+        row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({check.where for check in own})}
+        for dtype in dict.fromkeys(check.dtype for check in own):
+            judged = [check for check in own if check.dtype == dtype]
+            errors = [check.error if check.by == "error" else check.relative for check in judged]
+            relative = " (relative)" if any(check.by != "error" for check in judged) else ""
+            row[f"{dtype}, largest error{relative}"] = max(errors)
+            row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
+        rows.append(row | {"passed": _badges([all(check.passed for check in own)])[0]})
     return pd.DataFrame(rows)
 
 

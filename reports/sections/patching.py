@@ -15,7 +15,7 @@ from reports.sections.inside import Heads
 
 _TEXT = (
     "Two runs differ in one thing. Into the corrupted run, one activation of the clean run is put, and the share of "
-    "the difference between the two that comes back is what a cell shows: **1 restores the clean prediction, 0 does "
+    "the difference between the two that comes back is what a cell shows: **1 restores the clean run, 0 does "
     "nothing**. A cell that lights up is evidence that the difference between these two inputs passes there, not of "
     "what it means."
 )

@@ -15,6 +15,8 @@ ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
 
 _SMALLEST = 1e-17
+_OUTPUTS = ("output", "latents")
+"""Where a check is of what the model gives, not of an intermediate variable."""
 _TEXT = (
     "The exact circuit uses hard attention, and linear heads where it sums. Here every head is softmax, at inverse "
     "temperature η: a silent or choosing head leaks about exp(−η/2) of attention to wrong tokens, and the error of the "
@@ -34,7 +36,7 @@ def softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str
             {"eta": eta, "dtype": check.dtype, "variable": check.variable, "error": check.error}
             for eta, result in results.items()
             for check in result.checks
-            if check.variable in outputs and check.where in ("output", "latents")
+            if check.variable in outputs and check.where in _OUTPUTS
         ]
     )
     first, called = next(iter(outputs.items()))

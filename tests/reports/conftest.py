@@ -81,6 +81,7 @@ class Browser:
 
     def open(self, path: Path, *, width: int = 1500, height: int = 1000, dark: bool = False) -> None:
         """Open a file and wait until it has loaded."""
+        assert path.is_file(), f"there is no page at {path}"
         self.events.clear()
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
         self.call("Emulation.setEmulatedMedia", features=[scheme])
