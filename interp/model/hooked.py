@@ -79,7 +79,7 @@ class CheckedHooks(HookedRootModule):
             if not selected:
                 raise InputError("the hook filter selects none of the model's hook points; see model.hook_dict")
             return selected
-        selected = [names] if isinstance(names, str) else list(names)
+        selected = [names] if isinstance(names, str) else list(dict.fromkeys(names))
         for name in selected:
             if name not in self.hook_dict:
                 raise unknown_name("hook point", name, self.hook_dict)

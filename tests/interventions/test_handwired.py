@@ -1,0 +1,120 @@
+"""Patching the handwired circuits lights up the sites of the circuit's table, and nothing else."""
+
+from __future__ import annotations
+
+import pytest
+
+import circuits
+from interp.interventions import corruptions, patching
+from interp.interventions.rounds import round_map
+from interp.tasks import experts, mdp
+
+COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
+
+
+@pytest.fixture(scope="module")
+def qlearning():
+    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
+    return circuit, circuits.compile(circuit).double().eval()
+
+
+def _lit(circuit, result, tolerance=1e-9):
+    """Sites with any effect, heads called by the circuit's numbers."""
+    lit = set()
+    for site, effect in zip(result.sites, result.effects.abs().amax(-1), strict=True):
+        if effect > tolerance:
+            name = str(site)
+            if site.head is not None:
+                head = circuit.layer(site.layer)[site.head].name.split(" ")[0]
+                name = f"{head}@{site.position}"
+            lit.add(name)
+    return lit
+
+
+def _path(*stages):
+    """Sites of a value that stays at one position over some points of the residual stream."""
+    return {f"{point}@{position}" for position, points in stages for point in points.split()}
+
+
+UNTIL_1 = "resid_pre[0] resid_post[0] resid_pre[1]"
+UNTIL_2 = f"{UNTIL_1} resid_post[1] resid_pre[2]"
+FROM_1 = "attn_out[1] resid_post[1] resid_pre[2]"
+LAST = "attn_out[2] resid_post[2]"
+
+WMA = {
+    # corruption, metric: where the value is, and the heads that move it
+    ("swap-latents", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
+    ("swap-histories", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
+    ("swap-latents", "state"): _path(("<z>", UNTIL_1), ("w?", f"{FROM_1} resid_post[2]")) | {"2.3@w?"},
+    ("flip-vote", "logit_diff"): _path(("p_1", UNTIL_2), ("p?", LAST)) | {"3.1@p?"},
+    ("flip-vote", "state"): _path(("p_1", UNTIL_2), ("w?", LAST)) | {"3.2@w?"},
+    ("flip-label", "state"): _path(("y", UNTIL_1), ("w?", f"{FROM_1} {LAST}")) | {"2.2@w?", "3.2@w?"},
+}
+
+
+@pytest.mark.parametrize(("corruption", "metric"), list(WMA))
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
+    """Every site on the value's path has an effect, and no other site has any."""
+    circuit, model = wma
+    pair = corruptions.CORRUPTIONS[corruption].build(experts.sample(16, 10, 3, seed=0), 8)
+    result = patching.sweep(model, *pair, 8, components=COMPONENTS, metric=metric, direction=direction)
+    assert _lit(circuit, result) == WMA[corruption, metric]
+    if direction == "denoising" and corruption != "flip-vote":
+        lit = [i for i, effect in enumerate(result.effects.abs().amax(-1)) if effect > 1e-9]
+        assert (result.fractions()[lit] - 1).abs().max() < 1e-9  # one path: each site on it carries everything
+
+
+UPDATE = "attn_out[3] resid_post[3]"
+Q = {
+    ("change-reward", "state"): _path(
+        ("r", f"{UNTIL_2} resid_post[2] resid_pre[3]"),
+        ("Update", UPDATE),
+    )
+    | {"4.2@Update"},
+}
+
+
+@pytest.mark.parametrize("direction", ["denoising", "noising"])
+def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
+    circuit, model = qlearning
+    pair = corruptions.change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
+    result = patching.sweep(model, *pair, 8, components=COMPONENTS, metric="state", direction=direction)
+    lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
+    assert lit == Q["change-reward", "state"]
+
+
+def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):
+    """Other latents: values reach the candidates through 1.6, and the choice at Select through 3.1 alone."""
+    circuit, model = qlearning
+    pair = corruptions.swap_latents(mdp.sample(24, 14, 3, 2, seed=0), 12)
+    result = patching.sweep(model, *pair, 12, components=("z", "mlp_out"))
+    lit = _lit(circuit, result)
+    heads = {name.split("@")[0] for name in lit if "[" not in name}
+    assert heads == {"1.6", "3.1"}
+    assert {name for name in lit if name.startswith("3.1")} == {"3.1@Select"}
+    assert {name.split("@")[1] for name in lit} <= {"a_1", "a_2", "Select"}
+
+
+def test_wma_round_map_is_the_memory_of_the_latent(wma):
+    """One flipped label at round 3: the latents carry all of it from the next round on, for ever."""
+    _, model = wma
+    pair = corruptions.flip_label(experts.sample(16, 9, 3, seed=0), 3)
+    mapped = round_map(model, *pair, "latent", rounds=range(1, 9))
+    grid = mapped.grid("fraction")
+    assert grid.loc[1:3, 4:].to_numpy() == pytest.approx(0)
+    for patched in range(4, 9):
+        assert grid.loc[patched, patched:].to_numpy() == pytest.approx(1)
+        assert grid.loc[patched, : patched - 1].isna().all()
+
+
+def test_round_map_equals_sweeps(untrained, expert_episodes):
+    """Each cell of the map is a sweep's cell: patched at t, read at t'."""
+    pair = corruptions.swap_latents(expert_episodes, 2)
+    mapped = round_map(untrained, *pair, "resid_pre[1]@w?", rounds=[2, 3, 5], metric="probability")
+    for i, patched in enumerate((2, 3, 5)):
+        for j, read in enumerate((2, 3, 5)):
+            if read >= patched:
+                one = patching.sweep(untrained, *pair, patched, at=["resid_pre[1]@w?"], read=read, metric="probability")
+                assert mapped.effects[i, j] == pytest.approx(one.effects[0].numpy(), abs=1e-12)
+    assert {"patched", "read", "effect", "effect_low", "effect_high", "gap"} <= set(mapped.to_frame().columns)
