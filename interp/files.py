@@ -39,6 +39,23 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
     return path
 
 
+def writable(folder: str | Path) -> Path:
+    """``folder``, made if need be, after a file was written to it and removed: to be asked before long work.
+
+    Raises:
+        InputError: the folder cannot be created or written.
+    """
+    folder = Path(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
+        ) from error
+
+
 def write_text(path: str | Path, text: str) -> Path:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))

@@ -86,8 +86,8 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 
-def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> Rollout:
-    """A rollout that caches what the sites need.
+def check_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> None:
+    """Refuse sites that the model does not have.
 
     Raises:
         InputError: no such site in this model; episodes of another layout.
@@ -96,6 +96,15 @@ def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: li
     for site in sites:
         if hook_of(site) is not None and site != UPDATE:
             check(Site.parse(site), model, layout)
+
+
+def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> Rollout:
+    """A rollout that caches what the sites need.
+
+    Raises:
+        InputError: no such site in this model; episodes of another layout.
+    """
+    check_sites(model, episodes, sites)
     hooks = sorted({hook for hook in map(hook_of, sites) if hook is not None})
     return rollout(model, episodes, names_filter=hooks or None)
 

@@ -9,11 +9,12 @@ from typing import Any
 import pandas as pd
 
 from interp.errors import InputError
-from interp.files import write_atomic, write_json, write_text
+from interp.files import writable, write_atomic, write_json, write_text
 from interp.model.layout import ExpertRound, QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
-from probes.fit import probe
+from probes.activations import check_sites
+from probes.fit import compute, probe
 from probes.result import ProbeResult
 from probes.sweep import SweepResult, Window, sweep
 from probes.targets.record import Episodes
@@ -48,7 +49,11 @@ def fit_at(
     Raises:
         InputError: an unknown target or site; a folder that cannot be written.
     """
-    results = probe(model, episodes, list(targets) or TARGETS[model.layout.task], site=site, seed=seed)
+    chosen = list(targets) or list(TARGETS[model.layout.task])
+    check_sites(model, episodes, [site])
+    compute(chosen, episodes)
+    writable(folder)
+    results = probe(model, episodes, chosen, site=site, seed=seed)
     frame = pd.concat([result.to_frame() for result in results], ignore_index=True)
     write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
     write_atomic(folder / "probes.csv", lambda path: frame.to_csv(path, index=False))

@@ -120,7 +120,7 @@ def compute(
         model: a handwired one sets the targets' parameters (its log gamma); the defaults when None or learned.
 
     Raises:
-        InputError: no targets, an unknown one, or one of another task.
+        InputError: no targets, an unknown one, one of another task, or one that cannot be fitted.
     """
     require(bool(targets), "no targets were given; name at least one, see probes.targets.REGISTRY")
     parsed = [parse(text) for text in dict.fromkeys(targets)]
@@ -130,6 +130,8 @@ def compute(
         target(episodes, moment, **{name: own[name] for name in target.parameters if name in own})
         for target, moment in parsed
     ]
+    for value in values:
+        check(np.zeros((len(episodes), episodes.n_rounds, 1)), value)
     first = values[0]
     return [replace(value, inputs=first.inputs, types=first.types) for value in values]
 

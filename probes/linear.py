@@ -162,7 +162,8 @@ def cross_validate(
         predictions[rows[f]] = centred_x[rows[f]] @ weights + intercept
     alpha = _best(single.sum(0), blocks, alphas)
     weights, intercept = path(set()).weights(alpha[blocks])
-    return RidgeFit(predictions + shift_y, chosen, weights, intercept + shift_y - shift_x @ weights, alpha)
+    predictions += shift_y
+    return RidgeFit(predictions, chosen, weights, intercept + shift_y - shift_x @ weights, alpha)
 
 
 def _centre(
@@ -172,7 +173,8 @@ def _centre(
     first = x[0, 0].astype(np.float64)
     moved = x - first
     mean = moved.mean((0, 1))
-    return moved - mean, first + mean
+    moved -= mean
+    return moved, first + mean
 
 
 def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"], alphas: Sequence[float]) -> Float[Array, " block"]:

@@ -29,7 +29,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from interp.errors import require
-from interp.files import write_json
+from interp.files import writable, write_json
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
 from interp.model.rollout import REPLAY_BATCH, Rollout, replay, rollout
@@ -298,7 +298,7 @@ class _Store:
     """Finished cells, one file each, named by what they depend on."""
 
     def __init__(self, folder: str | Path | None) -> None:
-        self.folder = None if folder is None else Path(folder)
+        self.folder = None if folder is None else writable(folder)
 
     def _path(self, task: _Task, site: Site) -> Path | None:
         if self.folder is None:
