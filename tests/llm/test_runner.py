@@ -418,3 +418,19 @@ def test_session_of_a_job_is_the_session_of_its_header() -> None:
     for job in jobs(rounds=2):
         again: Session = session_from(json.loads(json.dumps(job.header("http://x"))))
         assert again.next() == job.session().next()
+
+
+def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """openai is optional: planning works without it, running says how to get it."""
+    monkeypatch.setitem(sys.modules, "openai", None)
+    work = jobs()
+    with pytest.raises(InputError, match=r"needs the openai package; install the extra: pip install"):
+        go("http://127.0.0.1:1/v1", tmp_path, work)
+
+
+def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
+    """Planning and reading traces need neither torch nor openai."""
+    code = (
+        "import sys, interp.llm.runner, interp.llm.tables; print([m for m in ('torch', 'openai') if m in sys.modules])"
+    )
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"
