@@ -34,8 +34,6 @@ N_STEPS = 9
 VERIFIED_SIZES = ((4, 2), (8, 4))
 VERIFIED_EPISODES = 5
 PATCHED_EPISODES = 16
-SHOWN = 0
-"""The episode whose Q-values and attention are drawn."""
 TARGETS = ("q_table", "q_table_visited", "td_error", "reward")
 
 
@@ -50,6 +48,7 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
 
     step("running the model")
     episodes = mdp.sample(n_episodes, n_rounds, n_states, n_actions, seed=seed, alpha=alpha, gamma=gamma)
+    shown = int((episodes.q_tables[:, -1] != 0).sum((1, 2)).argmax())  # the episode that fills its table best is drawn
     run = interp.rollout(model, episodes, names_filter=inside.hooks(model), rounds=[looked_at])
 
     step("verifying it against the algorithm")
@@ -77,13 +76,13 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
     sections = [
         overview.summary(summary(model, episodes, verified, agreed, played, probed)),
         *([overview.verification(verified)] if verified else []),
-        exact_values(model, run, episodes) if handwired else decoded_values(probed, episodes),
+        exact_values(model, run, episodes, shown) if handwired else decoded_values(probed, shown),
         agreement_section(agreed),
         playing.section(played, handwired=handwired, seed=seed),
         probing.probes(probed),
         patching.patching(patched, heads),
-        inside.attention(run, heads, [looked_at], episode=SHOWN),
-        inside.circuit(model, run, heads, looked_at, episode=SHOWN, wired=wired),
+        inside.attention(run, heads, [looked_at], episode=shown),
+        inside.circuit(model, run, heads, looked_at, episode=shown, wired=wired),
         *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),
         overview.reproduce(*reproduce(name, n_episodes, n_rounds, seed, n_states, n_actions)),
     ]
@@ -147,33 +146,33 @@ def summary(
     return items
 
 
-def exact_values(model: HookedLatentTransformer, run: Rollout, episodes: MDPEpisodes) -> Section:
+def exact_values(model: HookedLatentTransformer, run: Rollout, episodes: MDPEpisodes, shown: int) -> Section:
     """The Q-values that a handwired model's latents hold, on the table's."""
-    state = model.read_state(run.latents)[SHOWN].numpy(force=True)
+    state = model.read_state(run.latents)[shown].numpy(force=True)
     names = [f"Q({s + 1},{a + 1})" for s in range(episodes.n_states) for a in range(episodes.n_actions)]
     return behaviour.state_over_time(
         state.reshape(len(state), -1),
-        episodes.q_tables[SHOWN].reshape(len(state), -1),
+        episodes.q_tables[shown].reshape(len(state), -1),
         names,
         title="Q-values over time",
         ylabel="Q-value",
         text="Each latent holds one action's column of the Q-table; each round changes one entry. The values are read "
         "from the latents themselves.",
-        shown=f"Every entry of the Q-table in episode {SHOWN}",
+        shown=f"Every entry of the Q-table in episode {shown}",
     )
 
 
-def decoded_values(probed: list[ProbeResult], episodes: MDPEpisodes) -> Section:
+def decoded_values(probed: list[ProbeResult], shown: int) -> Section:
     """The Q-values that a probe decodes from a learned model's latents, on the table's."""
     result = next(result for result in probed if result.target.key == "q_table")
     return behaviour.state_over_time(
-        result.predictions[SHOWN],
-        result.target.values[SHOWN],
+        result.predictions[shown],
+        result.target.values[shown],
         result.target.outputs,
         title="Q-values over time",
         ylabel="Q-value",
         text="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
-        shown=f"The decoded Q-table of episode {SHOWN}",
+        shown=f"The decoded Q-table of episode {shown}",
     )
 
 

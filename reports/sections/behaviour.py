@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from reports import figures
-from reports.blocks import Figure, Prose
+from reports.blocks import Figure, Prose, number
 from reports.page import Section
 
 
@@ -24,7 +24,7 @@ def state_over_time(
     """
     drawn = figures.trajectories(state, reference, labels, ylabel=ylabel)
     largest = float(np.abs(np.asarray(state) - np.asarray(reference)).max())
-    apart = "they are equal in every bit" if largest == 0 else f"their absolute difference is at most {largest:.1e}"
+    apart = "they are equal in every bit" if largest == 0 else f"their absolute difference is at most {number(largest)}"
     caption = f"{shown}: the transformer's (thin) on the algorithm's (wide and pale); {apart}."
     return Section(title, [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)])
 

@@ -32,6 +32,14 @@ EXPERT_SECTIONS = [
     "Where this page comes from",
 ]
 
+QLEARNING_SECTIONS = [
+    "Summary",
+    "Verification against the algorithm",
+    "Q-values over time",
+    "Agreement with the table",
+    "Free rollouts",
+    *EXPERT_SECTIONS[5:],
+]
 HANDWIRED_ONLY = {"Verification against the algorithm", "Softmax only"}
 
 
@@ -52,6 +60,15 @@ def test_report_holds_what_it_promises(handwired: Path) -> None:
     assert 'class="badge fail">fail' not in html
     assert "interp report wma-handwired --episodes 8 --rounds 12 --seed 0" in html
     assert 1.4e6 < len(html) < 2.5e6
+
+
+def test_qlearning_report(tmp_path: Path) -> None:
+    """Issue 3: Q-values on the table's, error table, attention, the circuit, free rollouts equal to the learner's."""
+    html = build("qlearning-handwired", tmp_path, **SMALL).read_text("utf-8")
+    assert titles(html) == QLEARNING_SECTIONS
+    assert html.count('<details class="attention"') == 4
+    assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
+    assert html.count("every action equal") == 4
 
 
 def test_same_seed_same_page(handwired: Path, tmp_path: Path) -> None:
