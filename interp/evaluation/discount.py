@@ -27,6 +27,7 @@ from interp.tasks import bellman
 from interp.tasks.mdp import MDPEpisodes
 
 GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
+TIE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -36,7 +37,7 @@ class DiscountResult:
     Attributes:
         gammas: the discounts.
         agreement: one estimate with its interval per discount.
-        best: the discount that the choices follow best.
+        best: the discount that the choices follow best: the middle of those that tie, and an interval over all of them.
         settings: table, sizes, seed, versions.
     """
 
@@ -46,10 +47,10 @@ class DiscountResult:
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row per discount; ``best`` marks the one followed best."""
+        """One row per discount; ``best`` repeats the one followed best."""
         rows = [{"gamma": gamma, **vars(value)} for gamma, value in zip(self.gammas, self.agreement, strict=True)]
         frame = pd.DataFrame(rows)
-        return frame.assign(best=frame["gamma"] == self.best.estimate, best_low=self.best.low, best_high=self.best.high)
+        return frame.assign(best=self.best.estimate, best_low=self.best.low, best_high=self.best.high)
 
 
 def followed_discount(
@@ -79,12 +80,23 @@ def followed_discount(
     weights = resample_weights(len(hits), seed=seed)
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
     low, high = np.quantile(samples, [0.025, 0.975], axis=0)
-    followed = np.asarray(gammas)[samples.argmax(1)]
-    best = Interval(float(gammas[int(curve.argmax())]), *(float(q) for q in np.quantile(followed, [0.025, 0.975])))
+    lowest, highest = _followed(samples, gammas)
+    first, last = _followed(curve[None], gammas)
+    best = Interval(
+        float((first[0] + last[0]) / 2), float(np.quantile(lowest, 0.025)), float(np.quantile(highest, 0.975))
+    )
     intervals = tuple(Interval(*map(float, row)) for row in zip(curve, low, high, strict=True))
     return DiscountResult(
         tuple(gammas), intervals, best, provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
     )
+
+
+def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest of the discounts that each row of ``curves`` agrees with best."""
+    order = np.argsort(gammas)
+    tied = (curves >= curves.max(1, keepdims=True) - TIE_TOLERANCE)[:, order]
+    ranked = np.asarray(gammas, np.float64)[order]
+    return ranked[tied.argmax(1)], ranked[::-1][tied[:, ::-1].argmax(1)]
 
 
 def _hits(choices: np.ndarray, episodes: MDPEpisodes, table: str) -> np.ndarray:
