@@ -1,0 +1,285 @@
+"""Tabular Q-learning wired by hand: equal to the table, causal, symmetric, with the promised options and refusals."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import circuits
+import interp
+from circuits.q_learning import check_rewards, value_bound
+from interp.algorithms import tabular
+from interp.errors import InputError
+from interp.tasks import mdp
+from interp.tasks.mdp_types import MDPEpisodes, MDPs
+
+VARIANTS = ("mlp", "softmlp", "lin")
+
+
+def errors(episodes: MDPEpisodes, **arguments: Any) -> tuple[float, float]:
+    """Largest error of the Q-table, and of the policy against a one-hot greedy choice on Q_t."""
+    sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
+    model = circuits.load("qlearning-handwired", alpha=episodes.alpha, gamma=episodes.gamma, **sizes, **arguments)
+    run = interp.rollout(model, episodes)
+    table = np.abs(model.read_state(run.latents).double().numpy() - episodes.q_tables).max()
+    choice = np.eye(episodes.n_actions)[episodes.greedy_before]
+    return float(table), float(np.abs(run.predictions.double().numpy() - choice).max())
+
+
+def negative(episodes: MDPEpisodes) -> MDPEpisodes:
+    """The same transitions with rewards lowered by 1/2."""
+    mdps = MDPs(episodes.mdps.transitions, episodes.mdps.rewards - 0.5)
+    steps = episodes.states, episodes.actions, episodes.rewards - 0.5, episodes.next_states
+    return MDPEpisodes.from_transitions(mdps, *steps, alpha=episodes.alpha, gamma=episodes.gamma)
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("size", [(1, 1), (2, 3), (6, 4)])
+@pytest.mark.parametrize("regime", ["grid", "deterministic", "sparse"])
+def test_exact_in_float64_ties_included(variant: str, size: tuple[int, int], regime: str) -> None:
+    """The table to rounding, and a one-hot choice equal to numpy's argmax at every step (all ties at t = 0)."""
+    table, choice = errors(mdp.sample(5, 40, *size, seed=1, regime=regime), variant=variant)
+    assert table <= 1e-13
+    assert choice == 0.0
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize(("alpha", "gamma"), [(1.0, 0.5), (0.3, 0.97)])
+def test_any_rates(variant: str, alpha: float, gamma: float) -> None:
+    episodes = mdp.sample(5, 40, 3, 2, seed=2, alpha=alpha, gamma=gamma)
+    assert errors(episodes, variant=variant)[0] <= 1e-12
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_float32(variant: str) -> None:
+    assert errors(mdp.sample(6, 60, 4, 3, seed=3), variant=variant, dtype="float32")[0] <= 1e-5
+
+
+@pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
+def test_negative_rewards_with_doubled_neurons_or_lin(arguments: dict[str, Any]) -> None:
+    table, choice = errors(negative(mdp.sample(6, 40, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments)
+    assert table <= 1e-13
+    assert choice == 0.0
+
+
+@pytest.mark.parametrize("arguments", [{"positions": "sinusoidal"}, {"rotation": 2}, {"rotation": 2, "variant": "lin"}])
+def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> None:
+    assert errors(mdp.sample(5, 40, 4, 3, seed=5), **arguments)[0] <= 1e-11
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
+    result = circuits.verify("qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant)
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+    found = set(result.to_frame()["variable"])
+    assert {"q_columns", "state", "next_state", "next_values", "policy", "td_error", "carried_state"} <= found
+
+
+def test_interchange_of_the_maximum_moves_the_update_as_the_algorithm_says() -> None:
+    episodes = mdp.sample(5, 20, 4, 3, seed=6)
+    circuit = circuits.build("qlearning-handwired", n_states=4, n_actions=3)
+    model = circuits.compile(circuit)
+    run = interp.rollout(model, episodes)
+    site, other = circuit.variable("maximum").sites[0], np.random.default_rng(0).uniform(size=(5, 1))
+
+    def patch(activation: torch.Tensor, hook: Any) -> torch.Tensor:
+        return site.write(activation, torch.from_numpy(other), circuit)
+
+    changed = interp.rollout(model, episodes, fwd_hooks={9: [(site.hook, patch)]}, clean=run, propagate=True)
+    table, rows, t = episodes.q_tables[:, 9].copy(), np.arange(5), 9
+    visited = rows, episodes.states[:, t], episodes.actions[:, t]
+    table[visited] += 0.1 * (episodes.rewards[:, t] + 0.9 * other[:, 0] - table[visited])
+    assert np.abs(model.read_state(changed.latents)[:, 10].numpy() - table).max() < 1e-13
+    assert torch.equal(changed.predictions[:, 9], run.predictions[:, 9]), "the maximum drives the update only"
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+@pytest.mark.parametrize("label", ["s", "r", "a_1", "Select", "a*", "Update"])
+def test_a_future_token_changes_no_earlier_activation(assert_causal: Any, variant: str, label: str) -> None:
+    episodes = mdp.sample(3, 8, 3, 2, seed=7)
+    model = circuits.load("qlearning-handwired", n_states=3, n_actions=2, variant=variant)
+    run = interp.rollout(model, episodes)
+    assert_causal(model, run.tokens[:, 6], run.latents[:, 6], model.layout.position(label))
+
+
+@settings(max_examples=5, deadline=None)
+@given(states=st.permutations(range(4)), actions=st.permutations(range(3)), seed=st.integers(0, 1000))
+def test_permuting_states_and_actions_permutes_the_table(states: list[int], actions: list[int], seed: int) -> None:
+    episodes = mdp.sample(3, 12, 4, 3, seed=seed)
+    renamed = episodes.permuted(np.tile(states, (3, 1)), np.tile(actions, (3, 1)))
+    model = circuits.load("qlearning-handwired", n_states=4, n_actions=3)
+    before, after = (model.read_state(interp.rollout(model, e).latents) for e in (episodes, renamed))
+    assert torch.allclose(after[:, :, states][..., actions], before, rtol=0, atol=1e-14)
+
+
+def test_boltzmann_softens_the_choice_and_leaves_the_backup_exact() -> None:
+    """beta in head 3.1 alone: the policy is Boltzmann's, the table still the maximum's (not expected SARSA)."""
+    episodes = mdp.sample(5, 30, 4, 3, seed=8)
+    for variant in VARIANTS:
+        for beta in (0.5, 5.0, 50.0):
+            model = circuits.load("qlearning-handwired", n_states=4, n_actions=3, variant=variant, beta=beta)
+            run = interp.rollout(model, episodes)
+            policy = tabular.QLearner(beta=beta).policy(episodes.next_values_before)
+            assert np.abs(run.predictions.numpy() - policy).max() < 1e-12
+            assert np.abs(model.read_state(run.latents).numpy() - episodes.q_tables).max() < 1e-13
+
+
+def test_the_a_star_token_has_no_causal_role() -> None:
+    """Any committed choice leaves the update bit-identical."""
+    model = circuits.load("qlearning-handwired", n_states=4, n_actions=3)
+    run = interp.rollout(model, mdp.sample(4, 20, 4, 3, seed=9))
+    tokens, latents, values = run.tokens[:, 15].clone(), run.latents[:, 15], run.values[:, 15]
+    updates = []
+    for action in range(3):
+        tokens[:, model.layout.position("a*")] = model.layout.token_ids["a_1"] + action
+        updates.append(model(tokens, latents, values).update)
+    assert torch.equal(updates[0], updates[1])
+    assert torch.equal(updates[0], updates[2])
+
+
+def test_softmax_only_error_falls_with_eta_and_with_hardness() -> None:
+    """ "softmlp" with every head softmax (the theorem's claim: the error vanishes)."""
+    episodes = mdp.sample(5, 50, 4, 3, seed=10)
+    routing = [errors(episodes, variant="softmlp", eta=eta)[0] for eta in (10.0, 20.0, 40.0, 80.0)]
+    assert all(later < earlier / 10 for earlier, later in pairwise(routing))
+    assert routing[0] > 0.01
+    assert routing[-1] < 1e-12
+    sharp = [errors(episodes, variant="softmlp", eta=120.0, hardness=beta)[0] for beta in (1.0, 10.0, 1e3, 1e5)]
+    assert all(later < earlier for earlier, later in pairwise(sharp))
+    assert sharp[-1] < 1e-5
+    rules = circuits.load("qlearning-handwired", variant="softmlp", eta=40.0).config.attention_rules
+    assert {rule for row in rules for rule in row} == {"softmax"}
+
+
+@pytest.mark.parametrize("variant", ["mlp", "lin"])
+def test_softmax_pairs_are_second_order_in_epsilon(variant: str) -> None:
+    episodes = mdp.sample(4, 40, 4, 3, seed=11)
+    coarse, fine = (errors(episodes, variant=variant, eta=120.0, epsilon=e)[0] for e in (1e-2, 1e-3))
+    assert fine < coarse / 30
+    assert fine < 1e-4
+
+
+def test_sizes_are_those_of_the_specification() -> None:
+    """d_model, heads per layer, neurons; non-zero weights grow by the specified 18 |S| + 38 |A|, 14 + 39, 29 + 60.
+
+    One more per action than specified in "lin": the sink is scored by the mean row, which replaces a bound on Q.
+    """
+    shapes = {"mlp": [6, 1, 3, 3], "softmlp": [6, 1, 3, 3], "lin": [6, 3, 3, 4]}
+    slopes = {"mlp": (18, 38), "softmlp": (14, 39), "lin": (29, 60)}
+    for variant in VARIANTS:
+        made = {
+            size: circuits.build("qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0)
+            for size in ((2, 2), (5, 2), (2, 6))
+        }
+        small = made[2, 2]
+        per_state, per_action = slopes[variant]
+        assert (made[5, 2].n_nonzero - small.n_nonzero) == 3 * per_state
+        assert (made[2, 6].n_nonzero - small.n_nonzero) == 4 * per_action
+        for (n_states, n_actions), circuit in made.items():
+            d_model = 3 * n_states + 6 * n_actions + 29 if variant != "lin" else 4 * n_states + 7 * n_actions + 35
+            assert circuit.basis.d_model == d_model
+            assert [len(circuit.layer(i)) for i in range(4)] == shapes[variant]
+            neurons = {"mlp": 2 * n_states, "softmlp": 5 * n_states + 3, "lin": 0}[variant]
+            assert len(circuit.neurons) == neurons
+
+
+def test_edges_join_a_write_to_a_read() -> None:
+    for variant in VARIANTS:
+        for eta in (None, 40.0):
+            circuit = circuits.build("qlearning-handwired", n_states=2, n_actions=2, variant=variant, eta=eta)
+            neurons = {
+                name: [n for n in circuit.neurons if n.name == name] for name in {n.name for n in circuit.neurons}
+            }
+            for edge in circuit.edges:
+                source = neurons.get(edge.source)
+                written = [n.write for n in source] if source else [w for _, w in circuit.head(edge.source).moves]
+                if edge.target in ("prediction", "update"):
+                    continue
+                if edge.target in neurons:
+                    reads = [neuron.read for neuron in neurons[edge.target]]
+                else:
+                    head = circuit.head(edge.target)
+                    pairs = head.moves if edge.port == "value" else head.scores
+                    reads = [pair[1] if edge.port == "key" else pair[0] for pair in pairs]
+                assert any(w.dot(r) != 0 for w in written for r in reads), edge
+
+
+def test_the_head_table_and_the_ground_truth_are_frames() -> None:
+    circuit = circuits.build("qlearning-handwired", n_states=2, n_actions=2)
+    table = circuit.to_frame()
+    assert list(table["head"][:2]) == ["1.1 state to actions", "1.2 state to Select"]
+    assert "2.2 Q-values" in set(table["head"])
+    truth = circuit.ground_truth()
+    assert set(truth["variable"]) == {variable.name for variable in circuit.variables}
+
+
+def test_the_bound_is_a_power_of_two() -> None:
+    assert value_bound((0.0, 1.0), 0.9) == 16.0
+    assert value_bound((-3.0, 1.0), 0.5) == 8.0
+    assert value_bound((0.0, 0.0), 0.5) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"n_actions": 0}, "n_actions must be an integer >= 1, got 0"),
+        ({"alpha": 0.0}, "alpha must lie in (0, 1], got 0.0"),
+        ({"gamma": 1.0}, "gamma must lie in (0, 1), got 1.0"),
+        ({"beta": -1.0}, "beta must be a number > 0 or None, got -1.0"),
+        ({"variant": "linear"}, "unknown variant 'linear'; did you mean 'lin'"),
+        ({"rewards": (1.0, 0.0)}, "rewards must be (lowest, highest)"),
+        ({"rewards": (-0.5, 0.5)}, "outside [0, inf), what variant 'mlp' is proven for; load it with signed=True"),
+        ({"epsilons": 0.1}, "unknown argument of 'qlearning-handwired' 'epsilons'; did you mean 'epsilon'"),
+    ],
+)
+def test_bad_arguments_are_refused_with_a_sentence(arguments: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        circuits.load("qlearning-handwired", **arguments)
+    assert message in str(error.value)
+
+
+def test_episodes_with_rewards_outside_the_proven_range_are_refused() -> None:
+    episodes = negative(mdp.sample(3, 10, 4, 3, seed=12))
+    with pytest.raises(InputError, match=r"use variant 'lin'"):
+        check_rewards(circuits.build("qlearning-handwired"), episodes)
+    with pytest.raises(InputError, match=r"outside \[-0.01, 1\]"):
+        check_rewards(circuits.build("qlearning-handwired", signed=True, rewards=(-0.01, 1.0)), episodes)
+    check_rewards(circuits.build("qlearning-handwired", variant="lin"), episodes)
+
+
+def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
+    model = circuits.load("qlearning-handwired", n_states=2, n_actions=2, variant="lin", rewards=(-1.0, 1.0))
+    assert circuits.compile(circuits.from_origin(model.config.origin)).digest() == model.digest()
+
+
+def test_free_rollouts_on_the_chain_equal_the_tabular_learner() -> None:
+    """The model acts by its own choices; the tabular learner that meets the same luck earns exactly the same."""
+    mdps = mdp.sample_mdps(6, 4, 2, seed=0, regime="chain")
+    model = circuits.load("qlearning-handwired", n_states=4, n_actions=2)
+    played, run = interp.play(model, mdps, 60, seed=3, epsilon=0.2)
+    replayed = tabular.replay(played, alpha=0.1, gamma=0.9)
+    assert np.abs(model.read_state(run.latents).numpy() - replayed).max() < 1e-13
+    learner = tabular.run(tabular.QLearner(epsilon=0.2), mdps, 60, seed=3)
+    assert np.array_equal(played.rewards.sum(1), learner.rewards.sum(1))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_verify_at_the_promised_sizes(variant: str) -> None:
+    """Slow: 1,000 steps x 20 MDPs at 16 sizes up to 16 x 8, in both dtypes."""
+    result = circuits.verify("qlearning-handwired", variant=variant)
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
+def test_verify_with_negative_rewards(arguments: dict[str, Any]) -> None:
+    """Slow: 1,000 steps with rewards in [-.5, .5]."""
+    result = circuits.verify("qlearning-handwired", sizes=[(4, 3), (8, 4)], rewards=(-0.5, 0.5), **arguments)
+    assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
