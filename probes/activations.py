@@ -10,6 +10,7 @@ A site is a name:
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -114,10 +115,13 @@ def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTran
 
     A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone.
     """
-    from transformer_lens.tools.analysis.interchange import reinitialized
-
-    fresh = reinitialized(model, seed)
-    assert isinstance(fresh, HookedLatentTransformer)
+    fresh = copy.deepcopy(model).eval()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for module in fresh.modules():
+            reset = getattr(module, "reset_parameters", None)
+            if callable(reset):
+                reset()
     fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
     fresh.state_map = torch.zeros(0, model.config.d_model)
     return fresh

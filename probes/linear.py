@@ -96,11 +96,11 @@ class RidgePath:
         yy = test.yy - 2 * self.mean_y * test.y + test.n * self.mean_y**2
         rotated_xx = self.basis.T @ xx @ self.basis
         rotated_xy = self.basis.T @ (xy * inverse[:, None])
-        errors = []
-        for alpha in alphas:
-            w = self.projected / (self.eigenvalues + alpha)[:, None]
-            errors.append(yy - 2 * np.einsum("dk,dk->k", w, rotated_xy) + np.einsum("dk,dk->k", w, rotated_xx @ w))
-        return np.maximum(np.stack(errors), 0.0) / test.n
+        d, k = self.projected.shape
+        w = self.projected[:, None] / (self.eigenvalues[:, None, None] + np.asarray(alphas)[:, None])
+        cross = np.einsum("dak,dk->ak", w, rotated_xy)
+        square = np.einsum("dm,dm->m", w.reshape(d, -1), rotated_xx @ w.reshape(d, -1)).reshape(-1, k)
+        return np.maximum(yy - 2 * cross + square, 0.0) / test.n
 
 
 @dataclass(frozen=True)
