@@ -185,6 +185,11 @@ async def _episode(job: Job, folder: Path, client: Client, state: Progress, repo
             try:
                 reply = await client.ask(request.messages, job.condition, request.turn, seed)
             except ContextOverflowError as error:
+                if not session.predictions:
+                    raise InputError(
+                        f"not even the first request fits into the model's context ({error}); lower max_tokens "
+                        f"({job.settings.max_tokens}) or serve the model with a longer context"
+                    ) from error
                 end = "overflow"
                 trace.append({"end": end, "round": request.round, "turn": request.turn, "error": str(error)})
                 break

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -214,6 +215,15 @@ def test_context_overflow_ends_the_episode_with_its_prefix(
     assert lines[-1]["end"] == "overflow" and lines[-1]["round"] == 3
 
 
+def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """Too large a max_tokens looks like a full context from the first call on; it must not pass for 540 empty episodes."""
+    full = {"error": {"message": "maximum context length is 2048 tokens, you requested 2600"}}
+    server = serve(lambda n, body: raw.Status(400, full))
+    with pytest.raises(InputError, match=r"not even the first request fits .*; lower max_tokens \(2048\)"):
+        go(server.url, tmp_path, jobs(n=3), concurrency=1)
+    assert len(server.requests) == 1 and not any("end" in line for line in records(tmp_path).popitem()[1])
+
+
 def test_concurrency_and_rate_are_bounded(serve: Serve, tmp_path: Path, raw: Any) -> None:
     """At most `concurrency` calls are in flight, and requests_per_minute is kept."""
     server = serve(lambda n, body: raw.Hang(0.02, AGENTS["majority"](body["messages"])))
@@ -329,15 +339,22 @@ def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
 def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, tmp_path: Path) -> None:
     """A file size limit stands for the full disk (the same error path): whole lines stay, and resuming finishes."""
     server = serve(agent("counter"))
-    limited = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (5000, 5000))\n" + PROGRAM
-    done = subprocess.run(
-        [sys.executable, "-c", limited, server.url, str(tmp_path)], capture_output=True, text=True, timeout=60
-    )
-    assert "InputError: cannot write the trace" in done.stderr and "run the same command again" in done.stderr
-    for path in tmp_path.rglob("*.jsonl"):
-        assert path.read_bytes().endswith(b"\n") or not path.read_bytes()
-    subprocess.run([sys.executable, "-c", PROGRAM, server.url, str(tmp_path)], check=True, timeout=60)
-    assert all(lines[-1] == {"end": "complete"} for lines in records(tmp_path).values())
+    work = jobs(n=2, rounds=8)
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    try:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (6000, before[1]))
+        with pytest.raises(
+            InputError, match=r"cannot write the trace .*: File too large; .* run the same command again"
+        ):
+            go(server.url, tmp_path, work)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    written = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
+    assert any(len(text) > 5000 for text in written.values())
+    assert all(text.endswith(b"\n") or not text for text in written.values())
+    recorded = sum("reply" in record for lines in records(tmp_path).values() for record in lines)
+    summary = go(server.url, tmp_path, work)
+    assert summary.complete and summary.resumed_calls == recorded > 0
 
 
 def test_a_folder_that_cannot_be_written_is_told(serve: Serve, tmp_path: Path) -> None:
