@@ -11,8 +11,8 @@ Accepted in ``result.json`` (the first name found counts; JSON values):
   in whose name "weather" means the weather framing (else online), "nonote" or "no-note" no note, and "hist" a note
   with retained history (else the note is the only state);
 - instance number: ``meta.idx``, ``idx`` or ``index``; regime: ``meta.regime`` or ``regime``, else the argument,
-  else the first regime's name in the path ("antisignal" is read as anti-signal), else "unknown"; ``accuracies``
-  [expert];
+  else stratified, flat or anti-signal (also "antisignal") where the path has that word, else "unknown";
+  ``accuracies`` [expert];
 - tokens: ``token_usage.prompt_tokens`` and ``.completion_tokens``.
 
 Accepted in ``steps.jsonl``, one object for each call: ``step`` (from 0), ``turn`` ("prediction", "forecast" or
@@ -26,6 +26,7 @@ Labels may be written 0/1 or rainy/sunny. Other fields are ignored.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -34,10 +35,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import InputError, require
+from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runner import usage_tokens
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import Condition, read_answer
-from interp.tasks.experts import REGIMES
 
 _BITS: dict[object, float] = {0: 0.0, 1: 1.0, "0": 0.0, "1": 1.0, "rainy": 0.0, "sunny": 1.0, None: float("nan")}
 
@@ -114,7 +115,8 @@ def condition_of(name: str) -> Condition:
 
 def _regime_in(path: Path) -> str:
     words = str(path).lower().replace("antisignal", "anti-signal")
-    return next((name for name in REGIMES if name in words), "unknown")
+    found = [name for name in PAPER_REGIMES if re.search(rf"(?<![a-z]){name}(?![a-z])", words)]
+    return found[0] if found else "unknown"
 
 
 def _steps(path: Path, condition: Condition) -> tuple[dict[int, float], dict[int, str], list[dict[str, Any]]]:

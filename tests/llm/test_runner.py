@@ -216,7 +216,7 @@ def test_context_overflow_ends_the_episode_with_its_prefix(
 
 
 def test_an_overflow_before_any_prediction_stops_the_run(serve: Serve, tmp_path: Path, raw: Any) -> None:
-    """Too large a max_tokens looks like a full context from the first call on; it must not pass for 540 empty episodes."""
+    """Too large a max_tokens looks like a full context from the first call on; it must not pass for empty episodes."""
     full = {"error": {"message": "maximum context length is 2048 tokens, you requested 2600"}}
     server = serve(lambda n, body: raw.Status(400, full))
     with pytest.raises(InputError, match=r"not even the first request fits .*; lower max_tokens \(2048\)"):
