@@ -192,15 +192,26 @@ def patch(
     actions: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
     episodes: Annotated[int, typer.Option(help="Number of pairs.")] = 64,
     rounds: Annotated[int, typer.Option(help="Rounds of the round x round map; 0 for none.")] = 12,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
+    ] = False,
     out: Out = Path("output/patching"),
     seed: Seed = 0,
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
     from interp.interventions import command as run
+    from interp.interventions import tables as every
     from interp.library import load
+    from interp.progress import bar
 
     sizes = {"n_experts": experts, "n_states": states, "n_actions": actions}
     loaded = load(model, **{name: size for name, size in sizes.items() if size is not None})
+    if tables:
+        with bar(f"causal tables of {loaded.config.name}", every.N_PARTS) as done:
+            results = every.tables(loaded, round_, n_episodes=episodes, seed=seed, done=done)
+        for path in every.write(results, out / Path(model).name / "tables"):
+            typer.echo(path)
+        return
     found = run.patch(
         loaded,
         corruption,

@@ -87,7 +87,8 @@ class AlignmentResult:
                     "iia": float(mean),
                     "low": float(low),
                     "high": float(high),
-                    "iia_informative": self.accuracy(condition),
+                    # An arbitrary label is no counterfactual: no pair of it is informative.
+                    "iia_informative": self.accuracy(condition) if condition != "arbitrary labels" else float("nan"),
                     "train_accuracy": self.train_accuracy[condition],
                     "n_informative": int(self.informative.sum()),
                 }

@@ -8,6 +8,11 @@ Weighted Majority (paper, section 3), ``gain`` = log gamma::
 
     P = sum_i softmax(log_weights)_i votes_i      match_i = [votes_i = label]      next = log_weights + gain match
 
+The Bayes predictor with independent uniform priors, which a model trained on them should approach::
+
+    log_odds_i = logit E[accuracy_i | hits_i, elapsed - hits_i]        P = sigmoid(sum_i (2 votes_i - 1) log_odds_i)
+    next_hits = hits + match        next_log_odds likewise
+
 Tabular Q-learning (paper, section 4)::
 
     column = Q(., a)    q_current = column(s)    q_next = Q(s', .)    best = max q_next    choice = argmax q_next
@@ -24,8 +29,10 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import expit
 
 from interp.algorithms import experts as weighting
+from interp.algorithms.posterior import keep_uncertain, mean_accuracy
 from interp.errors import InputError, unknown_name
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.mdp import MDPEpisodes
@@ -43,7 +50,7 @@ class CausalModel:
         inputs: ``episodes -> {input: [episode, round, ...]}``.
         equations: ``{variable: function of all variables so far}``, in causal order.
         prediction: from all variables, the outcome probabilities ``[..., outcome]``.
-        memory: the input that holds what earlier rounds left.
+        memory: the variable that holds what earlier rounds left, in the units that steering uses.
         state: the variable that the round writes: all log-weights, or one column of the table.
         parameters: what it was made with.
     """
@@ -114,6 +121,40 @@ def weighted_majority(gain: float = 0.5) -> CausalModel:
         memory="log_weights",
         state="next_log_weights",
         parameters={"gain": gain},
+    )
+
+
+def bayes(prior: tuple[float, float] = (0.3, 0.9)) -> CausalModel:
+    """The Bayes predictor for accuracies drawn from U[prior], each on its own (the "uniform" regime by default)."""
+
+    def inputs(episodes: ExpertEpisodes) -> dict[str, NDArray[Any]]:
+        hits = weighting.counts(episodes)[:, :-1]
+        elapsed = np.broadcast_to(np.arange(episodes.n_rounds)[:, None], hits.shape)
+        return {"hits": hits, "elapsed": elapsed, "votes": episodes.advice, "label": episodes.labels}
+
+    def log_odds(hits: NDArray[Any], elapsed: NDArray[Any]) -> NDArray[np.float64]:
+        accuracy = keep_uncertain(mean_accuracy(hits, elapsed - hits, prior))
+        return np.log(accuracy) - np.log1p(-accuracy)
+
+    def vote(v: Values) -> NDArray[np.float64]:
+        return expit(((2 * v["votes"] - 1) * v["log_odds"]).sum(-1))
+
+    return CausalModel(
+        key="bayes",
+        name="Bayes predictor",
+        task="experts",
+        inputs=inputs,
+        equations={
+            "log_odds": lambda v: log_odds(v["hits"], v["elapsed"]),
+            "prediction": vote,
+            "match": lambda v: (v["votes"] == v["label"][..., None]).astype(np.int64),
+            "next_hits": lambda v: v["hits"] + v["match"],
+            "next_log_odds": lambda v: log_odds(v["next_hits"], v["elapsed"] + 1),
+        },
+        prediction=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
+        memory="log_odds",
+        state="next_log_odds",
+        parameters={"low": prior[0], "high": prior[1]},
     )
 
 

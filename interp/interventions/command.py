@@ -16,10 +16,9 @@ from interp.interventions.corruptions import corruption as find_corruption
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.patching import PatchingResult, sweep
 from interp.interventions.rounds import RoundMap, round_map
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.interventions.tables import sample
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
-from interp.tasks import experts, mdp
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def patch(
     Raises:
         InputError: unknown names, a round out of range, or a corruption that held latents hide from every prediction.
     """
-    record, layout = find_corruption(corruption, model.layout.task), model.layout
+    record = find_corruption(corruption, model.layout.task)
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
     measured = find_metric(metric)
     require(
@@ -67,12 +66,7 @@ def patch(
     shows = 0 if measured.needs_update else record.delay
     until = round + shows if read is None else read
     length = max(until + 1, round + max(n_map, 1)) if n_rounds is None else n_rounds
-    if isinstance(layout, ExpertRound):
-        clean, corrupted = record.build(experts.sample(n_episodes, length, layout.n_experts, seed=seed), round)
-    else:
-        assert isinstance(layout, QLearningRound)
-        sampled = mdp.sample(n_episodes, length, layout.n_states, layout.n_actions, seed=seed)
-        clean, corrupted = record.build(sampled, round)
+    clean, corrupted = record.build(sample(model, n_episodes, length, seed), round)
     found = sweep(
         model,
         clean,

@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Bool, Float
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from transformer_lens.tools.analysis.interchange import SubspaceInterchange
 
@@ -58,7 +58,7 @@ class Place:
     basis: Tensor | None = None
 
     @classmethod
-    def of(cls, site: Site | str, directions: NDArray[Any] | Tensor | None = None) -> Place:
+    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None) -> Place:
         """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not."""
         site = Site.parse(site) if isinstance(site, str) else site
         if directions is None:

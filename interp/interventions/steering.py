@@ -65,6 +65,30 @@ def write_state(
     return latents + per_latent @ torch.linalg.pinv(model.state_map).T
 
 
+def fitted_direction(
+    latents: Float[Tensor, "*sample latent d_model"], states: ArrayLike, change: ArrayLike
+) -> Float[Tensor, "latent d_model"]:
+    """How latents move, on average, when the state moves by ``change``: the least-squares map from states to latents.
+
+    For a learned model. A decoder's weights say how to *read* a state and point where noise is small; this says how
+    latents *vary* with it, which is what to add in order to write it.
+
+    Args:
+        latents: of a rollout, with any leading axes.
+        states: what the algorithm holds at the same times, ``[*sample, ...]``.
+    """
+    flat = latents.reshape(-1, *latents.shape[-2:])
+    values = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(flat).reshape(len(flat), -1)
+    step = torch.as_tensor(np.asarray(change, dtype=np.float64)).to(flat).reshape(-1)
+    require(
+        values.shape[1] == len(step),
+        f"a state has {values.shape[1]} numbers, the change {len(step)}; give one for each",
+    )
+    centred = values - values.mean(0)
+    slopes = torch.linalg.lstsq(centred, flat.flatten(1) - flat.flatten(1).mean(0)).solution
+    return (step @ slopes).unflatten(0, latents.shape[-2:])
+
+
 @dataclass(frozen=True)
 class SteeringResult:
     """Dose-response of a steered round.
@@ -144,9 +168,9 @@ def steer(
     chances = outcome_probabilities(found, causal.task)[..., outcome].double().numpy(force=True)
     chances = chances.reshape(len(doses), 1 + n_random, -1)
     inputs = {name: value[:, t] for name, value in causal.inputs(episodes).items()}
-    wanted = []
+    now, wanted = causal.run(inputs)[causal.memory], []
     for dose in doses:
-        moved = inputs[causal.memory] + dose * np.asarray(change, dtype=np.float64)
+        moved = now + dose * np.asarray(change, dtype=np.float64)
         wanted.append(causal.prediction(causal.run(inputs, {causal.memory: moved}))[..., outcome])
     return SteeringResult(
         doses=tuple(float(dose) for dose in doses),

@@ -5,11 +5,14 @@ Round 0 has z = 1, v = 3 (clean) or 2 (corrupted): P = 6 (18 + 3) - 9 = 117 and 
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import interp
 from interp.interventions import patching
+from interp.interventions.interchange import Place, intervened
 from interp.interventions.metrics import Metric
+from interp.interventions.rounds import round_map
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 
@@ -73,3 +76,33 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
     assert _patched(napkin, napkin_pair, site, read=1) == expected
     held = 6 * (18 + 3 * 8**2) - 9
     assert _patched(napkin, napkin_pair, site, read=1, propagate=False) == held
+
+
+@pytest.mark.parametrize(
+    ("places", "expected"),
+    [
+        ("z[0.0]@p?", 57),  # base clean, source corrupted: 6 (8 + 3) - 9
+        (["z[0.0]@p?", "z[1.1]@p?"], 62),
+        (Place.of("resid_pre[1]@p?", [[0, 0, 0, 2, 0]]), 57),  # only `out`
+        (Place.of("resid_pre[1]@p?", [[1, 0, 0, 0, 0]]), 117),  # only `ask`, which is the same
+        (
+            Place.of("embed@p_1", [[0, 1, 0, 1, 0]]),
+            6 * (2 * 2.5**2 + 3) - 2.5**2,
+        ),  # half of the difference; nobody reads `out` there
+    ],
+)
+def test_interchange(napkin, napkin_pair, places, expected):
+    """Interchanging whole activations, several at once, and subspaces."""
+    runs = [interp.rollout(napkin, episodes) for episodes in napkin_pair]
+    chosen = [places] if not isinstance(places, list) else places
+    resolved = [place if isinstance(place, Place) else Place.of(place) for place in chosen]
+    predictions, _ = intervened(napkin, *runs, resolved, [0])
+    assert predictions.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_round_map(napkin, napkin_pair):
+    """Patching the whole latent at round 1 restores round 1; at round 0 it changes nothing (z is 1 on both sides)."""
+    grid = round_map(napkin, *napkin_pair, "latent", metric=VALUE).grid()
+    restored = 6 * 3 * (13**2 - 8**2)
+    assert grid.loc[0].tolist() == [0, 0]
+    assert grid.loc[1, 1] == restored and np.isnan(grid.loc[1, 0])

@@ -1,0 +1,79 @@
+"""Every causal table of a model, handwired or learned in shape, with its controls in it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import circuits
+from interp.errors import InputError
+from interp.interventions import tables
+from interp.interventions.causal import bayes
+from interp.interventions.steering import fitted_direction, steer
+from interp.tasks import experts
+
+NAMES = {"patching", "alignment", "steering", "edges", "faithfulness", "circuit", "ablation"}
+
+
+@pytest.mark.parametrize(
+    "kind",
+    ["learned", pytest.param("handwired", marks=pytest.mark.slow)],  # slow: the same again, on wider heads
+)
+def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
+    """The same tables for both kinds; each analysis carries its control."""
+    model = untrained if kind == "learned" else wma[1]
+    found = tables.tables(model, 4, n_episodes=8)
+    assert set(found) == NAMES
+    assert {"untrained model", "arbitrary labels", "norm-matched random", "nothing"} < set(found["alignment"].condition)
+    assert {"random", "algorithm", "model"} < set(found["steering"].columns)
+    assert {"random_mean", "random_cpr", "cpr", "cmd"} < set(found["faithfulness"].columns)
+    assert set(found["ablation"].ablation) == {"resample", "mean", "zero"}
+    assert set(found["patching"].corruption) == {"flip-vote", "flip-label", "swap-histories", "swap-latents"}
+    assert {path.stem for path in tables.write(found, tmp_path)} == NAMES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["learned", "handwired"])
+def test_tables_of_q_learning_models(kind, untrained_q):
+    """Slow because the handwired model has 19 positions, 4 layers of 6 heads and DAS runs nine times."""
+    model = untrained_q
+    if kind == "handwired":
+        model = circuits.compile(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
+    assert set(tables.tables(model, 4, n_episodes=8)) == NAMES
+
+
+def test_hypothesis_is_the_handwired_models_own_algorithm(wma, untrained, untrained_q):
+    assert tables.hypothesis(wma[1]).parameters == {"gain": 0.5}
+    assert tables.hypothesis(untrained).key == "bayes"
+    assert tables.hypothesis(untrained_q).parameters == {"alpha": 0.1, "gamma": 0.9}
+
+
+def test_the_bayes_causal_model_is_the_bayes_predictor():
+    from interp.algorithms.experts import bayes as predictor
+
+    episodes = experts.sample(6, 12, 4, seed=1)
+    causal = bayes()
+    values = causal.run(causal.inputs(episodes))
+    np.testing.assert_allclose(values["prediction"], predictor(episodes, (0.3, 0.9)).predictions, atol=1e-12)
+    np.testing.assert_allclose(values["next_log_odds"][:, :-1], values["log_odds"][:, 1:], atol=1e-12)
+
+
+def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
+    """Least squares from states to latents finds the latent change that the circuit defines, and steers exactly."""
+    import interp
+    from interp.interventions.causal import weighted_majority
+    from interp.interventions.steering import state_direction
+
+    _, model = wma
+    episodes, change = experts.sample(12, 10, 3, seed=0), [0.0, 1.0, 0.0]
+    run, causal = interp.rollout(model, episodes), weighted_majority(0.5)
+    held = causal.inputs(episodes)["log_weights"]
+    fitted = fitted_direction(run.latents[:, :-1], held, change)
+    torch.testing.assert_close(fitted, state_direction(model, change), rtol=0, atol=1e-9)
+    assert steer(model, episodes, 7, change, causal, direction=fitted).max_error < 1e-9
+
+
+def test_round_0_has_no_history(untrained):
+    with pytest.raises(InputError, match="needs a history"):
+        tables.tables(untrained, 0)
