@@ -17,7 +17,10 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from interp.tasks import experts as expert_tasks
 
+WINDOWS = ((50, 100), (400, 500), (900, 1000))
+"""Rounds of long episodes: the late ones are set beside the early ones."""
 SHIFTED = ("stratified", "flat", "anti-signal")
+PLAYED = ("grid", "ladder", "chain")
 Row = dict[str, object]
 
 
@@ -62,13 +65,14 @@ def _experts(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list
         text = ", ".join(f"{name} {score.regret.estimate:.2f}" for name, score in beside.items())
         rows.append(_row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
     few = max(2, n_episodes // 8)
-    long = lengths.evaluate(model, n_episodes=few, windows=((50, 100), (400, 500), (900, 1000)), seed=seed)
+    (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
+    long = lengths.evaluate(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
     for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
-        if (experts.MODEL, metric, 400, 500) not in long.intervals:
+        if (experts.MODEL, metric, *first) not in long.intervals:
             continue
-        text = f"{long.get(metric, 50, 100).estimate:.4f} in rounds 50-100 of the same episodes"
-        for start, stop in ((400, 500), (900, 1000)):
-            what = f"uniform: {name}, rounds {start}-{stop} of 1,000 (nats a round)"
+        text = f"{long.get(metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
+        for start, stop in late:
+            what = f"uniform: {name}, rounds {start}-{stop} of {n_rounds:,} (nats a round)"
             rows.append(_row(what, long.get(metric, start, stop), text))
     n_experts = experts.n_experts_of(model)
     episodes = expert_tasks.sample(max(2, n_episodes // 4), 100, n_experts, seed=seed + 1)
@@ -114,9 +118,10 @@ def _qlearning(model: HookedLatentTransformer, n_episodes: int, seed: int) -> li
         rows.append(_row(f"effective {rate} of the table in its latents", estimate, beside))
     beside = f"untrained model {read.r2['untrained model'].estimate:.3f}" if blank is not None else "exact read-out"
     rows.append(_row("R2 of the Q-table decoded from its latents", read.r2["model"], beside))
-    played = play.evaluate(model, ["grid", "ladder", "chain"], n_episodes=max(6, n_episodes // 8), seed=seed)
-    for regime in ("grid", "ladder", "chain"):
-        for horizon in play.HORIZONS:
+    few, horizons = max(6, n_episodes // 8), play.HORIZONS
+    played = play.evaluate(model, PLAYED, n_episodes=few, horizons=horizons, seed=seed)
+    for regime in PLAYED:
+        for horizon in horizons:
             agents = {key: played.get(regime, horizon, key).score.estimate for key in play.AGENTS}
             text = ", ".join(f"{key} {score:.3f}" for key, score in agents.items())
             own_score = played.get(regime, horizon).score

@@ -109,12 +109,9 @@ def evaluate(
         for start, stop in kept:
             here = slice(start, stop)
             intervals[key, "accuracy", start, stop] = mean_interval(right[:, here].mean(1), seed=seed)
-            if np.isfinite(excess).all():
-                lost = {"excess_log_loss": excess, "divergence": divergence(best, p)}
-                intervals |= {
-                    (key, metric, start, stop): mean_interval(values[:, here].mean(1), seed=seed)
-                    for metric, values in lost.items()
-                }
+            for metric, values in {"excess_log_loss": excess, "divergence": divergence(best, p)}.items():
+                if np.isfinite(values).all():
+                    intervals[key, metric, start, stop] = mean_interval(values[:, here].mean(1), seed=seed)
             intervals[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
     settings = provenance(
         model=model.config.name, digest=model.digest(), regime=regime, n_episodes=n_episodes, n_rounds=n_rounds,

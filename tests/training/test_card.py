@@ -1,0 +1,85 @@
+"""Shipping a run: the checkpoint is the run's newest state, and the card says what made it and what it is worth."""
+
+import hashlib
+import shlex
+from dataclasses import replace
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from interp.errors import InputError
+from interp.evaluation import headline
+from interp.library import load
+from interp.training import card
+from interp.training.config import PRESETS, TrainingConfig, override, parse_assignment, preset
+from interp.training.trainer import train
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """An unfinished run of 6 of 10 steps."""
+    folder = tmp_path_factory.mktemp("runs") / "tiny"
+    config = TrainingConfig(
+        task="wma", stages=({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), d_model=16, n_layers=1,
+        n_heads=2, d_mlp=16, batch_size=4, eval_every=2, eval_episodes=4, eval_rounds=3, checkpoint_every=3,
+    )  # fmt: skip
+    train(config, folder, name="tiny", stop_at=6)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def shipped(run_folder, tmp_path_factory):
+    """Shipped with the real headline numbers, on shorter long episodes."""
+    out = tmp_path_factory.mktemp("checkpoints")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(headline, "WINDOWS", ((5, 10), (20, 30)))
+        return card.ship(run_folder, "tiny", n_episodes=8, machine="a test", notes="Shared.", out=out)
+
+
+def test_the_shipped_weights_are_the_newest_state_of_the_run(run_folder, shipped):
+    state = load_file(run_folder / "training.safetensors")
+    model = load(str(shipped))
+    for name, parameter in model.named_parameters():
+        torch.testing.assert_close(parameter.detach(), state[f"model.{name}"], rtol=0, atol=0)
+    assert model.config.name == "tiny" and "stopped at step 6 of 10" in model.config.origin["description"]
+
+
+def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
+    """Nothing in the run's folder is touched."""
+    before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in run_folder.iterdir()}
+    card.load_run(run_folder, "tiny")
+    assert before == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in run_folder.iterdir()}
+
+
+def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
+    text = (shipped / "README.md").read_text()
+    for expected in ("6 of 10 steps", "a test", "Shared.", "interp train wma", "Loss against wall time", "Limits",
+                     "| uniform: accuracy |", "latent cut", "seed 11"):  # fmt: skip
+        assert expected in text, expected
+
+
+def test_the_command_on_the_card_gives_the_same_configuration():
+    """Round trip through the command line's own parser, for every preset and a run that differs from it."""
+    for (model, name), config in PRESETS.items():
+        changed = replace(config, lr=3e-4, stages=config.stages[:2], n_experts=(3, 5), commit="target")
+        words = shlex.split(card.command(changed, "x"))
+        values = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
+        overrides = {}
+        for value in values:
+            overrides |= parse_assignment(value)
+        assert override(preset(words[2], words[4]), overrides) == changed, (model, name)
+
+
+def test_the_loss_curve_runs_over_time(run_folder):
+    curve = card.loss_curve(card.load_run(run_folder, "tiny"), points=2)
+    assert curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 6 and "excess" in curve
+    assert isinstance(curve, pd.DataFrame) and len(curve) == 2
+
+
+def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder, shipped, tmp_path):
+    with pytest.raises(InputError, match="exists already"):
+        card.ship(run_folder, "tiny", out=shipped.parent)
+    with pytest.raises(InputError, match="no training state"):
+        card.ship(tmp_path, "other", out=tmp_path)
