@@ -95,10 +95,12 @@ class ProbeResult:
         return tuple(name for name in DESCRIPTIONS if name not in self.controls)
 
     def direction(self, output: str | None = None) -> Float[Array, ...]:
-        """The direction that an output is decoded along, on raw activations: input scaling undone.
+        """The smallest change of a raw activation that raises an output's decoded value by 1 and leaves the others.
 
-        Adding ``c * d / (d . d)`` to an activation raises the decoded value (for a logistic probe, the log-odds or the
-        class's score) by c, and no shorter change does.
+        The steering basis, input scaling undone. Outputs that move together by definition (centred log-weights sum to
+        0) change as if the state under them had changed by 1. For a logistic probe the decoded value is the log-odds
+        or the class's score. The direction is where the probe *reads*; whether the model reads there is what
+        intervening along it tests.
 
         Args:
             output: a name from :attr:`columns`; needless where there is one.
@@ -111,7 +113,8 @@ class ProbeResult:
             output = self.columns[0]
         if output not in self.columns:
             raise unknown_name(f"output of {self.target.key!r}:", output, self.columns, limit=40)
-        return self.weights[:, self.columns.index(output)].reshape(self.shape)
+        basis = np.linalg.pinv(self.weights, rcond=1e-9)
+        return basis[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
         """The refitted probe's values on a run (or on activations), next to the true ones if episodes are given.

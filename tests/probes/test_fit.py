@@ -12,6 +12,7 @@ from sklearn.preprocessing import StandardScaler
 import interp
 import probes
 from interp.errors import InputError
+from interp.interventions import steering
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
@@ -175,22 +176,32 @@ def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     with pytest.raises(InputError, match="the probe of 'vote' is logistic and has no R2"):
         _ = result.r2
     odds = result.decode(x).values[..., 0]
-    assert ((odds > 0) == (x @ result.direction() + result.intercept > 0)).all()
+    np.testing.assert_allclose(result.decode(x + result.direction()).values[..., 0], odds + 1, atol=1e-9)
+    assert ((odds > 0) == (truth.reshape(40, 20) == 1)).mean() == pytest.approx(result.score.estimate, abs=0.02)
 
 
-def test_a_direction_moves_the_decoded_value_and_nothing_shorter_does(learned, episodes):
-    """Input scaling undone: adding c d / (d . d) to raw activations raises the decoded value by c."""
+def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
+    """On raw activations, input scaling undone; outputs that sum to 0 move as if one log-weight had moved."""
     run = interp.rollout(learned, episodes)
-    result = probes.fit(run, probes.targets.log_weights_centred(episodes), site="latents")
-    d = result.direction("e_2")
-    assert d.shape == run.latents.shape[2:]
     x = run.latents[:, 1:].numpy().astype(np.float64)
-    moved = result.decode(x + 0.7 * d / (d * d).sum()).values - result.decode(x).values
-    assert moved[..., 1] == pytest.approx(np.full(moved.shape[:2], 0.7))
+    expected = {"log_weights": [0, 0.7, 0], "log_weights_centred": [-0.7 / 3, 1.4 / 3, -0.7 / 3]}
+    for key, change in expected.items():
+        result = probes.fit(run, probes.targets.REGISTRY[key](episodes), site="latents")
+        direction = result.direction("e_2")
+        assert direction.shape == run.latents.shape[2:]
+        moved = result.decode(x + 0.7 * direction).values - result.decode(x).values
+        np.testing.assert_allclose(moved, np.broadcast_to(change, moved.shape), atol=1e-6)
     with pytest.raises(InputError, match=r"unknown output of 'log_weights_centred': 'e_9'.*e_1, e_2, e_3"):
         result.direction("e_9")
     with pytest.raises(InputError, match="choose an output: e_1, e_2, e_3"):
         result.direction()
+
+
+def test_the_direction_of_a_handwired_state_is_the_circuits(model, run, episodes):
+    """What the probe finds is the exact latent change that steering writes."""
+    result = probes.fit(run, probes.targets.log_weights(episodes, eta=0.5), site="latents")
+    exact = steering.state_direction(model, [0, 1, 0])
+    np.testing.assert_allclose(result.direction("e_2"), exact, atol=1e-5)
 
 
 def test_decoding_another_run(model, run, learned, episodes):
