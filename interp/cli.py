@@ -318,9 +318,9 @@ def llm_run(
 
     from interp.llm import plan, runner
     from interp.llm import prompts as wordings
-    from interp.llm.client import Connection, Settings
     from interp.llm.progress import showing
     from interp.llm.schemes import CONDITIONS, Condition
+    from interp.llm.settings import Connection, Settings
 
     try:
         extra = json.loads(extra_body)

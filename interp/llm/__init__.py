@@ -1,7 +1,7 @@
 """Language models as online learners (paper, sections 5.3 and F.3): play them, keep every word, read the traces.
 
 - ``schemes``, ``prompts``, ``protocol``: what is said, and the pure state machine of one episode.
-- ``plan``, ``client``, ``trace``, ``runner``: which episodes, and playing them on a server so that nothing is lost.
+- ``settings``, ``plan``, ``client``, ``trace``, ``runner``: which episodes, and playing them so that nothing is lost.
 - ``agents``: scripted agents of known behaviour that speak the same protocol.
 - ``runs``, ``importer``: played episodes as data, from our traces or other people's results.
 - ``scores``, ``behaviour``, ``notes``, ``note_table``, ``paper``: regret beside the baselines, what a model acts like,

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.llm.agents import scripted
-from interp.llm.client import Settings
 from interp.llm.prompts import Prompt
 from interp.llm.protocol import Session
 from interp.llm.schemes import CONDITIONS, Condition, Message
+from interp.llm.settings import Settings
 from interp.llm.trace import FORMAT
 from interp.provenance import provenance
 from interp.tasks import experts

@@ -19,10 +19,11 @@ from typing import Any
 import pandas as pd
 
 from interp.errors import InputError, require
-from interp.llm.client import Client, Connection, ContextOverflowError, Reply, UnavailableError
+from interp.llm.client import Client, ContextOverflowError, Reply, UnavailableError
 from interp.llm.plan import Job, Prices
 from interp.llm.protocol import Request
 from interp.llm.schemes import Answer
+from interp.llm.settings import Connection
 from interp.llm.trace import TraceFile, replay
 
 # This many episodes in a row without any answer, and the server counts as down.

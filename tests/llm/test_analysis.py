@@ -16,7 +16,6 @@ from interp.algorithms.regret import expert_mistakes, regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.behaviour import behaviour
-from interp.llm.client import Connection, Settings
 from interp.llm.note_table import note_table
 from interp.llm.paper import beside_paper, wide
 from interp.llm.plan import Job, instances, plan
@@ -26,6 +25,7 @@ from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of, load
 from interp.llm.schemes import CONDITIONS, Condition
 from interp.llm.scores import run_regret, score
+from interp.llm.settings import Connection, Settings
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
 

@@ -18,12 +18,12 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
-from interp.llm.client import Connection, Settings
 from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.protocol import Session, play
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition
+from interp.llm.settings import Connection, Settings
 from interp.llm.trace import read_lines
 
 Serve = Callable[..., Any]
@@ -279,7 +279,7 @@ def test_keys_in_addresses_are_refused() -> None:
 
 PROGRAM = """
 import sys
-from interp.llm.client import Connection, Settings
+from interp.llm.settings import Connection, Settings
 from interp.llm.plan import instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import run
