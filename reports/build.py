@@ -7,6 +7,8 @@ is checked against the algorithm that it is; a learned one is measured by the sa
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from interp.errors import InputError, require
@@ -33,10 +35,23 @@ def build(name: str, out: str | Path = "output", *, n_episodes: int = 64, n_roun
     model = interp.load(name)
     folder = writable(Path(out))
     recipe = {"experts": experts, "qlearning": qlearning}[model.layout.task]
-    with steps(f"Report on {model.config.name}", recipe.N_STEPS) as step:
+    with one_thread(), steps(f"Report on {model.config.name}", recipe.N_STEPS) as step:
         report = recipe.report(model, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed, step=step)
         step("writing the page")
         return report.write(folder / f"{Path(name).name}.html")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch on one thread: the models are small, and on a busy machine waiting threads cost several times the work."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def writable(folder: Path) -> Path:
