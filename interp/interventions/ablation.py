@@ -187,7 +187,8 @@ def evaluate(
     edges = [edge for edge in graph.edges if keep[edge]]
     kept, empty, full = scorer.values(keep), scorer.empty, scorer.full
     weights = resample_weights(len(kept), seed=seed)
-    samples = (weights @ (kept - empty)) / (weights @ (full - empty))
+    with np.errstate(invalid="ignore", divide="ignore"):  # A resample may hold no episode that differs.
+        samples = (weights @ (kept - empty)) / (weights @ (full - empty))
     low, high = np.quantile(samples[np.isfinite(samples)], [0.025, 0.975])
     generator = np.random.default_rng([seed, 1])
     sets: list[list[tuple[int, int]]] = [[]] + [

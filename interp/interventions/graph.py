@@ -23,6 +23,7 @@ import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
+from transformer_lens.hook_points import HookPoint
 
 from interp.errors import unknown_name
 from interp.interventions.resume import one_round
@@ -138,9 +139,20 @@ class EdgeGraph:
     def forward(
         self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
     ) -> tuple[Tensor, Tensor]:
-        """A round with hooks: its prediction and the latents after it."""
-        with self.model.hooks(fwd_hooks=hooks):
+        """A round with hooks: its prediction and the latents after it; every hook must fire exactly once."""
+        fired = [0] * len(hooks)
+
+        def counting(i: int, function: HookFunction) -> HookFunction:
+            def counted(activation: Tensor, hook: HookPoint) -> Tensor | None:
+                fired[i] += 1
+                return function(activation, hook)
+
+            return counted
+
+        counted = [(name, counting(i, function)) for i, (name, function) in enumerate(hooks)]
+        with self.model.hooks(fwd_hooks=counted):
             out = self.model(rounds.tokens, latents, rounds.values)
+        assert fired == [1] * len(hooks), f"hooks on edges fired {fired} times, not once each"
         return out.prediction, self.model.write(out.latents, out.update, rounds.slots)
 
     def run(

@@ -97,6 +97,13 @@ def measure(device: str = "cpu") -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def whole_sweep(device: str = "cpu") -> float:
+    """Seconds of ``patching.sweep`` with its defaults, rollouts of both sides included."""
+    pair = _pair(device)
+    clean, corrupted = corruptions.swap_latents(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND)
+    return _seconds(lambda: patching.sweep(pair.model, clean, corrupted, ROUND), repeats=1)
+
+
 def main() -> None:
     device = sys.argv[-1] if sys.argv[-1] in ("cpu", "cuda") else "cpu"
     print(f"patching {N_PAIRS} pairs at one round, {device}, {torch.get_num_threads()} threads")

@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+import circuits
 import interp
 from interp.errors import InputError
-from interp.interventions.causal import weighted_majority
+from interp.interventions.causal import q_learning, weighted_majority
 from interp.interventions.steering import steer, write_state
-from interp.tasks import experts
+from interp.tasks import experts, mdp
 
 
 def test_steered_wma_is_the_algorithm(wma):
@@ -23,6 +24,19 @@ def test_steered_wma_is_the_algorithm(wma):
     assert at_dose_4 > 0.05
     frame = result.to_frame()
     assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4] and frame.max_error.max() < 1e-9
+
+
+def test_steered_q_learner_is_the_algorithm():
+    """Doses of one action's values: the choice that the algorithm makes from that table, and others at random."""
+    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
+    model = circuits.compile(circuit).double().eval()
+    episodes = mdp.sample(24, 12, 3, 2, seed=0)
+    change = np.zeros((3, 2))
+    change[:, 0] = 0.3
+    result = steer(model, episodes, 9, change, q_learning(), doses=[0.0, 0.5, 1.0, 2.0], outcome=0)
+    assert result.max_error < 1e-9
+    assert result.algorithm[-1].mean() > result.algorithm[0].mean() + 0.2
+    assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
 
 
 def test_write_state_is_exact_and_changes_nothing_else(wma):

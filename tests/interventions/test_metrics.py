@@ -1,0 +1,80 @@
+"""Metrics by hand: on the clean run, the corrupted run, and a run in between."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.interventions import metrics, patching
+from interp.interventions.corruptions import swap_latents
+from interp.interventions.metrics import Readout, metric, state_difference
+from interp.interventions.pairs import Pair, prepare
+
+
+@pytest.fixture
+def pair(untrained, expert_episodes) -> Pair:
+    """A real pair whose readouts are replaced by numbers: clean P = .9, .2; corrupted P = .5, .5."""
+    found = prepare(untrained, *swap_latents(expert_episodes.select([0, 1]), 3), 3)
+    found.__dict__["clean_readout"] = _readout([0.9, 0.2], 1.0)
+    found.__dict__["corrupted_readout"] = _readout([0.5, 0.5], 0.0)
+    return found
+
+
+def _readout(predictions, latent):
+    values = torch.tensor(predictions, dtype=torch.float64).unsqueeze(1)
+    return Readout(values, torch.full((2, 1, 16), latent, dtype=torch.float64))
+
+
+def test_logit_difference_points_from_corrupted_to_clean(pair):
+    """Episode 0 rises in P(y=1), episode 1 in P(y=0); both are oriented so that clean is higher."""
+    measured = metric("logit_diff").measure(_readout([0.8, 0.3], 0.0), pair)
+    assert measured.tolist() == pytest.approx([math.log(0.8 / 0.2), math.log(0.7 / 0.3)])
+    assert metric("probability").measure(_readout([0.8, 0.3], 0.0), pair).tolist() == pytest.approx([0.8, 0.7])
+
+
+def test_log_probabilities_are_clipped(pair):
+    measured = metric("logit_diff").measure(_readout([1.0, 0.0], 0.0), pair)
+    assert measured.tolist() == pytest.approx([-math.log(1e-6)] * 2, rel=1e-6)
+
+
+def test_agreement_is_with_the_clean_choice(pair):
+    assert metric("agreement").measure(_readout([0.51, 0.51], 0.0), pair).tolist() == [1, 0]
+
+
+def test_regret_is_the_expected_loss_by_the_clean_labels(pair):
+    labels = pair.clean_episodes.labels[:, 3]
+    measured = metric("regret").measure(_readout([0.9, 0.9], 0.0), pair)
+    assert measured.tolist() == pytest.approx([abs(0.9 - y) for y in labels])
+
+
+def test_state_difference_is_0_corrupted_and_the_distance_clean(pair):
+    """16 coordinates that differ by 1: distance 4; halfway gives 2; a decoder measures in its own units."""
+    measured = metric("state").measure(_readout([0.5, 0.5], 0.5), pair)
+    assert measured.tolist() == pytest.approx([2, 2])
+    decoded = state_difference(lambda latents: 10 * latents[..., :1]).measure(_readout([0.5, 0.5], 1.0), pair)
+    assert decoded.tolist() == pytest.approx([10, 10])
+
+
+def test_q_learning_loss_is_what_the_policy_gives_away(untrained_q, mdp_episodes):
+    """max_a Q(s', a) - sum_a pi(a) Q(s', a), by the clean table before the round."""
+    found = prepare(untrained_q, *swap_latents(mdp_episodes, 5), 5)
+    policy = found.clean.predictions[:, 5].numpy()
+    row = mdp_episodes.q_tables[np.arange(6), 5, mdp_episodes.next_states[:, 5]]
+    measured = metric("regret").measure(found.clean_readout, found)
+    np.testing.assert_allclose(measured, row.max(1) - (policy * row).sum(1), atol=1e-12)
+
+
+def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_episodes, mdp_episodes):
+    for model, episodes in ((untrained, expert_episodes), (untrained_q, mdp_episodes)):
+        for key in metrics.METRICS:
+            result = patching.sweep(model, *swap_latents(episodes, 3), 3, at=["latent"], read=4, metric=key)
+            assert result.values.shape == (1, 6) and result.values.isfinite().all()
+
+
+def test_unknown_metric():
+    with pytest.raises(InputError, match="did you mean 'regret'"):
+        metric("regrets")
