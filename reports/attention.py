@@ -32,7 +32,7 @@ class AttentionView:
     """The attention of some heads over the positions of a round.
 
     Args:
-        pattern: ``[head, query, key]``; weights, or the raw scores of linear heads (the colours reach to the largest).
+        pattern: ``[head, query, key]``; weights, or the raw scores of linear heads (colours reach to the largest).
         labels: a label per position.
         heads: a short name per head (``"2.1"``).
         title: on the line that opens the view.
@@ -62,7 +62,7 @@ class AttentionView:
     def props(self) -> str:
         """What the component is given, as JSON that is safe inside a ``<script>``."""
         pattern = np.asarray(self.pattern, dtype=np.float64)
-        scale = max(1.0, float(np.abs(pattern).max(initial=0)))
+        scale = float(np.abs(pattern).max(initial=0)) or 1.0
         record = {
             "tokens": list(self.labels),
             "attention": _rounded(pattern),

@@ -27,7 +27,7 @@ from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, inside, overview, patching, probing, regret
 from reports.sections.patching import Patched
-from reports.sections.softening import ETAS, softmax_only
+from reports.sections.softening import ETAS, ROUNDS, softmax_only
 
 N_STEPS = 8
 VERIFIED_SIZES = (2, 4, 8)
@@ -124,7 +124,9 @@ def summary(
 
 def soften(name: str, n_experts: int, n_rounds: int, n_episodes: int, seed: int) -> dict[int, VerificationResult]:
     """The softmax-only model at several inverse temperatures, verified like the exact one."""
-    return {eta: verify(name, (n_experts,), n_rounds, n_episodes, seed=seed, eta=float(eta)) for eta in ETAS}
+    return {
+        eta: verify(name, (n_experts,), min(ROUNDS, n_rounds), n_episodes, seed=seed, eta=float(eta)) for eta in ETAS
+    }
 
 
 def exact_weights(model: HookedLatentTransformer, run: Rollout, episodes: ExpertEpisodes) -> Section:

@@ -28,7 +28,7 @@ from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, inside, overview, patching, playing, probing
 from reports.sections.patching import Patched
-from reports.sections.softening import ETAS, softmax_only
+from reports.sections.softening import ETAS, ROUNDS, softmax_only
 
 N_STEPS = 9
 VERIFIED_SIZES = ((4, 2), (8, 4))
@@ -117,7 +117,7 @@ def soften(
 ) -> dict[int, VerificationResult]:
     """The softmax-only variant at several inverse temperatures, verified like the exact one."""
     options: dict[str, Any] = {"seed": seed, "variant": "softmlp"}
-    return {eta: verify(name, (size,), n_rounds, n_episodes, eta=float(eta), **options) for eta in ETAS}
+    return {eta: verify(name, (size,), min(ROUNDS, n_rounds), n_episodes, eta=float(eta), **options) for eta in ETAS}
 
 
 def summary(

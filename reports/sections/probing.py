@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from probes import ProbeResult
+from interp.statistics import Interval
+from probes import ProbeResult, Score
 from probes.controls import DESCRIPTIONS
 from reports import figures
 from reports.blocks import Figure, Prose, Table, Verdict
@@ -50,13 +51,17 @@ def _verdicts(results: Sequence[ProbeResult]) -> pd.DataFrame:
         rows.append(
             {
                 "target": result.target.key.replace("_", " "),
-                "score": f"{result.score}",
-                "strongest control": "–" if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
-                "its score": "–" if strongest is None else f"{strongest.score}",
+                "score": _interval(result.score),
+                "strongest control": None if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
+                "its score": None if strongest is None else _interval(strongest.score),
                 "verdict": Verdict(result.represented, "represented" if result.represented else "not represented"),
             }
         )
     return pd.DataFrame(rows)
+
+
+def _interval(score: Score) -> Interval:
+    return Interval(score.estimate, score.low, score.high)
 
 
 def _scores(result: ProbeResult) -> pd.DataFrame:

@@ -14,6 +14,8 @@ from reports.page import Section
 ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
 
+ROUNDS = 40
+"""Rounds that the softened models run for at most."""
 _SMALLEST = 1e-17
 _OUTPUTS = ("output", "latents")
 """Where a check is of what the model gives, not of an intermediate variable."""
