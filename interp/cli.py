@@ -238,17 +238,20 @@ def evaluate(
     out: Out = Path("output/evaluation"),
     seed: Seed = 0,
 ) -> None:
-    """Measure what a model is worth, beside baselines and controls: one CSV per table in OUT/MODEL, and a summary."""
+    """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL."""
     from rich.console import Console
 
     from interp.evaluation import suite
     from interp.library import load
     from interp.progress import bar
+    from reports.build import one_thread
+    from reports.evaluation import save
 
     loaded = load(model)
-    with bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
+    with one_thread(), bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
         result = suite.evaluate(loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done)
     result.write(out / Path(model).name)
+    save(result.tables, out / Path(model).name)
     console = Console()
     console = console if console.is_terminal else Console(width=240)
     for table in result.to_tables():

@@ -15,6 +15,7 @@ from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
+from reports.evaluation import draw
 
 
 @pytest.fixture(scope="module")
@@ -41,6 +42,8 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     assert again["regime"].tolist() == ["uniform", "switch-10"]
     assert json.loads((tmp_path / "settings.json").read_text())["digest"] == model.digest()
     assert len(found.to_tables()) == 2
+    drawn = draw(found.tables)
+    assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(drawn)
 
 
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):
@@ -57,6 +60,8 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatc
     assert written == {
         "summary", "agreement", "followed_discount", "effective_rates", "returns", "reward_rates", "attention_chain"
     }  # fmt: skip
+    drawn = {path.stem for path in (tmp_path / "out" / "tiny").glob("*.svg")}
+    assert {"followed-discount", "reward-grid", "attention-chain-layer-0"} == drawn
     for name in written - {"agreement", "returns", "reward_rates"}:
         assert set(pd.read_csv(tmp_path / "out" / "tiny" / f"{name}.csv")["commit"]) == {"own"}
 
