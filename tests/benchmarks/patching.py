@@ -108,6 +108,7 @@ def main() -> None:
     device = sys.argv[-1] if sys.argv[-1] in ("cpu", "cuda") else "cpu"
     print(f"patching {N_PAIRS} pairs at one round, {device}, {torch.get_num_threads()} threads")
     print(measure(device).to_string(index=False, float_format=lambda x: f"{x:.3g}"))
+    print(f"a whole sweep (residuals, attention outputs, heads), with rollouts: {whole_sweep(device):.1f} s")
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read)
 def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_episodes, commit):
     """With own choices committed, a patch that changes the choice changes the token after it, as in a rollout."""
     clean, corrupted = corruptions.swap_latents(mdp_episodes, round=3)
-    chosen = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])
+    chosen = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])[::3]
     result = patching.sweep(
         untrained_q, clean, corrupted, 3, at=chosen, read=4, metric="state", commit=commit, direction="noising"
     )

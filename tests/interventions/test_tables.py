@@ -23,7 +23,7 @@ NAMES = {"patching", "alignment", "steering", "edges", "faithfulness", "circuit"
 def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     """The same tables for both kinds; each analysis carries its control."""
     model = untrained if kind == "learned" else wma[1]
-    found = tables.tables(model, 4, n_episodes=8)
+    found = tables.tables(model, 4, n_episodes=4)
     assert set(found) == NAMES
     assert {"untrained model", "arbitrary labels", "norm-matched random", "nothing"} < set(found["alignment"].condition)
     assert {"random", "algorithm", "model"} < set(found["steering"].columns)
