@@ -2,7 +2,7 @@
 
 * ``shuffled``: each episode is given another episode's target. What remains is what all episodes share.
 * ``untrained``: the same architecture with fresh random weights: what any random features of the inputs hold.
-* ``inputs``: the current round's tokens, payloads and their products instead of activations.
+* ``inputs``: the current round's tokens and payloads, or these and their products, instead of activations.
 * ``round``: the round index alone (one indicator per round): a target that grows with time is half decoded by it.
 * ``control_task`` (Hewitt and Liang 2019): every kind of round (its tokens) is given a target drawn at random, the same
   wherever it occurs; a probe that can memorise does well. The difference from it is the probe's *selectivity*.
@@ -147,11 +147,18 @@ class Problem:
 
     def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], Score]:
         """The controls that depend on no activation: the round index and, where known, the round's inputs."""
+        known = {"round": (round_index(*self.r2.y.shape[:2]),), "inputs": self.targets[0].inputs}
         found: dict[tuple[int, str], Score] = {}
-        for name, x in (("round", round_index(*self.r2.y.shape[:2])), ("inputs", self.targets[0].inputs)):
-            if x is not None:
-                found |= {(i, name): score for (i, _), score in self.fit(x, folds, own_only=True).scores.items()}
+        for name, forms in known.items():
+            for x in forms:
+                for (i, _), score in self.fit(x, folds, own_only=True).scores.items():
+                    found[i, name] = best(found.get((i, name)), score)
         return found
+
+
+def best(one: Score | None, other: Score) -> Score:
+    """The higher of two scores of a control that has several forms."""
+    return other if one is None or other.estimate > one.estimate else one
 
 
 def controls_of(target: TargetValues, score: Score, others: dict[str, Score]) -> dict[str, Control]:

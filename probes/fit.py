@@ -25,7 +25,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from probes import logistic
 from probes.activations import read, run_with_sites, untrained, without_rounding
-from probes.controls import Problem, control_task, controls_of, round_index, shuffled
+from probes.controls import Problem, best, control_task, controls_of, round_index, shuffled
 from probes.linear import ALPHAS, assign_folds
 from probes.result import Method, ProbeResult, as_inputs
 from probes.scores import Score, class_scores, mean_scores, rank_correlation, sample_weights
@@ -239,8 +239,8 @@ def _logistic(
     others = {"shuffled": scored(x, shuffled(y, seed), mask)[0][-1]}
     if blank is not None:
         others["untrained"] = scored(blank, y, target.mask)[0][-1]
-    if target.inputs is not None:
-        others["inputs"] = scored(target.inputs, y, target.mask)[0][-1]
+    for inputs in target.inputs:
+        others["inputs"] = best(others.get("inputs"), scored(inputs, y, target.mask)[0][-1])
     others["round"] = scored(round_index(*y.shape[:2]), y, target.mask)[0][-1]
     if target.types is not None:
         others["control_task"] = scored(x, control_task(y, target.types, seed), target.mask)[0][-1]

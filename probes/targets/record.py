@@ -47,7 +47,8 @@ class TargetValues:
         kind: "real" or "class".
         mask: entries that are scored; all when None. The others are fitted (a linear readout of a state must be right
             everywhere) but count in no score.
-        inputs: what the current round alone says, ``[episode, round, feature]``; the control is left out when None.
+        inputs: what the current round alone says, ``[episode, round, feature]``, in several forms of which the control
+            takes the best; it is left out when there are none.
         types: a number for each kind of round, ``[episode, round]``, for the control task; left out when None.
         implied_by: controls that hold this target by construction, so that no verdict asks to beat them.
     """
@@ -58,7 +59,7 @@ class TargetValues:
     when: When = "round"
     kind: Kind = "real"
     mask: Bool[Array, "episode round k"] | None = None
-    inputs: Float[Array, "episode round m"] | None = None
+    inputs: tuple[Float[Array, "episode round _"], ...] = ()
     types: Int[Array, "episode round"] | None = None
     implied_by: tuple[str, ...] = ()
 
@@ -77,9 +78,9 @@ class TargetValues:
     def rounds(self, start: int, stop: int) -> TargetValues:
         """The rounds from ``start`` to before ``stop``."""
         cut = slice(start, stop)
-        names = ("values", "mask", "inputs", "types")
-        parts: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
-        return replace(self, **{name: part[:, cut] for name, part in parts.items()})
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
+        kept = {name: part[:, cut] for name, part in parts.items() if part is not None}
+        return replace(self, **kept, inputs=tuple(part[:, cut] for part in self.inputs))
 
     def indicators(self) -> TargetValues:
         """A class target as numbers: 0 or 1 for two classes, else one output per class; a real target as it is."""
@@ -216,24 +217,28 @@ def task_of(episodes: Any) -> Literal["experts", "qlearning"]:
     raise InputError(f"targets are computed from ExpertEpisodes or MDPEpisodes, got {type(episodes).__name__}")
 
 
-def round_inputs(episodes: Episodes) -> tuple[Float[Array, "episode round m"], Int[Array, "episode round"]]:
-    """What one round says by itself, and a number for each kind of round.
+def round_inputs(
+    episodes: Episodes,
+) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"]]:
+    """What one round says by itself, in two forms, and a number for each kind of round.
 
-    Generous, so that the control is strong: the tokens and payloads of the whole round (its outcome included), and
-    their products: whether each expert was right; the reward for each state and action.
+    Generous, so that the control is strong: the tokens and payloads of the whole round, its outcome included; and the
+    same with their products (whether each expert was right; the reward for each state and action), which say more but
+    cost more to fit.
     """
     if isinstance(episodes, ExpertEpisodes):
         advice, label = episodes.advice.astype(np.float64), episodes.labels.astype(np.float64)[..., None]
-        features = [advice, label, episodes.correct.astype(np.float64)]
+        plain, products = [advice, label], [episodes.correct.astype(np.float64)]
         kinds = np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1)
     else:
         n_states, n_actions = episodes.n_states, episodes.n_actions
         pair = np.eye(n_states * n_actions)[episodes.states * n_actions + episodes.actions]
-        rewards = episodes.rewards[..., None]
-        features = [pair, np.eye(n_states)[episodes.next_states], rewards, pair * rewards]
+        rewards, states = episodes.rewards[..., None], np.eye(n_states)
+        plain = [states[episodes.states], np.eye(n_actions)[episodes.actions], states[episodes.next_states], rewards]
+        products = [pair, pair * rewards]
         kinds = np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1)
     types = np.unique(kinds.reshape(-1, kinds.shape[-1]), axis=0, return_inverse=True)[1].reshape(kinds.shape[:2])
-    return np.concatenate(features, axis=-1), types
+    return (np.concatenate(plain, axis=-1), np.concatenate([*plain, *products], axis=-1)), types
 
 
 def at_moment(states: Shaped[Array, "episode steps *rest"], when: Moment) -> Shaped[Array, "episode round *rest"]:

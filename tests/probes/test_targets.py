@@ -83,8 +83,8 @@ def test_rounds_of_one_type_are_alike(advice, walks):
     assert len(np.unique(types)) == len(np.unique(kinds, axis=0))
     for kind in np.unique(types):
         assert len(np.unique(kinds[types.reshape(-1) == kind], axis=0)) == 1
-    features, types = round_inputs(walks)
-    assert features.shape[:2] == types.shape == walks.states.shape
+    forms, types = round_inputs(walks)
+    assert all(form.shape[:2] == types.shape == walks.states.shape for form in forms)
 
 
 def test_every_record_is_complete_and_computes_what_it_says(advice, walks):
