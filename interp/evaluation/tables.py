@@ -7,8 +7,10 @@ of rounds, tens of coordinates): a shrunken table would understate the rates.
 
 From the decoded tables, ``interp.algorithms.rates`` regresses the change of Q(s_t, a_t) on its two causes. The same
 estimator on the episodes' own tables (alpha .1, gamma .9), on those that never bootstrap (gamma 0), and on what is
-decoded from an untrained model stand beside it: the last shows what a linear reader makes of latents that hold no
-algorithm.
+decoded from an untrained model stand beside it. The last is a warning: a reader fitted to bootstrapped tables finds
+them, in part, in any record of what happened (an untrained model of d_model 64 gave R2 .30, alpha .055, gamma 1.2), so
+a gamma near .9 says something only where R2 is near 1 and the untrained model's is not. What a policy's own choices
+say (:mod:`interp.evaluation.discount`) has no such reader in between.
 
 NOT evidence of use: a table can be decodable and idle. Agreement on disputed steps, and interventions, show use.
 """
