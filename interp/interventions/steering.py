@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.errors import require
@@ -97,7 +97,7 @@ class SteeringResult:
         doses: multiples of the state change.
         model, algorithm: probability of the outcome that is read, ``[dose, episode]``.
         random: the model's along random directions of equal norm, ``[dose, direction, episode]``.
-        outcome: the outcome's name.
+        outcome: the outcome's name, or "one per episode".
         round: where the latents were changed and the prediction read.
         settings: model, causal model, seed, versions.
     """
@@ -123,6 +123,7 @@ class SteeringResult:
             columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
         difference = np.abs(self.model - self.algorithm)
         columns["mean_error"], columns["max_error"] = difference.mean(1), difference.max(1)
+        columns["random_mean_error"] = np.abs(self.random - self.algorithm[:, None]).mean((1, 2))
         return pd.DataFrame(columns)
 
 
@@ -135,7 +136,7 @@ def steer(
     *,
     doses: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0),
     direction: Tensor | None = None,
-    outcome: int = 1,
+    outcome: int | ArrayLike = 1,
     n_random: int = 8,
     commit: str = "own",
     seed: int = 0,
@@ -145,7 +146,8 @@ def steer(
     Args:
         change: the state change of dose 1, in the algorithm's units: log-weights ``[n]`` or a table ``[S, A]``.
         direction: the latent change of dose 1, ``[latent, d_model]`` (a probe's); a handwired model's own when None.
-        outcome: whose probability is read: label 1, or an action counted from 0.
+        outcome: whose probability is read: a label, or an action counted from 0; one for all, or one per episode
+            (such as an expert's vote, so that raising its weight raises the probability in every episode).
         n_random: number of random control directions, with the norm of ``direction`` and on the same latents.
 
     Raises:
@@ -165,19 +167,20 @@ def steer(
     noise = noise * (along.norm(dim=-1) > 0).unsqueeze(-1)
     noise = noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
     found = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in (along, *noise)])
-    chances = outcome_probabilities(found, causal.task)[..., outcome].double().numpy(force=True)
+    picked = np.broadcast_to(np.asarray(outcome, dtype=np.int64), (run.n_episodes,))
+    chances = _of(outcome_probabilities(found, causal.task).double().numpy(force=True), picked)
     chances = chances.reshape(len(doses), 1 + n_random, -1)
     inputs = {name: value[:, t] for name, value in causal.inputs(episodes).items()}
     now, wanted = causal.run(inputs)[causal.memory], []
     for dose in doses:
         moved = now + dose * np.asarray(change, dtype=np.float64)
-        wanted.append(causal.prediction(causal.run(inputs, {causal.memory: moved}))[..., outcome])
+        wanted.append(_of(causal.prediction(causal.run(inputs, {causal.memory: moved})), picked))
     return SteeringResult(
         doses=tuple(float(dose) for dose in doses),
         model=chances[:, 0],
         algorithm=np.stack(wanted),
         random=chances[:, 1:],
-        outcome=model.outcomes[outcome],
+        outcome=model.outcomes[picked[0]] if np.ndim(outcome) == 0 else "one per episode",
         round=t,
         settings=provenance(
             model=model.config.name,
@@ -189,6 +192,12 @@ def steer(
             seed=seed,
         ),
     )
+
+
+def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The probability of each episode's outcome."""
+    index = np.broadcast_to(outcome, probabilities.shape[:-1])[..., None]
+    return np.take_along_axis(probabilities, index, -1)[..., 0]
 
 
 def _predict(model: HookedLatentTransformer, run: Any, t: int, change: Tensor) -> Tensor:

@@ -98,9 +98,10 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     direction = None
     if not len(model.state_map):
         direction = fitted_direction(run.latents[:, :-1], held, change)
-    return steer(
-        model, episodes, t, change, causal, direction=direction, outcome=int(model.layout.task == "experts"), seed=seed
-    ).to_frame()
+    # Raising the first expert's weight raises its own vote; raising the first action's values raises that action.
+    outcome = episodes.advice[:, t, 0] if model.layout.task == "experts" else 0
+    found = steer(model, episodes, t, change, causal, direction=direction, outcome=outcome, seed=seed)
+    return found.to_frame()
 
 
 def circuit_tables(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> dict[str, pd.DataFrame]:

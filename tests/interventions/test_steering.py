@@ -26,6 +26,17 @@ def test_steered_wma_is_the_algorithm(wma):
     assert frame.dose.tolist() == [-4, -2, -1, 0, 1, 2, 4] and frame.max_error.max() < 1e-9
 
 
+def test_an_experts_vote_gains_with_its_weight(wma):
+    """Read per episode as expert 0's vote, the dose-response rises, in model and algorithm alike."""
+    _, model = wma
+    episodes = experts.sample(16, 12, 3, seed=0)
+    result = steer(model, episodes, 8, [1.0, 0.0, 0.0], weighted_majority(0.5), outcome=episodes.advice[:, 8, 0])
+    assert (np.diff(result.model, axis=0) >= -1e-12).all() and result.max_error < 1e-9
+    frame = result.to_frame()
+    assert frame.model.iloc[-1] > frame.model.iloc[0] + 0.3
+    assert (frame.random_mean_error[frame.dose != 0] > 1e-3).all()
+
+
 def test_steered_q_learner_is_the_algorithm():
     """Doses of one action's values: the choice that the algorithm makes from that table, and others at random."""
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2)
