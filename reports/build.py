@@ -36,7 +36,7 @@ def build(name: str, out: str | Path = "output", *, n_episodes: int = 64, n_roun
     folder = writable(Path(out))
     recipe = {"experts": experts, "qlearning": qlearning}[model.layout.task]
     with one_thread(), steps(f"Report on {model.config.name}", recipe.N_STEPS) as step:
-        report = recipe.report(model, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed, step=step)
+        report = recipe.report(model, name, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed, step=step)
         step("writing the page")
         return report.write(folder / f"{Path(name).name}.html")
 

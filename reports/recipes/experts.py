@@ -38,8 +38,14 @@ SHOWN = 0
 TARGETS = ("log_weights", "log_weights_centred", "prediction")
 
 
-def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, seed: int, step: Step) -> Report:
-    """Everything that the page shows, in the order in which it is computed and, but for the summary, read."""
+def report(
+    model: HookedLatentTransformer, source: str, *, n_episodes: int, n_rounds: int, seed: int, step: Step
+) -> Report:
+    """Everything that the page shows, in the order in which it is computed and, but for the summary, read.
+
+    Args:
+        source: what the model was loaded by: a name, or the path of a checkpoint.
+    """
     layout = model.layout
     assert isinstance(layout, ExpertRound)
     looked_at = min(20, n_rounds // 2)
@@ -80,7 +86,7 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None
         ),
         *([softmax_only(softened, {"prediction": "P(y = 1)", "carried_state": "log-weights"})] if softened else []),
-        overview.reproduce(*reproduce(name, n_episodes, n_rounds, seed, layout.n_experts)),
+        overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, layout.n_experts)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}
     settings |= {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": layout.n_experts}
@@ -173,15 +179,15 @@ def patch(model: HookedLatentTransformer, episodes: ExpertEpisodes, round: int) 
     ]
 
 
-def reproduce(name: str, n_episodes: int, n_rounds: int, seed: int, n_experts: int) -> tuple[str, str]:
+def reproduce(source: str, n_episodes: int, n_rounds: int, seed: int, n_experts: int) -> tuple[str, str]:
     """The shell command and the Python that give these numbers again."""
-    shell = f"interp report {name} --episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
+    shell = f"interp report {source} --episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
     python = f"""
 import interp, probes
 from interp.tasks import experts
 
 episodes = experts.sample({n_episodes}, {n_rounds}, {n_experts}, seed={seed})
-model = interp.load("{name}")
+model = interp.load({source!r})
 run = interp.rollout(model, episodes)
 run.predictions                       # P(y = 1), [episode, round]
 probes.probe(model, episodes, {list(TARGETS)}, seed={seed})

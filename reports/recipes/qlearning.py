@@ -37,8 +37,14 @@ PATCHED_EPISODES = 16
 TARGETS = ("q_table", "q_table_visited", "td_error", "reward")
 
 
-def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, seed: int, step: Step) -> Report:
-    """Everything that the page shows, in the order in which it is computed and, but for the summary, read."""
+def report(
+    model: HookedLatentTransformer, source: str, *, n_episodes: int, n_rounds: int, seed: int, step: Step
+) -> Report:
+    """Everything that the page shows, in the order in which it is computed and, but for the summary, read.
+
+    Args:
+        source: what the model was loaded by: a name, or the path of a checkpoint.
+    """
     layout = model.layout
     assert isinstance(layout, QLearningRound)
     n_states, n_actions = layout.n_states, layout.n_actions
@@ -84,7 +90,7 @@ def report(model: HookedLatentTransformer, *, n_episodes: int, n_rounds: int, se
         inside.attention(run, heads, [looked_at], episode=shown),
         inside.circuit(model, run, heads, looked_at, episode=shown, wired=wired),
         *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),
-        overview.reproduce(*reproduce(name, n_episodes, n_rounds, seed, n_states, n_actions)),
+        overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, n_states, n_actions)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}
     settings |= {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_states": n_states, "n_actions": n_actions}
@@ -210,15 +216,15 @@ def patch(model: HookedLatentTransformer, episodes: MDPEpisodes, round: int) -> 
     ]
 
 
-def reproduce(name: str, n_episodes: int, n_rounds: int, seed: int, n_states: int, n_actions: int) -> tuple[str, str]:
+def reproduce(source: str, n_episodes: int, n_rounds: int, seed: int, n_states: int, n_actions: int) -> tuple[str, str]:
     """The shell command and the Python that give these numbers again."""
-    shell = f"interp report {name} --episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
+    shell = f"interp report {source} --episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
     python = f"""
 import interp, probes
 from interp.tasks import mdp
 
 episodes = mdp.sample({n_episodes}, {n_rounds}, {n_states}, {n_actions}, seed={seed})
-model = interp.load("{name}")
+model = interp.load({source!r})
 run = interp.rollout(model, episodes)
 run.predictions                       # the policy at Select, [episode, round, action]
 probes.probe(model, episodes, {list(TARGETS)}, seed={seed})

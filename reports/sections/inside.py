@@ -96,7 +96,8 @@ def circuit(
         f"{threshold:.0%} of the head's largest write are left out. A head at rest reads the first token and writes "
         "nothing. Filled nodes have been written to.",
     )
-    return Section("The circuit", [picture, *(_wiring(wired) if wired else [])])
+    title = "The circuit" if wired else "What the heads read"  # of a learned model no circuit is claimed
+    return Section(title, [picture, *(_wiring(wired) if wired else [])])
 
 
 def _wiring(circuit: Circuit) -> list[object]:

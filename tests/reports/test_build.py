@@ -101,7 +101,9 @@ def test_learned_model_from_a_checkpoint(tmp_path: Path) -> None:
     page = build(str(folder), tmp_path / "pages", **SMALL)
     found = titles(page.read_text("utf-8"))
     assert page.name == "wma-tiny.html"
-    assert found == [title for title in EXPERT_SECTIONS if title not in HANDWIRED_ONLY]
+    named = ["What the heads read" if title == "The circuit" else title for title in EXPERT_SECTIONS]
+    assert found == [title for title in named if title not in HANDWIRED_ONLY]
+    assert f"interp report {folder} --episodes 8" in page.read_text("utf-8")
 
 
 @pytest.mark.parametrize(
