@@ -149,3 +149,10 @@ def test_unknown_scores_are_refused(untrained):
     found = play.evaluate(untrained, ["chain"], n_episodes=3, horizons=(5,))
     with pytest.raises(InputError, match="no return of 'model' on 'grid' after 5 rounds"):
         found.get("grid", 5)
+
+
+def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwired):
+    """Same luck, same table, same ties: playing goes through the whole round, own choice committed."""
+    found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))
+    assert found.get("grid", 30).earned == found.get("grid", 30, "greedy").earned
+    assert found.get("grid", 30).score == found.get("grid", 30, "greedy").score
