@@ -1,6 +1,13 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
-``sites`` (where), ``corruptions`` (clean and corrupted pairs), ``metrics`` (what is read), ``patching`` (sweeps),
-``interchange``, ``steering``, ``ablation``, ``attribution``. Not here: the causal variables of the handwired circuits
-(``circuits``), reading without intervening (``probes``). Import from the modules; nothing is re-exported.
+* where and what: ``sites``, ``corruptions`` (clean and corrupted episodes), ``pairs``, ``metrics``;
+* patching: ``patching`` (sweeps), ``rounds`` (round x round), ``resume`` (how sweeps are fast), ``heatmaps``;
+* against the algorithm: ``causal`` (the algorithms as causal models), ``interchange``, ``alignment`` (learned subspaces
+  with their controls), ``steering``;
+* circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
+  minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
+* ``command`` and ``tables``: what ``interp patch`` writes.
+
+Not here: the causal variables of the handwired circuits (``circuits``), reading without intervening (``probes``).
+Import from the modules; nothing is re-exported.
 """

@@ -77,3 +77,25 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
 def test_round_0_has_no_history(untrained):
     with pytest.raises(InputError, match="needs a history"):
         tables.tables(untrained, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "site"), [("wma-learned", "embed@<z>"), ("qlearning-learned", "resid_post[3]@Select")]
+)
+def test_learned_models_use_what_the_algorithm_holds(name, site):
+    """Slow: minutes of sweeps and DAS. Learned subspaces beat every control, circuits by EAP-IG beat random ones.
+
+    ``interp patch NAME --tables`` writes the same tables.
+    """
+    import interp
+
+    if name not in {record.name for record in interp.models()}:
+        pytest.skip(f"{name} is not shipped in this checkout")
+    found = tables.tables(interp.load(name), 20, n_episodes=64)
+    at = found["alignment"].query("site == @site").set_index("condition")
+    assert at.loc["learned", "low"] > at.drop("learned").iia.max()
+    curve = found["faithfulness"].iloc[0]
+    assert curve.cpr > curve.random_cpr + 0.2 and curve.cmd < curve.random_cmd - 0.2
+    steered = found["steering"].query("dose != 0")
+    assert (steered.mean_error < steered.random_mean_error).all()
