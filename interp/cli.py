@@ -347,8 +347,12 @@ def llm_run(
     if dry_run:
         show(expected.readable(), title="Expected calls, tokens and cost; nothing was asked")
         return
-    with showing(expected.calls) as progress:
-        done = runner.run(jobs, out, connection, price, progress)
+    try:
+        with showing(expected.calls) as progress:
+            done = runner.run(jobs, out, connection, price, progress)
+    except KeyboardInterrupt:
+        typer.echo("interrupted; every answer is on disk: run the same command again to resume", err=True)
+        raise typer.Exit(130) from None
     typer.echo(done.sentence)
     for place, why in done.unfinished:
         typer.echo(f"unfinished: {place}: {why}", err=True)
