@@ -115,7 +115,8 @@ def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTran
 
     A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone.
     """
-    fresh = copy.deepcopy(model).eval()
+    # On the CPU, whose generator alone is seeded and restored: the same weights on every device.
+    fresh = copy.deepcopy(model).eval().cpu()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
         for module in fresh.modules():
@@ -124,4 +125,4 @@ def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTran
                 reset()
     fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
     fresh.state_map = torch.zeros(0, model.config.d_model)
-    return fresh
+    return fresh.to(model.W_E.device)

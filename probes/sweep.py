@@ -253,7 +253,7 @@ def _block(model: HookedLatentTransformer, layer: int, resid: Tensor, names: Seq
 
 def _read(cache: dict[str, Tensor], site: Site, layout: RoundLayout, window: Window) -> Float[Array, "episode round d"]:
     activation = cache[site.hook][(slice(None), *site.index(layout))]
-    return activation[:, slice(*window)].flatten(2).numpy()
+    return activation[:, slice(*window)].flatten(2).numpy(force=True)
 
 
 def _cell(
