@@ -251,30 +251,24 @@ def intervals(
 
 
 @styled
-def calibration(predictions: ArrayLike, outcomes: ArrayLike, *, n_bins: int = 10, name: str = "model") -> Figure:
-    """How often y = 1 came true where P(y = 1) was predicted, with how many rounds stand behind each point.
+def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
+    """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
 
     Args:
-        predictions, outcomes: of the same shape; probabilities, and 0 or 1.
+        bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
+            (``interp.algorithms.calibration``); empty bins hold NaN.
     """
-    p, y = np.ravel(np.asarray(predictions, dtype=np.float64)), np.ravel(np.asarray(outcomes, dtype=np.float64))
-    require(
-        p.shape == y.shape and p.size > 0,
-        f"calibration needs as many outcomes as predictions, got {y.size} and {p.size}",
-    )
-    index = np.clip((p * n_bins).astype(int), 0, n_bins - 1)
-    count = np.bincount(index, minlength=n_bins)
-    seen = count > 0
-    predicted = np.bincount(index, p, n_bins)[seen] / count[seen]
-    observed = np.bincount(index, y, n_bins)[seen] / count[seen]
     figure = Figure(figsize=(WIDTH * 0.62, 4.4))
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    seen = bins[bins["share"] > 0]
     top.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="perfect calibration")
-    top.plot(predicted, observed, "o-", color=LIGHT["blue"], markersize=5, label=name)
+    top.vlines(seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4)
+    top.plot(seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name)
     top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
     top.legend(loc="upper left")
-    bottom.bar((np.arange(n_bins) + 0.5) / n_bins, count, width=0.9 / n_bins, color=LIGHT["grey"], alpha=0.6)
-    bottom.set(xlabel="predicted P(y = 1)", ylabel="rounds")
+    centre, width = (bins["from"] + bins["to"]) / 2, 0.9 * (bins["to"] - bins["from"])
+    bottom.bar(centre, bins["share"], width=width, color=LIGHT["grey"], alpha=0.6)
+    bottom.set(xlabel="predicted P(y = 1)", ylabel="share")
     return figure
 
 

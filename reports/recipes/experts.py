@@ -14,6 +14,7 @@ import probes
 from circuits.registry import from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms import experts as algorithms
+from interp.algorithms.calibration import calibration
 from interp.interventions import corruptions
 from interp.interventions.patching import sweep
 from interp.model.layout import ExpertRound
@@ -78,7 +79,7 @@ def report(
         *([overview.verification(verified)] if verified else []),
         exact_weights(model, run, episodes) if handwired else decoded_weights(probed),
         regret.section(scored, episodes),
-        behaviour.calibration(predictions, episodes.labels, name=name),
+        behaviour.calibration(calibration(predictions, episodes, seed=seed), name=name),
         probing.probes(probed),
         patching.patching(patched, heads),
         inside.attention(run, heads, [looked_at], episode=SHOWN),

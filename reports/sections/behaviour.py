@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from interp.algorithms.calibration import Calibration
 from reports import figures
 from reports.blocks import Figure, Prose, number
 from reports.page import Section
@@ -29,8 +30,12 @@ def state_over_time(
     return Section(title, [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)])
 
 
-def calibration(predictions: ArrayLike, labels: ArrayLike, *, name: str) -> Section:
+def calibration(result: Calibration, *, name: str) -> Section:
     """Whether the predicted probabilities are the frequencies that came true."""
-    drawn = figures.calibration(predictions, labels, name=name)
-    caption = "Every round of every episode, in ten bins of P(y = 1); below, how many rounds each bin holds."
+    drawn = figures.calibration(result.to_frame(), name=name)
+    caption = (
+        "Every round of every episode, binned by P(y = 1), with 95 % intervals over episodes; below, the share of "
+        f"rounds in each bin. Expected calibration error {result.error:.3f}; a perfectly calibrated predictor would "
+        f"show {result.chance.estimate:.3f} [{result.chance.low:.3f}, {result.chance.high:.3f}] by chance."
+    )
     return Section("Calibration", [Figure(drawn, "Predicted probability against frequency", caption)])

@@ -63,11 +63,15 @@ def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:
     assert [tick.get_text() for tick in axes.get_xticklabels()] == ["<z>", "p?"]
 
 
-def test_calibration_on_a_napkin() -> None:
-    """Four rounds in two bins: predicted .25 and .75, observed 0 and 1/2."""
-    figure = figures.calibration([0.2, 0.3, 0.7, 0.8], [0, 0, 0, 1], n_bins=2)
-    line = figure.axes[0].lines[1]
-    np.testing.assert_allclose(line.get_xydata(), [[0.25, 0.0], [0.75, 0.5]])
+BINS = pd.DataFrame(
+    {"from": [0, 0.5], "to": [0.5, 1], "share": [1.0, 0], "prediction": [0.25, np.nan], "frequency": [0.5, np.nan]}
+).assign(low=0.4, high=0.6)
+
+
+def test_calibration_leaves_empty_bins_out() -> None:
+    """A bin without a round has no frequency, so no point."""
+    line = figures.calibration(BINS).axes[0].lines[1]
+    np.testing.assert_allclose(line.get_xydata(), [[0.25, 0.5]])
 
 
 @pytest.mark.parametrize(
@@ -75,7 +79,6 @@ def test_calibration_on_a_napkin() -> None:
     [
         (lambda: figures.trajectories(np.ones((3, 2)), np.ones((3, 3)), LABELS, ylabel=""), "must both be"),
         (lambda: figures.heatmap(np.ones((2, 3)), ["a"], ["x", "y", "z"], label=""), r"\(2, 3\) does not fit 1 row"),
-        (lambda: figures.calibration([0.5], [1, 0]), "as many outcomes as predictions, got 2 and 1"),
     ],
 )
 def test_shapes_that_do_not_fit(draw, message: str) -> None:  # type: ignore[no-untyped-def]
@@ -87,9 +90,9 @@ def test_shapes_that_do_not_fit(draw, message: str) -> None:  # type: ignore[no-
 def test_drawing_changes_no_setting() -> None:
     """The caller's matplotlib is as it was, and the caller's settings do not reach our figures."""
     before = dict(matplotlib.rcParams)
-    plain = inline_svg(figures.calibration([0.5], [1]), "t", "f")
+    plain = inline_svg(figures.calibration(BINS), "t", "f")
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False}):
-        assert inline_svg(figures.calibration([0.5], [1]), "t", "f") == plain
+        assert inline_svg(figures.calibration(BINS), "t", "f") == plain
     assert dict(matplotlib.rcParams) == before
 
 
