@@ -24,6 +24,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float, Int
 from joblib import Parallel, delayed, parallel_config
+from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
@@ -217,12 +218,14 @@ def _run(
     layout = model.layout.fit(episodes)
     hooks = {layer: sorted({site.hook for _, site in missing if site.layer == layer}) for layer in layers}
     streams = [_by_layer(m, rollout(m, episodes), hooks) for m in models]
-    chosen = parallel_config(backend=backend) if backend else nullcontext()
     for layer, *caches in zip(layers, *streams, strict=True):
         cells = [(task, site) for task, site in missing if site.layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
-        with chosen, threadpool_limits(1):
-            yield from Parallel(n_jobs=n_jobs, prefer="threads", return_as="generator_unordered")(
+        with parallel_config(backend=backend) if backend else nullcontext(), threadpool_limits(1):
+            # Not every distributed backend hands results over one by one; the others do at the end of a layer.
+            one_by_one = get_active_backend()[0].supports_return_generator
+            returns = "generator_unordered" if one_by_one else "list"
+            yield from Parallel(n_jobs=n_jobs, prefer="threads", return_as=returns)(
                 delayed(_cell)(ready[task.window], site, *(_read(cache, site, layout, task.window) for cache in caches))
                 for task, site in cells
             )

@@ -74,6 +74,23 @@ def test_workers_change_nothing(model, episodes, swept):
     assert (again.to_frame()["site"] == swept.to_frame()["site"]).all()
 
 
+def test_a_backend_serves_every_layer(model, episodes, monkeypatch):
+    """The chosen joblib backend is in force for all layers, not the first alone."""
+    import sys
+
+    from joblib import parallel
+
+    module = sys.modules["probes.sweep"]
+    used = []
+    real = module.Parallel
+    monkeypatch.setattr(
+        module, "Parallel", lambda **given: used.append(parallel.get_active_backend()[0]) or real(**given)
+    )
+    site = {"components": ["resid_post"], "layers": [0, 1], "positions": ["w?"]}
+    probes.sweep(model, episodes, ["label"], **site, n_jobs=2, backend="threading")
+    assert [type(backend).__name__ for backend in used] == ["ThreadingBackend"] * 2
+
+
 def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monkeypatch):
     """Finished cells are read back, only missing ones are run, and another model or window shares nothing."""
     import sys
