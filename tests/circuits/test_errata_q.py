@@ -1,0 +1,171 @@
+"""The printed Q-learning construction (paper, section 4 and appendix C) against the corrected one.
+
+Each test writes one printed statement down as an edit of the circuit's data (the corrected circuit with only that
+correction taken back), measures how wrong it is, and compares with the correction on the same episodes. An error of 0
+means that the defect is real but does not reach the table. Labels Q1, Q2, ... number the statements.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import circuits
+import interp
+from circuits.circuit import Circuit
+from circuits.heads import Head, copy, match
+from interp.model.layout import QLearningRound
+from interp.tasks import mdp
+from interp.tasks.mdp_types import MDPEpisodes, MDPs
+
+EPISODES = mdp.sample(6, 40, 4, 4, seed=0)
+STATES, ACTIONS = tuple(f"s_{i}" for i in range(1, 5)), tuple(f"a_{i}" for i in range(1, 5))
+
+
+def table_error(circuit: Circuit, episodes: MDPEpisodes = EPISODES, **rollout: Any) -> np.ndarray:
+    """Largest error of the Q-table after each step; NaN counts as infinite."""
+    model = circuits.compile(circuit)
+    run = interp.rollout(model, episodes, **rollout)
+    error = np.abs(model.read_state(run.latents).numpy() - episodes.q_tables)
+    return np.nan_to_num(error, nan=np.inf).max((0, 2, 3))[1:]
+
+
+def build(**arguments: Any) -> Circuit:
+    return circuits.build("qlearning-handwired", n_states=4, n_actions=4, **arguments)
+
+
+def without_sink(circuit: Circuit, number: str) -> Circuit:
+    """The content chooser as printed: its last score term, the sink, is gone."""
+    return circuit.edit(number, scores=circuit.head(number).scores[:-1])
+
+
+@pytest.fixture(scope="module")
+def ours() -> Circuit:
+    return build()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def corrections_hold(ours: Circuit) -> None:
+    """What every test compares with."""
+    assert table_error(ours).max() < 1e-14
+    assert table_error(build(variant="lin")).max() < 1e-14
+
+
+def test_q1_q2_length_and_vocabulary() -> None:
+    """The displayed sequence has 3 |A| + 10 tokens, not 3 |A| + 9; six special tokens are listed, not five or seven."""
+    for n_states, n_actions in ((4, 3), (2, 5)):
+        layout = QLearningRound(n_states, n_actions)
+        assert len(layout.labels) == 3 * n_actions + 10
+        assert len(layout.vocabulary) == n_states + n_actions + 6
+
+
+def test_q3_a_linear_head_sums_over_the_past_instead_of_multiplying(ours: Circuit) -> None:
+    basis = ours.basis
+    moves = (
+        (basis["id"]["Qnext"], basis["buf2"]["Qnext"]),
+        (basis["id"]["Qcurr"], -basis["buf2"]["Qcurr"]),
+    )
+    head = Head("2.2 as printed", 1, "linear", match(basis, STATES, "id", "buf1"), moves)
+    error = table_error(replace(ours, neurons=()).adding(head))
+    assert error[4] > 0.01
+    assert error[19] > 0.1
+    assert error[39] > 0.5
+
+
+@pytest.mark.parametrize(("number", "step", "least"), [("1.6", 39, 0.03), ("2.1", 0, 0.3), ("3.3", 39, 0.05)])
+def test_q4_choosers_without_a_sink_average(ours: Circuit, number: str, step: int, least: float) -> None:
+    assert table_error(without_sink(ours, number))[step] > least
+
+
+def test_q4_a_tag_without_a_sink_leaks_into_the_latents(ours: Circuit) -> None:
+    wrong = without_sink(ours, "1.5")
+    latents = interp.rollout(circuits.compile(wrong), EPISODES).latents.numpy()
+    assert table_error(wrong).max() < 1e-13
+    assert np.abs(latents @ ours.basis["id"]["Qnext"].vector()).max() > 0.01
+
+
+def test_q5_without_a_gate_all_tokens_tie_at_zero(ours: Circuit) -> None:
+    """In the first round every Q is 0: attention goes to all tokens alike and the policy does not even sum to 1."""
+    ids, buf2 = ours.basis["id"], ours.basis["buf2"]
+    printed = ((ids["Select"], buf2["Qnext"]),)
+    wrong = ours.edit("3.1", scores=printed).edit("3.2", scores=printed)
+    first = interp.rollout(circuits.compile(wrong), EPISODES).predictions[:, 0]
+    assert first.sum(-1).max() < 0.6
+    right = interp.rollout(circuits.compile(ours), EPISODES).predictions[:, 0]
+    assert torch.equal(right, torch.eye(4, dtype=right.dtype)[[0] * 6])
+
+
+def test_q6_averaging_over_ties_gives_no_one_hot_choice() -> None:
+    """Without the tie slope the table is still exact: tied values agree."""
+    averaging = build(tau=0.0)
+    assert table_error(averaging).max() < 1e-14
+    policy = interp.rollout(circuits.compile(averaging), EPISODES).predictions
+    assert policy[:, 0].max() == 0.25
+    assert (1 - policy.max(-1).values).max() == 0.75
+
+
+def test_q7_a_soft_choice_that_shares_its_keys_backs_up_the_mean() -> None:
+    for beta, least in ((1.0, 0.1), (100.0, 1e-4)):
+        circuit = build(beta=beta)
+        choice = circuit.head("3.1")
+        shared = circuit.edit("3.2", scores=choice.scores, rule=choice.rule)
+        assert table_error(shared)[39] > least
+        assert table_error(circuit).max() < 1e-14
+
+
+@pytest.mark.parametrize("rule", ["softmax", "hard"])
+def test_q8_the_td_heads_must_be_linear(ours: Circuit, rule: str) -> None:
+    wrong = ours
+    for number in ("4.1", "4.2", "4.3"):
+        wrong = wrong.edit(number, rule=rule)
+    error = table_error(wrong)
+    assert error[0] > 0.05
+    assert error[19] > 0.5
+
+
+def test_q9_the_state_must_go_to_id_because_buf1_holds_the_column(ours: Circuit) -> None:
+    """The proof sketch routes the state to buf1, the appendix to id; on buf1 it collides with the column."""
+    wrong = ours
+    for number in ("1.1", "1.2", "1.3"):
+        wrong = wrong.edit(number, moves=copy(ours.basis, STATES, "id", "buf1"))
+    assert table_error(wrong)[0] > 0.05
+
+
+def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circuit) -> None:
+    """Printed head 1.6 lets c_a match itself: inert in "mlp", which reads columns of c_a once; fatal in "lin"."""
+    for circuit, fatal in ((ours, False), (build(variant="lin"), True)):
+        basis_ids = circuit.basis["id"]
+        head = circuit.head("1.6")
+        acting = basis_ids.sum(ACTIONS)
+        wrong = circuit.edit("1.6", scores=(*head.scores[:-2], (acting, basis_ids["Update"]), head.scores[-1]))
+        error = table_error(wrong).max()
+        assert error > 0.1 if fatal else error < 1e-13
+
+
+def test_q13_the_target_uses_the_table_after_the_update_the_choice_the_one_before() -> None:
+    """They differ only where s_{t+1} = s_t, and there they do differ now and then."""
+    differ = EPISODES.greedy != EPISODES.greedy_before
+    assert not (differ & (EPISODES.states != EPISODES.next_states)).any()
+    many = mdp.sample(60, 300, 4, 4, seed=1)
+    assert (many.greedy != many.greedy_before).any()
+
+
+def test_q14_layer_norm_after_every_layer_breaks_the_update(ours: Circuit) -> None:
+    def layer_norm(resid: torch.Tensor, hook: Any) -> torch.Tensor:
+        return torch.nn.functional.layer_norm(resid, resid.shape[-1:])
+
+    hooks = [(f"blocks.{layer}.hook_resid_post", layer_norm) for layer in range(4)]
+    assert table_error(ours, fwd_hooks=hooks)[0] > 1
+
+
+def test_q15_the_neurons_clip_negative_values(ours: Circuit) -> None:
+    mdps = MDPs(EPISODES.mdps.transitions, EPISODES.mdps.rewards - 0.5)
+    steps = EPISODES.states, EPISODES.actions, EPISODES.rewards - 0.5, EPISODES.next_states
+    lowered = MDPEpisodes.from_transitions(mdps, *steps, alpha=0.1, gamma=0.9)
+    assert table_error(ours, lowered).max() > 1e-3
+    assert table_error(build(variant="lin"), lowered).max() < 1e-14
+    assert table_error(build(signed=True, rewards=(-0.5, 0.5)), lowered).max() < 1e-14
