@@ -1,7 +1,8 @@
 """Handwired models: circuits as data, compiled to transformers, with their ground truth.
 
 * :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits;
-* :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the two constructions; :mod:`circuits.chooser`: Lemma C.1;
+* :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the constructions;
+* :mod:`circuits.chooser`: Lemma C.1 as a table;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model;
 * :func:`verify` checks a model against the reference algorithm, every intermediate variable included.
