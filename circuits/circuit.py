@@ -134,6 +134,7 @@ class Circuit:
         layout, basis: the round it runs on, and its residual stream.
         heads, neurons: what computes.
         tokens, payloads: embedding of each token of the vocabulary; direction that a token's scalar payload scales.
+        payload_range: scalar payloads that the construction is proven for; None takes any.
         latents: initial latents.
         outcomes: unembedding direction of each outcome; the model's output is a probability.
         state: directions that read the algorithm's state from a latent.
@@ -151,6 +152,7 @@ class Circuit:
     outcomes: tuple[Direction, ...]
     state: tuple[Direction, ...]
     payloads: Mapping[str, Direction] = field(default_factory=dict)
+    payload_range: tuple[float, float] | None = None
     neurons: tuple[Neuron, ...] = ()
     variables: tuple[Variable, ...] = ()
     edges: tuple[Edge, ...] = ()

@@ -92,6 +92,7 @@ def configuration(circuit: Circuit) -> LatentTransformerConfig:
         latent_update="replace",
         strip_position=True,
         output="probability",
+        value_range=circuit.payload_range,
         head_names=tuple(
             (*(head.name for head in heads), *(NO_HEAD,) * missing)
             for heads, missing in zip(layers, padding, strict=True)

@@ -34,7 +34,6 @@ from circuits.q_truth import Truth, edges, variables
 from interp.errors import require, unknown_name
 from interp.model.config import AttentionRule
 from interp.model.layout import QLearningRound
-from interp.tasks.mdp_types import MDPEpisodes
 
 NAME = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")
@@ -119,6 +118,7 @@ def q_learning(
         neurons=wiring.neurons(),
         tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
         payloads={"r": buf1["r"]},
+        payload_range=None if variant == "lin" else (float(rewards[0]), float(rewards[1])),
         latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
         outcomes=tuple(ids[action] for action in wiring.actions),
         state=tuple(buf1[state] for state in wiring.states),
@@ -148,23 +148,6 @@ def require_rewards(variant: str, signed: bool, lowest: float, what: str) -> Non
         lowest >= 0 or signed or variant == "lin",
         f"{what} as low as {lowest:g} are outside [0, inf), what variant {variant!r} is proven for; load it with "
         "signed=True (doubled neurons) or use variant 'lin'",
-    )
-
-
-def check_rewards(circuit: Circuit, episodes: MDPEpisodes) -> None:
-    """Refuse episodes whose rewards lie outside the range that the circuit was built for.
-
-    Raises:
-        InputError: a reward outside the range; the range and the variant that takes it are named.
-    """
-    variant, (low, high) = circuit.arguments["variant"], circuit.arguments["rewards"]
-    found = float(episodes.rewards.min()), float(episodes.rewards.max())
-    require_rewards(variant, circuit.arguments["signed"], found[0], "rewards")
-    require(
-        variant == "lin" or (low <= found[0] and found[1] <= high),
-        f"rewards in [{found[0]:g}, {found[1]:g}] are outside [{low:g}, {high:g}], what this {variant!r} circuit is "
-        f"proven for; load it with rewards=({min(low, found[0]):g}, {max(high, found[1]):g}), or use variant 'lin', "
-        "which takes any",
     )
 
 

@@ -6,12 +6,12 @@ is checked against the algorithm that it is; a learned one is measured by the sa
 
 from __future__ import annotations
 
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from interp.errors import InputError, require
+from interp.errors import require
+from interp.files import writable
 from reports.progress import steps
 
 
@@ -52,19 +52,3 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-def writable(folder: Path) -> Path:
-    """The folder, made if need be.
-
-    Raises:
-        InputError: it cannot be made or written.
-    """
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
-    except OSError as error:
-        raise InputError(
-            f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
-        ) from error

@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.errors import require
+from interp.files import writable
 from interp.llm.behaviour import Behaviour, behaviour
 from interp.llm.note_table import NoteTable, note_table
 from interp.llm.paper import paper_table
@@ -30,7 +31,6 @@ from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
 from reports import figures
 from reports.blocks import Figure, Prose, Summary, Table, Verdict
-from reports.build import writable
 from reports.page import Report, Section
 from reports.sections import overview
 

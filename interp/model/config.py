@@ -36,6 +36,7 @@ class LatentTransformerConfig:
         latent_update: "replace" writes the update over its slot, "add" adds it.
         strip_position: subtract the position code from the update, so that a latent holds content blocks only.
         output: what the unembedding gives at the prediction position: "logits" or "probability".
+        value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: per layer, per head, a name from the paper; empty for learned models.
         name: what users load it by.
@@ -55,6 +56,7 @@ class LatentTransformerConfig:
     latent_update: str = "add"
     strip_position: bool = False
     output: str = "logits"
+    value_range: tuple[float, float] | None = None
     init_std: float = 0.08
     head_names: tuple[tuple[str, ...], ...] = ()
     name: str = "unnamed"
@@ -121,6 +123,8 @@ class LatentTransformerConfig:
         if missing:
             raise InputError(f"the configuration lacks {', '.join(sorted(missing))}")
         tables = {name: tuple(map(tuple, data.get(name, ()))) for name in ("attention_rules", "head_names")}
+        if data.get("value_range") is not None:
+            tables["value_range"] = tuple(data["value_range"])
         return cls(**{**data, **tables, "layout": layout_from_dict(data["layout"])})
 
 

@@ -353,7 +353,17 @@ def _round(encoded: EncodedRounds, t: int) -> EncodedRounds:
 
 
 def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds:
+    """The rounds on the model's device, payloads in its dtype, after their range is checked."""
     weights = model.W_E
+    if model.config.value_range is not None:
+        low, high = model.config.value_range
+        lowest, highest = float(encoded.values.min()), float(encoded.values.max())
+        require(
+            min(low, 0.0) <= lowest and highest <= max(high, 0.0),
+            f"rewards in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], the range that this model is proven "
+            f"for; load it with rewards=({min(low, lowest):g}, {max(high, highest):g}) (signed=True for "
+            "negative ones), or use variant='lin', which takes any",
+        )
     values = encoded.values.to(weights.device, weights.dtype)
     return EncodedRounds(encoded.tokens.to(weights.device), values, encoded.slots.to(weights.device))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from circuits.q_learning import check_rewards, value_bound
+from circuits.q_learning import value_bound
 from interp.algorithms import tabular
 from interp.errors import InputError
 from interp.tasks import mdp
@@ -246,11 +247,12 @@ def test_bad_arguments_are_refused_with_a_sentence(arguments: dict[str, Any], me
 
 def test_episodes_with_rewards_outside_the_proven_range_are_refused() -> None:
     episodes = negative(mdp.sample(3, 10, 4, 3, seed=12))
-    with pytest.raises(InputError, match=r"use variant 'lin'"):
-        check_rewards(circuits.build("qlearning-handwired"), episodes)
+    load = partial(circuits.load, "qlearning-handwired", n_states=4, n_actions=3)
+    with pytest.raises(InputError, match=r"outside \[0, 1\].*use variant='lin'"):
+        interp.rollout(load(), episodes)
     with pytest.raises(InputError, match=r"outside \[-0.01, 1\]"):
-        check_rewards(circuits.build("qlearning-handwired", signed=True, rewards=(-0.01, 1.0)), episodes)
-    check_rewards(circuits.build("qlearning-handwired", variant="lin"), episodes)
+        interp.rollout(load(signed=True, rewards=(-0.01, 1.0)), episodes)
+    assert interp.rollout(load(variant="lin"), episodes).n_rounds == 10
 
 
 def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
