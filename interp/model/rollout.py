@@ -360,9 +360,9 @@ def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds
         lowest, highest = float(encoded.values.min()), float(encoded.values.max())
         require(
             min(low, 0.0) <= lowest and highest <= max(high, 0.0),
-            f"rewards in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], the range that this model is proven "
-            f"for; load it with rewards=({min(low, lowest):g}, {max(high, highest):g}) (signed=True for "
-            "negative ones), or use variant='lin', which takes any",
+            f"rewards in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is proven for; "
+            f"load it with rewards=({min(low, lowest):g}, {max(high, highest):g}) (signed=True for negative ones), "
+            "or use variant='lin', which takes any",
         )
     values = encoded.values.to(weights.device, weights.dtype)
     return EncodedRounds(encoded.tokens.to(weights.device), values, encoded.slots.to(weights.device))
