@@ -1,0 +1,34 @@
+"""Steps per second of handwired Q-learning, batch 256, against the NumPy learner, as |S| and |A| grow.
+
+The cost law: one dense forward over T = 3 |A| + 10 positions of width d = 3 (|S| + |A| + 6) + T + 1, so
+O(T d (heads d_head) + T^2 heads d_head) a step; the NumPy learner's update is O(1) a step and episode.
+"""
+
+import torch
+
+import interp
+from interp.algorithms import tabular
+from interp.tasks import mdp
+from tests.benchmarks.rollout import seconds
+
+BATCH, ROUNDS = 256, 10
+SIZES = ((4, 2), (8, 4), (16, 8))
+
+
+def main() -> None:
+    torch.set_num_threads(1)
+    print(
+        f"{'|S| x |A|':>10} {'positions':>9} {'d_model':>8} {'transformer':>14} {'NumPy':>14} {'ratio':>8}   (steps/s)"
+    )
+    for n_states, n_actions in SIZES:
+        episodes = mdp.sample(BATCH, ROUNDS, n_states, n_actions, seed=0)
+        model = interp.load("qlearning-handwired", n_states=n_states, n_actions=n_actions)
+        steps = BATCH * ROUNDS
+        ours = steps / seconds(lambda m=model, e=episodes: interp.rollout(m, e, commit="target"), 3)
+        theirs = steps / seconds(lambda e=episodes: tabular.replay(e), 3)
+        size, sizes = f"{n_states} x {n_actions}", (model.layout.n_positions, model.config.d_model)
+        print(f"{size:>10} {sizes[0]:9} {sizes[1]:8} {ours:14,.0f} {theirs:14,.0f} {theirs / ours:8.1f}")
+
+
+if __name__ == "__main__":
+    main()
