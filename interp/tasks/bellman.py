@@ -84,7 +84,7 @@ def rows_at(tables: Tables, states: Int[np.ndarray, "episode step"]) -> Float[np
 
 def greedy(values: Float[np.ndarray, "*batch action"]) -> Int[np.ndarray, "*batch"]:
     """The action of largest value, the lowest index on ties."""
-    return values.argmax(-1)
+    return np.asarray(values.argmax(-1))
 
 
 def greedy_sets(
