@@ -28,9 +28,9 @@ from torch import Tensor
 
 from interp.errors import require
 from interp.interventions.graph import EdgeGraph, ablated
-from interp.interventions.metrics import Metric, Readout
+from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair
+from interp.interventions.pairs import Pair, Readout
 from interp.interventions.resume import one_round
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, resample_weights

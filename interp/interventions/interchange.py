@@ -33,7 +33,7 @@ from transformer_lens.tools.analysis.interchange import SubspaceInterchange
 
 from interp.errors import require, unknown_name
 from interp.interventions.causal import CausalModel
-from interp.interventions.metrics import outcome_probabilities
+from interp.interventions.pairs import outcome_probabilities
 from interp.interventions.sites import Site, resolve
 from interp.model.hooked import HookFunction
 from interp.model.rollout import Rollout, Rounds, rollout, select_rounds

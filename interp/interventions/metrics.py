@@ -11,32 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import unknown_name
-
-if TYPE_CHECKING:
-    from interp.interventions.pairs import Pair
+from interp.interventions.pairs import Pair, Readout, outcome_probabilities
 
 CLIP = 1e-6
 """Smallest probability whose logarithm is taken."""
-
-
-@dataclass(frozen=True)
-class Readout:
-    """What a run gave from the intervened round to the one that is read.
-
-    Attributes:
-        predictions: ``[*cell, episode, round, ...]``: P(y = 1), or the policy over actions.
-        latents: ``[*cell, episode, latent, d_model]`` after the last of these rounds.
-    """
-
-    predictions: Tensor
-    latents: Tensor
 
 
 @dataclass(frozen=True)
@@ -53,11 +37,6 @@ class Metric:
     unit: str
     measure: Callable[[Readout, Pair], Tensor]
     needs_update: bool = False
-
-
-def outcome_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:
-    """P(y = 1) or a policy, as a distribution over outcomes."""
-    return torch.stack([1 - predictions, predictions], -1) if task == "experts" else predictions
 
 
 def log_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:

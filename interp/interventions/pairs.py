@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import require
-from interp.interventions.metrics import Readout, outcome_probabilities
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -19,6 +18,19 @@ from interp.model.transformer import HookedLatentTransformer
 if TYPE_CHECKING:
     from interp.tasks.experts import ExpertEpisodes
     from interp.tasks.mdp import MDPEpisodes
+
+
+@dataclass(frozen=True)
+class Readout:
+    """What a run gave from the intervened round to the one that is read.
+
+    Attributes:
+        predictions: ``[*cell, episode, round, ...]``: P(y = 1), or the policy over actions.
+        latents: ``[*cell, episode, latent, d_model]`` after the last of these rounds.
+    """
+
+    predictions: Tensor
+    latents: Tensor
 
 
 @dataclass(frozen=True)
@@ -84,6 +96,11 @@ class Pair:
         values = tables.gather(2, index).squeeze(2)
         policy = outcome_probabilities(predictions, self.task)
         return values.amax(-1) - (policy * values).sum(-1)
+
+
+def outcome_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:
+    """P(y = 1) or a policy, as a distribution over outcomes."""
+    return torch.stack([1 - predictions, predictions], -1) if task == "experts" else predictions
 
 
 def prepare(

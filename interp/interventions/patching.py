@@ -31,9 +31,9 @@ from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.errors import InputError, unknown_name
-from interp.interventions.metrics import Metric, Readout
+from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import Pair, prepare
+from interp.interventions.pairs import Pair, Readout, prepare
 from interp.interventions.resume import Patched, RoundPatcher, activations, one_round, repeated, tile
 from interp.interventions.sites import Site, resolve, sites
 from interp.model.rollout import Rollout, run_round

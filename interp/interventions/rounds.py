@@ -20,9 +20,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import require, unknown_name
-from interp.interventions.metrics import Metric, Readout
+from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
-from interp.interventions.pairs import prepare
+from interp.interventions.pairs import Readout, prepare
 from interp.interventions.patching import Direction
 from interp.interventions.resume import RoundPatcher, activations, one_round, repeated
 from interp.interventions.sites import Site, resolve

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from interp.errors import require
 from interp.interventions.causal import CausalModel
-from interp.interventions.metrics import outcome_probabilities
+from interp.interventions.pairs import outcome_probabilities
 from interp.interventions.resume import one_round, tile
 from interp.model.rollout import rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer

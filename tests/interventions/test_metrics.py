@@ -11,8 +11,8 @@ import torch
 from interp.errors import InputError
 from interp.interventions import metrics, patching
 from interp.interventions.corruptions import swap_latents
-from interp.interventions.metrics import Readout, metric, state_difference
-from interp.interventions.pairs import Pair, prepare
+from interp.interventions.metrics import metric, state_difference
+from interp.interventions.pairs import Pair, Readout, prepare
 
 
 @pytest.fixture
