@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 
 import circuits
+import interp
 from interp.errors import InputError
 from interp.interventions.alignment import align
 from interp.interventions.causal import q_learning, weighted_majority
-from interp.interventions.interchange import Place, interchange
+from interp.interventions.interchange import Place, interchange, intervened
+from interp.interventions.resume import one_round
 from interp.interventions.sites import Site
 from interp.tasks import experts, mdp
 from interp.tasks.mdp import MDPEpisodes
@@ -20,8 +23,11 @@ WMA = [
     ("log_weights", 1, "prediction"),
     ("log_weights", 2, "state"),
     ("votes", 0, "prediction"),
+    ("votes", 0, "state"),
+    ("votes", 1, "prediction"),
     ("votes", 1, "state"),
     ("votes", 2, "prediction"),
+    ("votes", 2, "state"),
     ("label", 0, "state"),
     ("match", 0, "state"),
     ("prediction", 0, "prediction"),
@@ -44,6 +50,28 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, vari
     assert result.iia == 1.0 and result.iia_informative == 1.0
     assert result.max_error < 1e-14
     assert not (result.unpatched & result.informative).any()
+
+
+def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
+    """Each vote's knowledge of its expert, taken from another episode, changes no bit; another expert's does."""
+    circuit, model = wma
+    places = places_of(circuit, circuit.variable("binding").sites[0])
+    base, source = (interp.rollout(model, episodes) for episodes in pair)
+    plain = intervened(model, base, base, [], range(12))
+    for found, own in zip(intervened(model, base, source, places, range(12)), plain, strict=True):
+        assert torch.equal(found, own)
+
+    def exchanged(activation, hook):
+        at, order = [model.layout.position(f"p_{i}") for i in (1, 2, 3)], [1, 2, 0]
+        block = torch.as_tensor(np.stack([circuit.basis["buf1"][f"e_{i}"].vector() for i in (1, 2, 3)]))
+        names = activation[:, at] @ block.T
+        changed = activation.clone()
+        changed[:, at] += (names[:, order] - names) @ block
+        return changed
+
+    hooks = [(circuit.variable("binding").sites[0].hook, exchanged)]
+    moved = interp.rollout(model, pair[0], fwd_hooks=hooks, hook_rounds=8)  # in every round it would be a renaming
+    assert (moved.predictions - base.predictions)[:, 8].abs().max() > 0.1
 
 
 Q = [
@@ -104,11 +132,85 @@ def test_q_learning_td_error(qlearning, q_pair):
         assert result.iia == 1.0 and result.max_error < 1e-12 and result.informative.sum() > 100
 
 
-@pytest.mark.parametrize("where", ["embed@<BOS>", "resid_post[0]@s", "resid_post[1]@r", "z[3.0]@Select"])
-def test_q_learning_places_without_the_values_are_at_chance(qlearning, q_pair, where):
+def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qlearning, places_of, q_pair):
+    """From its token the action drives the update; at Update it names the column written, and changes nothing else.
+
+    A column under another action's name is lost to its own: next round its action reads 0, the other one the mean of
+    both columns of that name (a hard head averages over ties).
+    """
+    circuit, model = qlearning
+    result = interchange(model, *q_pair, q_learning(), "action", "embed@a", outcome="state", rounds=slice(5, 16))
+    assert result.iia == 1.0 and result.max_error < 1e-12 and result.informative.sum() >= 20
+
+    base, source = (interp.rollout(model, episodes) for episodes in q_pair)
+    places = places_of(circuit, circuit.variable("action").sites[0])
+    policy, latents = intervened(model, base, source, places, [9])
+    assert torch.equal(policy[:, 0], base.predictions[:, 9])
+    table = model.read_state(base.latents[:, 10])
+    torch.testing.assert_close(model.read_state(latents[:, 0]), table, atol=1e-12, rtol=0)
+    names = torch.as_tensor(np.stack([circuit.basis["id"][f"a_{i}"].vector() for i in (1, 2)]))
+    own, other = (torch.as_tensor(episodes.actions[:, 9]) for episodes in q_pair)
+    rows = torch.arange(len(own))
+    written = latents[rows, 0, own] @ names.T
+    torch.testing.assert_close(written, torch.eye(2).double()[other], atol=1e-12, rtol=0)
+
+    following = one_round(base, 10)
+    _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
+    site = circuit.variable("next_values").sites[0]
+    found = site.read(cache[site.hook], circuit)
+    expected = table[rows, torch.as_tensor(q_pair[0].next_states[:, 10])]
+    renamed = own != other
+    expected[renamed, other[renamed]] = expected[renamed].mean(-1)
+    expected[renamed, own[renamed]] = 0
+    assert 4 <= renamed.sum() <= 12
+    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+
+
+def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_of, q_pair):
+    """s_t at Select says where the bootstrapped value goes, the column at Update what the change is added to."""
+    circuit, model = qlearning
+    base, source = (interp.rollout(model, episodes) for episodes in q_pair)
+    causal, rounds = q_learning(), slice(5, 16)
+    mine, theirs = (causal.run({k: v[:, rounds] for k, v in causal.inputs(e).items()}) for e in q_pair)
+    moved = 0.1 * 0.9 * mine["best"][..., None] * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
+    cases = {
+        ("state", 2): mine["next_column"] + moved,
+        ("visited_column", 1): theirs["column"] + mine["change"],
+        ("next_state", 0): mine["next_column"],  # a copy that nothing reads
+    }
+    slots = torch.as_tensor(q_pair[0].actions[:, rounds])[..., None, None].expand(-1, -1, 3, 1)
+    for (variable, where), expected in cases.items():
+        places = places_of(circuit, circuit.variable(variable).sites[where])
+        policy, latents = intervened(model, base, source, places, range(5, 16))
+        found = model.read_state(latents).gather(-1, slots).squeeze(-1)
+        np.testing.assert_allclose(found, expected, atol=1e-12, err_msg=variable)
+        assert torch.equal(policy, base.predictions[:, rounds])
+
+
+@pytest.mark.parametrize(
+    ("variable", "where", "outcome"),
+    [
+        ("q_next", "embed@<BOS>", "prediction"),
+        ("q_next", "resid_post[0]@s", "prediction"),
+        ("q_next", "resid_post[1]@r", "prediction"),
+        ("q_next", "z[3.0]@Select", "prediction"),
+        ("choice", "resid_post[2]@Update", "prediction"),
+        ("next_state", "resid_post[0]@a", "prediction"),
+        ("table", "embed@s", "prediction"),
+        ("q_current", "resid_post[1]@Select", "state"),
+        ("best", "resid_post[1]@a", "state"),
+        ("td_error", "embed@a*", "state"),
+        ("reward", "resid_post[2]@Select", "state"),
+        ("column", "resid_post[0]@r", "state"),
+        ("state", "embed@Qcurr", "state"),
+        ("action", "embed@s", "state"),
+    ],
+)
+def test_q_learning_places_without_the_variable_are_at_chance(qlearning, q_pair, variable, where, outcome):
     _, model = qlearning
-    result = interchange(model, *q_pair, q_learning(), "q_next", where, rounds=slice(5, 16))
-    assert result.iia_informative == 0.0 and result.iia == result.chance
+    result = interchange(model, *q_pair, q_learning(), variable, where, outcome=outcome, rounds=slice(5, 16))
+    assert result.informative.any()
+    assert result.iia_informative == 0.0 and result.iia <= result.chance
 
 
 @pytest.mark.parametrize("expert", range(3))
@@ -123,12 +225,28 @@ def test_wma_one_experts_log_weight(wma, pair, expert):
         assert result.iia == 1.0 and result.max_error < 1e-14
 
 
-@pytest.mark.parametrize("where", ["embed@<w>", "resid_post[0]@e_1", "resid_post[1]@y", "z[0.0]@p?", "resid_pre[1]@w?"])
-def test_wma_places_without_the_variable_are_at_chance(wma, pair, where):
-    """No informative pair comes out right at a place that does not hold the log-weights."""
+@pytest.mark.parametrize(
+    ("variable", "where", "outcome"),
+    [
+        ("log_weights", "embed@<w>", "prediction"),
+        ("log_weights", "resid_post[0]@e_1", "prediction"),
+        ("log_weights", "resid_post[1]@y", "prediction"),
+        ("log_weights", "z[0.0]@p?", "prediction"),
+        ("log_weights", "resid_pre[1]@w?", "prediction"),
+        ("votes", "embed@p?", "prediction"),
+        ("votes", "embed@e_1", "state"),
+        ("label", "resid_post[1]@p?", "state"),
+        ("match", "resid_post[1]@y", "state"),
+        ("prediction", "resid_post[2]@w?", "prediction"),
+        ("next_log_weights", "resid_post[2]@p?", "state"),
+    ],
+)
+def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, where, outcome):
+    """No informative pair comes out right at a place that does not hold the variable."""
     _, model = wma
-    result = interchange(model, *pair, weighted_majority(0.5), "log_weights", where)
-    assert result.iia_informative == 0.0 and result.iia == result.chance
+    result = interchange(model, *pair, weighted_majority(0.5), variable, where, outcome=outcome)
+    assert result.informative.any()
+    assert result.iia_informative == 0.0 and result.iia <= result.chance
 
 
 def test_wma_driving_only_one_outcome(wma, places_of, pair):
