@@ -70,7 +70,7 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
         return changed
 
     hooks = [(circuit.variable("binding").sites[0].hook, exchanged)]
-    moved = interp.rollout(model, pair[0], fwd_hooks=hooks, hook_rounds=8)  # in every round it would be a renaming
+    moved = interp.rollout(model, pair[0], fwd_hooks={8: hooks})  # in every round it would be a renaming
     assert (moved.predictions - base.predictions)[:, 8].abs().max() > 0.1
 
 
