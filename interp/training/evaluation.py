@@ -1,4 +1,8 @@
-"""The numbers that training watches: held-out loss, and its excess over the best that the information allows."""
+"""The numbers that training watches: held-out loss, and its excess over the best that the information allows.
+
+They are those of ``interp.algorithms``, without intervals: they show progress. What a model is worth is measured by
+``interp.evaluation`` on fresh episodes.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from interp.algorithms import experts as expert_algorithms
+from interp.algorithms import regret
+from interp.algorithms.agreement import agreement
+from interp.algorithms.experts import bayes
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts import ExpertEpisodes
@@ -16,17 +22,17 @@ from interp.tasks.mdp import MDPEpisodes
 def evaluate(
     model: HookedLatentTransformer, batches: Sequence[ExpertEpisodes | MDPEpisodes], commit: str
 ) -> dict[str, float]:
-    """Means over episodes and rounds of all batches.
+    """Means over episodes and rounds, averaged over the batches.
 
     Returns:
         experts: ``log_loss``, ``excess`` over the Bayes predictor of the regime's prior, ``accuracy``;
-        Q-learning: ``cross_entropy``, ``excess`` over its floor, ``agreement`` on untied steps.
+        Q-learning: ``cross_entropy``, ``excess`` over its floor, ``agreement`` on untied steps (NaN without any).
     """
     was_training = model.training
     model.eval()
     parts = []
     for episodes in batches:
-        predictions = rollout(model, episodes, commit=commit).predictions.double().cpu().numpy()
+        predictions = rollout(model, episodes, commit=commit).predictions.double().numpy(force=True)
         if isinstance(episodes, ExpertEpisodes):
             parts.append(_experts(predictions, episodes))
         else:
@@ -36,27 +42,15 @@ def evaluate(
 
 
 def _experts(predictions: np.ndarray, episodes: ExpertEpisodes) -> dict[str, float]:
-    def log_loss(p: np.ndarray) -> float:
-        p = np.clip(p, 1e-12, 1 - 1e-12)
-        return float(-np.where(episodes.labels == 1, np.log(p), np.log1p(-p)).mean())
-
-    bayes = expert_algorithms.bayes(episodes).predictions
-    correct = (predictions > 0.5) == (episodes.labels == 1)
-    return {
-        "log_loss": log_loss(predictions),
-        "excess": log_loss(predictions) - log_loss(bayes),
-        "accuracy": float(correct.mean()),
+    per_round = {
+        "log_loss": regret.log_loss(predictions, episodes),
+        "excess": regret.excess_log_loss(predictions, bayes(episodes).predictions, episodes),
+        "accuracy": 1 - regret.mistakes(predictions, episodes),
     }
+    return {name: float(values.mean()) for name, values in per_round.items()}
 
 
 def _qlearning(policy: np.ndarray, episodes: MDPEpisodes) -> dict[str, float]:
-    ties = episodes.greedy_sets
-    n_tied = ties.sum(-1)
-    cross_entropy = -(np.where(ties, np.log(np.clip(policy, 1e-12, None)), 0.0).sum(-1) / n_tied)
-    untied = n_tied == 1
-    agree = policy.argmax(-1) == episodes.greedy
-    return {
-        "cross_entropy": float(cross_entropy.mean()),
-        "excess": float((cross_entropy - np.log(n_tied)).mean()),
-        "agreement": float(agree[untied].mean()) if untied.any() else float("nan"),
-    }
+    result = agreement(policy, episodes, n_resamples=1)  # no interval is read
+    names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
+    return {name: result.intervals[quantity, "all"].estimate for name, quantity in names.items()}
