@@ -229,6 +229,24 @@ class Unembedding(nn.Module):
         return x @ self.W_U + self.b_U
 
 
+class WriteMap(nn.Module):
+    """Normalised residual stream to what is written into a latent: ``x W_write + b_write``."""
+
+    def __init__(self, config: LatentTransformerConfig) -> None:
+        super().__init__()
+        self.std = config.init_std
+        self.W_write = nn.Parameter(torch.empty(config.d_model, config.d_model))
+        self.b_write = nn.Parameter(torch.empty(config.d_model))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        nn.init.normal_(self.W_write, std=self.std)
+        nn.init.zeros_(self.b_write)
+
+    def forward(self, x: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch d_model"]:
+        return x @ self.W_write + self.b_write
+
+
 def embed_tokens(
     tokens: Int[Tensor, "batch pos"], W_E: Float[Tensor, "d_vocab d_model"]
 ) -> Float[Tensor, "batch pos d_model"]:

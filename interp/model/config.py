@@ -34,6 +34,8 @@ class LatentTransformerConfig:
             (masked raw scores). Softmax everywhere when empty.
         attn_scale: scores are divided by it; sqrt(d_head) when None.
         latent_update: "replace" writes the update over its slot, "add" adds it.
+        write_map: the update is a learned affine map of the normalised residual stream, not that stream itself, whose
+            norm LayerNorm fixes: what is added to a latent may then be small.
         strip_position: subtract the position code from the update, so that a latent holds content blocks only.
         output: what the unembedding gives at the prediction position: "logits" or "probability".
         value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
@@ -54,6 +56,7 @@ class LatentTransformerConfig:
     attention_rules: tuple[tuple[str, ...], ...] = ()
     attn_scale: float | None = None
     latent_update: str = "add"
+    write_map: bool = False
     strip_position: bool = False
     output: str = "logits"
     value_range: tuple[float, float] | None = None

@@ -24,7 +24,7 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from interp.errors import InputError, unknown_name
-from interp.model.components import Block, Embedding, Unembedding, embed_tokens, normalization
+from interp.model.components import Block, Embedding, Unembedding, WriteMap, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import CheckedHooks, RuntimeConfig
 from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
@@ -81,6 +81,7 @@ class HookedLatentTransformer(CheckedHooks):
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, self.runtime, i) for i in layers)  # type: ignore
         self.ln_final = normalization(config, self.runtime.eps)
         self.unembed = Unembedding(config)
+        self.write_map = WriteMap(config) if config.write_map else nn.Identity()
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
         self.hook_latents, self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint(), HookPoint()
         self.hook_update = HookPoint()
@@ -111,7 +112,7 @@ class HookedLatentTransformer(CheckedHooks):
         update = resid[:, UPDATE_INDEX]
         normalized = self.ln_final(resid)
         if self.config.normalization_type is not None:
-            update = normalized[:, UPDATE_INDEX]
+            update = self.write_map(normalized[:, UPDATE_INDEX])
         if self.config.strip_position:
             update = update - self.W_pos[resid.shape[1] - 1]
         logits = self.unembed(normalized)

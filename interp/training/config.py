@@ -24,12 +24,13 @@ Precision = Literal["float32", "bfloat16"]
 class Stage:
     """A stage of the curriculum: ``steps`` optimizer steps on episodes of ``n_rounds`` rounds.
 
-    ``n_actions`` bounds the number of actions (Q-learning only).
+    ``n_actions`` and ``n_states`` bound the sizes from above (Q-learning only); 0 leaves the run's own bound.
     """
 
     n_rounds: int
     steps: int
     n_actions: int = 0
+    n_states: int = 0
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class TrainingConfig:
 
     Attributes:
         task: "wma" (prediction with expert advice) or "qlearning" (imitation of tabular Q-learning).
-        d_model, n_layers, n_heads, d_mlp, latent_update, init_std: the model.
+        d_model, n_layers, n_heads, d_mlp, latent_update, write_map, init_std: the model.
         n_experts: smallest and largest number of experts (wma).
         n_states, n_actions: smallest and largest sizes (qlearning).
         regimes: episodes are drawn from these regimes in turn, a batch each.
@@ -63,6 +64,7 @@ class TrainingConfig:
     n_heads: int = 4
     d_mlp: int = 256
     latent_update: str = "add"
+    write_map: bool = False
     init_std: float = 0.08
     n_experts: Sequence[int] = (4, 4)
     n_states: Sequence[int] = (2, 8)
@@ -102,8 +104,14 @@ class TrainingConfig:
         require(len(self.stages) > 0, "stages must hold at least one stage")
         object.__setattr__(self, "stages", self.curriculum)
         for i, stage in enumerate(self.curriculum):
-            ok = stage.n_rounds >= 1 and stage.steps >= 1 and stage.n_actions >= 0
+            ok = stage.n_rounds >= 1 and stage.steps >= 1
             require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
+            for name in ("n_states", "n_actions"):
+                bound, low = getattr(stage, name), getattr(self, name)[0]
+                message = (
+                    f"stage {i} has {name} {bound}, below the run's smallest, {low}; use 0 for no bound of its own"
+                )
+                require(bound == 0 or bound >= low, message)
         for name in ("n_experts", "n_states", "n_actions", "betas", "regimes"):
             object.__setattr__(self, name, tuple(getattr(self, name)))
         for name in ("n_experts", "n_states", "n_actions"):
@@ -141,6 +149,7 @@ class TrainingConfig:
             d_head=self.d_model // self.n_heads,
             d_mlp=self.d_mlp,
             latent_update=self.latent_update,
+            write_map=self.write_map,
             init_std=self.init_std,
             name=name,
             origin={"training": self.to_dict()},
@@ -182,7 +191,16 @@ _WMA_PAPER = TrainingConfig(
 )
 _Q_LAPTOP = TrainingConfig(
     task="qlearning",
-    stages=(Stage(15, 500, 2), Stage(20, 500, 3), Stage(25, 2000, 4), Stage(40, 300, 4)),
+    # Few states first: where every entry of the table is visited often, values matter from the first rounds.
+    stages=(
+        Stage(15, 150, n_actions=2, n_states=2),
+        Stage(15, 200, n_actions=3, n_states=3),
+        Stage(15, 250, n_actions=4, n_states=4),
+        Stage(20, 500, n_actions=4, n_states=6),
+        Stage(25, 1900),
+        Stage(40, 300),
+    ),
+    write_map=True,
     regimes=("grid", "grid", "grid", "deterministic", "ladder"),
     eval_rounds=50,
 )

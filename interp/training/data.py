@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.tasks import experts, mdp
 from interp.tasks.experts import ExpertEpisodes
@@ -100,10 +101,15 @@ class EpisodeSource:
             low, high = config.n_experts
             n_experts = high if fixed else int(rng.integers(low, high + 1))
             return experts.sample(n_episodes, stage.n_rounds, n_experts, regime=regime, seed=seed)
-        low, high = config.n_actions[0], min(stage.n_actions or config.n_actions[1], config.n_actions[1])
-        n_actions = high if fixed else int(rng.integers(low, high + 1))
-        n_states = int(rng.integers(config.n_states[0], config.n_states[1] + 1))
+        most_states, most_actions = self._most(stage)
+        n_actions = most_actions if fixed else int(rng.integers(config.n_actions[0], most_actions + 1))
+        n_states = int(rng.integers(config.n_states[0], most_states + 1))
         return mdp.sample(n_episodes, stage.n_rounds, n_states, n_actions, regime=regime, seed=seed)
+
+    def _most(self, stage: Stage) -> tuple[int, int]:
+        """The largest numbers of states and actions of a stage."""
+        largest = self.config.n_states[1], self.config.n_actions[1]
+        return min(stage.n_states or largest[0], largest[0]), min(stage.n_actions or largest[1], largest[1])
 
     @cached_property
     def _dataset(self) -> list[ExpertEpisodes | MDPEpisodes]:
@@ -116,8 +122,16 @@ class EpisodeSource:
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
     def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> ExpertEpisodes | MDPEpisodes:
-        bound = stage.n_actions or self.config.n_actions[1]
-        allowed = [e for e in self._dataset if isinstance(e, ExpertEpisodes) or e.n_actions <= bound]
+        states, actions = self._most(stage)
+        allowed = [
+            e
+            for e in self._dataset
+            if isinstance(e, ExpertEpisodes) or (e.n_states <= states and e.n_actions <= actions)
+        ]
+        sizes = f"{states} states and {actions} actions"
+        require(
+            len(allowed) > 0, f"no batch of the data set has at most {sizes}; raise dataset_episodes or the stage's"
+        )
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
         return episodes.select(rows)
