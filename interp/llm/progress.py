@@ -1,4 +1,4 @@
-"""Progress of a run: a bar on a terminal, silent elsewhere."""
+"""Progress of a run of calls, with what they cost so far."""
 
 from __future__ import annotations
 
@@ -6,23 +6,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from interp.llm.runner import Progress
+from interp.progress import display
 
 
 @contextmanager
 def showing(calls: int) -> Iterator[Callable[[Progress], None]]:
     """Give the function that shows the counts of a run of about ``calls`` calls."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-    from rich.progress import Progress as Bar
-
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Bar(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
-        task = bar.add_task("calls", total=calls)
+    with display("calls", calls) as update:
 
         def show(state: Progress) -> None:
             tokens = f"{(state.prompt_tokens + state.completion_tokens) / 1e6:.2f} M tokens"
             text = f"{state.finished}/{state.episodes} episodes, {state.malformed} malformed, {tokens}"
-            bar.update(task, completed=state.calls + state.resumed_calls, description=text)
+            update(completed=state.calls + state.resumed_calls, text=text)
 
         yield show

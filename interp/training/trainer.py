@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import time
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -19,7 +18,6 @@ from typing import Any
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -28,6 +26,7 @@ from interp.errors import InputError, require
 from interp.files import write_atomic, write_json
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
+from interp.progress import display
 from interp.provenance import provenance
 from interp.training.config import TrainingConfig
 from interp.training.data import EpisodeSource
@@ -156,15 +155,11 @@ class _Run:
     # The loop.
 
     def loop(self, last_step: int) -> None:
-        progress = Progress(
-            TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(),
-            disable=not self.accelerator.is_main_process or not os.isatty(1),
-        )  # fmt: skip
         metrics: Any = nullcontext()
-        if self.accelerator.is_main_process:
+        shown = self.accelerator.is_main_process
+        if shown:
             metrics = open(self.folder / METRICS_FILE, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
-        with progress, metrics as stream:
-            bar = progress.add_task("training", total=self.config.total_steps, completed=self.at.step)
+        with display("training", self.config.total_steps, self.at.step, shown) as update, metrics as stream:
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
@@ -179,7 +174,7 @@ class _Run:
                 if self.at.step % self.config.checkpoint_every == 0 or self._finished or self.at.step >= last_step:
                     self.save()
                 excess = self.at.last_evaluation.get("excess", math.nan)
-                progress.update(bar, completed=self.at.step, description=f"loss {loss:.4f} excess {excess:.4f}")
+                update(completed=self.at.step, text=f"loss {loss:.4f} excess {excess:.4f}")
         if self._finished and self.accelerator.is_main_process and not (self.folder / "model").exists():
             save_checkpoint(self.model, self.folder / "model")
 
