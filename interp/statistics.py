@@ -68,12 +68,15 @@ def ratio_interval(
     """A ratio of sums over episodes, such as hits over steps, from one numerator and denominator per episode.
 
     ``weights`` (of :func:`resample_weights`) are drawn when None; give them to share one draw between many ratios.
-    Resamples whose denominator is 0 have no ratio and are left out; without any step at all the interval is NaN.
+    Resamples whose denominator is 0 have no ratio and are left out; where none is left, the bounds are NaN, and
+    without any step at all the estimate is, too.
     """
     parts = np.stack([np.asarray(numerators, np.float64), np.asarray(denominators, np.float64)], 1)
     if parts[:, 1].sum() == 0:
         return Interval(float("nan"), float("nan"), float("nan"))
     sums = (resample_weights(len(parts), n_resamples, seed) if weights is None else weights) @ parts
     samples = sums[sums[:, 1] != 0]
-    low, high = np.quantile(samples[:, 0] / samples[:, 1], [(1 - level) / 2, (1 + level) / 2])
+    low = high = float("nan")
+    if len(samples):
+        low, high = np.quantile(samples[:, 0] / samples[:, 1], [(1 - level) / 2, (1 + level) / 2])
     return Interval(float(parts[:, 0].sum() / parts[:, 1].sum()), float(low), float(high))

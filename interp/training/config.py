@@ -194,13 +194,14 @@ _Q_LAPTOP = TrainingConfig(
     # Few states first: where every entry of the table is visited often, values matter from the first rounds.
     stages=(
         Stage(15, 150, n_actions=2, n_states=2),
-        Stage(15, 200, n_actions=3, n_states=3),
-        Stage(15, 250, n_actions=4, n_states=4),
-        Stage(20, 500, n_actions=4, n_states=6),
-        Stage(25, 1900),
-        Stage(40, 300),
+        Stage(15, 150, n_actions=2, n_states=4),
+        Stage(15, 300, n_actions=2),
+        Stage(20, 400, n_actions=3),
+        Stage(25, 1500),
+        Stage(40, 250),
     ),
     write_map=True,
+    warmup_steps=50,
     regimes=("grid", "grid", "grid", "deterministic", "ladder"),
     eval_rounds=50,
 )
@@ -223,7 +224,8 @@ _Q_PAPER = TrainingConfig(
 PRESETS: dict[tuple[str, str], TrainingConfig] = {
     ("wma", "laptop"): _WMA_LAPTOP,
     ("wma", "paper"): _WMA_PAPER,
-    ("wma-wide", "laptop"): replace(_WMA_LAPTOP, n_experts=(2, 8), regimes=("wide",)),
+    # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
+    ("wma-wide", "laptop"): replace(_WMA_LAPTOP, n_experts=(2, 8), regimes=("uniform", "wide")),
     ("qlearning", "laptop"): _Q_LAPTOP,
     ("qlearning", "paper"): _Q_PAPER,
 }

@@ -134,6 +134,19 @@ def test_write_touches_one_slot(update):
     assert torch.equal(after[rows, 1 - slots], latents[rows, 1 - slots])
 
 
+def test_the_write_map_decides_what_is_written_and_nothing_else():
+    """Without it an update has the norm that LayerNorm gives; with it, the map's image of that vector."""
+    plain, mapped = make(), make(write_map=True)
+    tokens, latents = inputs(plain)
+    plain_round = plain(tokens, latents)
+    torch.testing.assert_close(plain_round.update.norm(dim=-1), torch.full((5,), 16**0.5), rtol=1e-3, atol=0)
+    mapped.load_state_dict(plain.state_dict(), strict=False)
+    mapped_round = mapped(tokens, latents)
+    torch.testing.assert_close(mapped_round.logits, plain_round.logits)
+    expected = plain_round.update @ mapped.write_map.W_write + mapped.write_map.b_write
+    torch.testing.assert_close(mapped_round.update, expected)
+
+
 def test_digest_is_the_identity_of_the_weights():
     assert make().digest() == make().digest()
     other = make()

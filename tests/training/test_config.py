@@ -51,6 +51,10 @@ def test_toml_and_assignments_override(tmp_path):
         ({"stages": []}, "stages must hold at least one stage"),
         ({"stages": [{"rounds": 3, "steps": 1}]}, "unknown stage field 'rounds'; did you mean 'n_rounds'"),
         ({"stages": [{"n_rounds": 0, "steps": 1}]}, "stage 0 must have n_rounds >= 1"),
+        (
+            {"stages": [{"n_rounds": 1, "steps": 1, "n_states": 1}]},
+            "stage 0 has n_states 1, below the run's smallest, 2",
+        ),
         ({"n_experts": [8, 2]}, r"n_experts must be \[low, high\], got \[8, 2\]"),
         ({"n_heads": 3}, "d_model 64 must be a multiple of n_heads 3"),
     ],
