@@ -281,6 +281,25 @@ def train(
     typer.echo(run(settings.override(chosen, overrides), out / name, name=name, n_processes=processes))
 
 
+@command
+def curves(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of training runs, such as output/training/NAME.")],
+    out: Out = Path("output/curves"),
+) -> None:
+    """Draw the learning curves of several runs of one task, grouped by the settings in which they differ."""
+    from interp.files import write_text
+    from interp.training.curves import LEARNING_FILE, learning_curves, over_seeds
+    from reports.evaluation import save_figure
+    from reports.sections.learning import draw
+
+    found = learning_curves(runs)
+    written = [write_text(out / LEARNING_FILE, found.to_csv(index=False))]
+    written.append(save_figure(draw(found, "the floor"), out / "learning.svg"))
+    show(over_seeds(found).groupby("setting", sort=False).tail(1), title="Loss above the floor, last shared step")
+    for path in written:
+        typer.echo(path)
+
+
 llm = typer.Typer(help="Language models as online learners: play them, score their traces.", no_args_is_help=True)
 app.add_typer(llm, name="llm")
 

@@ -27,10 +27,11 @@ def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
 
 def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     """:func:`draw`, as SVG files in ``folder``."""
-    return [_save(figure, Path(folder) / f"{name}.svg") for name, figure in draw(tables).items()]
+    return [save_figure(figure, Path(folder) / f"{name}.svg") for name, figure in draw(tables).items()]
 
 
-def _save(figure: Figure, path: Path) -> Path:
+def save_figure(figure: Figure, path: Path) -> Path:
+    """Write one figure as SVG, atomically."""
     return write_atomic(path, lambda temporary: figure.savefig(temporary, format="svg", bbox_inches="tight"))
 
 

@@ -1,0 +1,42 @@
+"""How fast a setting learns beside another: the runs that a shipped model's settings were compared with."""
+
+from __future__ import annotations
+
+import matplotlib.figure
+import pandas as pd
+
+from interp.training.curves import over_seeds
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Section
+
+_TEXT = (
+    "The same task, curriculum and optimiser; only the setting named differs. An added latent keeps what it held "
+    "without doing anything; one that is written over must copy the state through attention before it can change it. "
+    "NOT evidence of what a setting would reach with more steps or a learning rate of its own."
+)
+
+
+def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
+    """Excess loss over steps, a curve per setting: the mean of its seeds, and a band from the lowest to the highest."""
+    spread = over_seeds(curves).rename(columns={"setting": "algorithm"})
+    return figures.curves(spread, x="step", ylabel=f"loss above {floor} (nats)", log_y=True)
+
+
+def learning(curves: pd.DataFrame, floor: str) -> Section:
+    """The curves, and what each run came to.
+
+    Args:
+        curves: of :func:`interp.training.curves.learning_curves`.
+        floor: what the loss is measured above.
+    """
+    last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
+    caption = "Held-out loss while training; the line is the mean over seeds, the band runs from lowest to highest"
+    return Section(
+        "How the update of the latent learns",
+        [
+            Prose(_TEXT),
+            Figure(draw(curves, floor), "Loss over training steps", caption),
+            Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True),
+        ],
+    )

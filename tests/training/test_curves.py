@@ -1,0 +1,73 @@
+"""Learning curves: runs are grouped by what differs between them, and a mean over seeds is of all of them."""
+
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from interp.cli import app
+from interp.errors import InputError
+from interp.training.config import TrainingConfig
+from interp.training.curves import learning_curves, over_seeds
+from interp.training.trainer import train
+from reports.sections.learning import learning
+
+TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
+
+
+def run(folder, task="wma", **changes):
+    stages = ({"n_rounds": 3, "steps": 4},)
+    config = TrainingConfig(
+        task=task, stages=stages, regimes=("uniform",) if task == "wma" else ("grid",), eval_every=2, **TINY, **changes
+    )
+    train(config, folder, name="tiny")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Two seeds of each update; of the last only half was run."""
+    out = tmp_path_factory.mktemp("runs")
+    folders = [run(out / f"{u}-{s}", latent_update=u, seed=s) for u in ("add", "replace") for s in (0, 1)]
+    metrics = folders[-1] / "metrics.jsonl"
+    metrics.write_text("".join(line + "\n" for line in metrics.read_text().splitlines()[:2]))
+    return folders
+
+
+def test_runs_are_grouped_by_what_differs(runs):
+    curves = learning_curves(runs)
+    assert set(curves["setting"]) == {"latent_update=add", "latent_update=replace"}
+    assert list(curves[curves["setting"] == "latent_update=add"]["step"]) == [2, 4, 2, 4]
+    assert (
+        curves["minutes"].is_monotonic_increasing or (curves.groupby(["setting", "seed"])["minutes"].diff() > 0).any()
+    )
+    assert set(learning_curves(runs[:2])["setting"]) == {"all alike"}
+
+
+def test_a_mean_is_over_every_seed(runs):
+    """A step that one seed did not reach has no mean: it would jump there."""
+    curves = learning_curves(runs)
+    spread = over_seeds(curves)
+    assert list(spread[spread["setting"] == "latent_update=replace"]["step"]) == [2]
+    first = spread[(spread["setting"] == "latent_update=add") & (spread["step"] == 2)].iloc[0]
+    seeds = curves[(curves["setting"] == "latent_update=add") & (curves["step"] == 2)]["excess"]
+    assert first["mean"] == pytest.approx(seeds.mean())
+    assert (first["low"], first["high"], first["n_seeds"]) == (seeds.min(), seeds.max(), 2)
+
+
+def test_the_command_writes_what_the_report_reads(runs, tmp_path):
+    result = CliRunner().invoke(app, ["curves", *map(str, runs), "--out", str(tmp_path)])
+    assert result.exit_code == 0, result.output
+    assert (tmp_path / "learning.svg").read_text().count("<svg") == 1
+    read = pd.read_csv(tmp_path / "learning.csv")
+    pd.testing.assert_frame_equal(read, learning_curves(runs), check_dtype=False)
+    assert "learns" in learning(read, "Bayes").title
+
+
+def test_what_cannot_be_compared_is_refused(runs, tmp_path):
+    with pytest.raises(InputError, match="no run was given"):
+        learning_curves([])
+    with pytest.raises(InputError, match="no training state"):
+        learning_curves([tmp_path])
+    other = run(tmp_path / "q", task="qlearning")
+    with pytest.raises(InputError, match="runs of one task can be compared, got qlearning and wma"):
+        learning_curves([runs[0], other])
