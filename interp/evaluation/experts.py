@@ -35,6 +35,7 @@ from interp.algorithms.experts import (
 )
 from interp.algorithms.regret import Score
 from interp.errors import InputError, require
+from interp.evaluation.lookup import lookup
 from interp.model.layout import ExpertRound
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -84,11 +85,7 @@ class ExpertScores:
         Raises:
             InputError: no such regime or predictor here.
         """
-        try:
-            return self.scores[regime, key]
-        except KeyError:
-            known = ", ".join(dict.fromkeys("/".join(pair) for pair in self.scores))
-            raise InputError(f"no score of {key!r} on {regime!r}; there are: {known}") from None
+        return lookup(self.scores, regime, key)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per regime, predictor and metric, with interval (and std over episodes for regret)."""

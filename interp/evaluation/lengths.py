@@ -17,8 +17,9 @@ import pandas as pd
 
 from interp.algorithms import regret
 from interp.algorithms.experts import bayes, horizon_eta, weighted_majority
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.evaluation.experts import MODEL, divergence, n_experts_of, predict
+from interp.evaluation.lookup import lookup
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
@@ -59,11 +60,7 @@ class LengthResult:
         Raises:
             InputError: no such window, metric or predictor here.
         """
-        try:
-            return self.intervals[key, metric, start, stop]
-        except KeyError:
-            known = sorted({(a, b) for _, _, a, b in self.intervals})
-            raise InputError(f"no {metric!r} of {key!r} in rounds {start} to {stop}; windows: {known}") from None
+        return lookup(self.intervals, key, metric, start, stop)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per predictor, metric and window."""

@@ -20,8 +20,9 @@ import pandas as pd
 
 from interp.algorithms import tabular
 from interp.algorithms.returns import ScoreResult, normalised_score
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.evaluation.experts import MODEL
+from interp.evaluation.lookup import lookup
 from interp.evaluation.tables import representative_sizes
 from interp.model.rollout import play
 from interp.model.transformer import HookedLatentTransformer
@@ -56,11 +57,7 @@ class PlayScores:
         Raises:
             InputError: no such regime, agent or horizon here.
         """
-        try:
-            return self.scores[regime, key, horizon]
-        except KeyError:
-            known = ", ".join(f"{r}/{k}/{t}" for r, k, t in self.scores)
-            raise InputError(f"no return of {key!r} on {regime!r} after {horizon} rounds; there are: {known}") from None
+        return lookup(self.scores, regime, key, horizon)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per regime, agent, horizon and quantity ("score" is the normalised return)."""

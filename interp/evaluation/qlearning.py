@@ -27,6 +27,7 @@ from interp.algorithms.agreement import AgreementResult, agreement
 from interp.errors import InputError, require
 from interp.evaluation.controls import cut
 from interp.evaluation.experts import MODEL
+from interp.evaluation.lookup import lookup
 from interp.model.layout import QLearningRound
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -57,11 +58,7 @@ class QLearningScores:
         Raises:
             InputError: no such regime or predictor here.
         """
-        try:
-            return self.results[regime, key]
-        except KeyError:
-            known = ", ".join(dict.fromkeys("/".join(pair) for pair in self.results))
-            raise InputError(f"no agreement of {key!r} on {regime!r}; there are: {known}") from None
+        return lookup(self.results, regime, key)
 
     def to_frame(self) -> pd.DataFrame:
         """One row per regime, predictor, quantity and phase, with the commit mode."""

@@ -147,7 +147,7 @@ def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
 
 def test_unknown_scores_are_refused(untrained):
     found = play.evaluate(untrained, ["chain"], n_episodes=3, horizons=(5,))
-    with pytest.raises(InputError, match="no return of 'model' on 'grid' after 5 rounds"):
+    with pytest.raises(InputError, match="unknown result 'grid/model/5'; did you mean 'chain/model/5'"):
         found.get("grid", 5)
 
 
