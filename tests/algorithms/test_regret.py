@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from interp.algorithms import experts as algorithms
 from interp.algorithms.experts import ALGORITHMS
 from interp.algorithms.regret import (
+    ROUNDING,
+    check_predictions,
     excess_log_loss,
     log_loss,
     mistakes,
@@ -133,6 +135,15 @@ def test_score_tables_are_tidy():
 def test_bad_predictions_are_refused(predictions, message):
     with pytest.raises(InputError, match=message):
         score(predictions, by_hand())
+
+
+def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
+    """A float32 model's certainty may leave [0, 1] by its rounding; anything further is no probability."""
+    inside = np.array([[-0.9 * ROUNDING, 1 + 0.9 * ROUNDING, 0.5]])
+    assert check_predictions(inside, by_hand()).tolist() == [[0.0, 1.0, 0.5]]
+    for outside in (-1.1 * ROUNDING, 1 + 1.1 * ROUNDING):
+        with pytest.raises(InputError, match=r"must be probabilities in \[0, 1\], got .* at \[0, 1\]"):
+            check_predictions(np.array([[0.5, outside, 0.5]]), by_hand())
 
 
 def test_unknown_decisions_and_algorithms_are_refused():
