@@ -303,6 +303,12 @@ class QLearningRound(RoundLayout):
         (_, max_states), (_, max_actions) = self._bounds
         return replace(self, n_states=max_states, n_actions=max_actions)
 
+    @property
+    def label_codes(self) -> dict[int, tuple[int, ...]]:
+        """Number of actions -> where each label of a round of that size stands in the largest round."""
+        (low, high), most = self._bounds[1], self.max_layout
+        return {n: most.positions(replace(most, n_actions=n).labels) for n in range(low, high + 1)}
+
     def fit(self, episodes: MDPEpisodes | MDPs) -> QLearningRound:
         from interp.tasks.mdp_types import MDPEpisodes, MDPs
 

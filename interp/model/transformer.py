@@ -27,7 +27,7 @@ from interp.errors import InputError, unknown_name
 from interp.model.components import Block, Embedding, Unembedding, WriteMap, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import CheckedHooks, RuntimeConfig
-from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
+from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, QLearningRound, RoundLayout
 
 
 class RoundOutput(NamedTuple):
@@ -61,6 +61,7 @@ class HookedLatentTransformer(CheckedHooks):
     """
 
     state_map: Tensor
+    position_ids: Tensor
 
     def __init__(self, config: LatentTransformerConfig, state_map: Tensor | None = None) -> None:
         super().__init__()
@@ -83,6 +84,13 @@ class HookedLatentTransformer(CheckedHooks):
         self.unembed = Unembedding(config)
         self.write_map = WriteMap(config) if config.write_map else nn.Identity()
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
+        # By number of latents, which for "label" codes is the number of actions.
+        ids = torch.arange(config.n_ctx).repeat(config.layout.max_layout.n_latents + 1, 1)
+        if config.position_codes == "label":
+            assert isinstance(config.layout, QLearningRound)
+            for n_latents, codes in config.layout.label_codes.items():
+                ids[n_latents, : len(codes)] = torch.tensor(codes)
+        self.register_buffer("position_ids", ids, persistent=False)
         self.hook_latents, self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint(), HookPoint()
         self.hook_update = HookPoint()
         self.setup()
@@ -114,7 +122,7 @@ class HookedLatentTransformer(CheckedHooks):
         if self.config.normalization_type is not None:
             update = self.write_map(normalized[:, UPDATE_INDEX])
         if self.config.strip_position:
-            update = update - self.W_pos[resid.shape[1] - 1]
+            update = update - self.W_pos[self.position_ids[latents.shape[1], resid.shape[1] - 1]]
         logits = self.unembed(normalized)
         prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
         return RoundOutput(prediction, self.hook_update(update), logits, latents)
@@ -142,7 +150,8 @@ class HookedLatentTransformer(CheckedHooks):
             embedded = embedded + payload * embed_tokens(tokens, self.value_embed.table)
         end = LATENT_START + latents.shape[1]
         embedded = torch.cat([embedded[:, :LATENT_START], latents, embedded[:, end:]], dim=1)
-        positions = self.W_pos[: tokens.shape[1]].expand(len(tokens), -1, -1)
+        ids = self.position_ids[latents.shape[1], : tokens.shape[1]]
+        positions = self.W_pos[ids].expand(len(tokens), -1, -1)
         resid = self.hook_embed(embedded) + self.hook_pos_embed(positions)
         for block in self.blocks:
             resid = block(resid)

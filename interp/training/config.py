@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from interp.errors import InputError, require, unknown_name
-from interp.model.config import LatentTransformerConfig, LatentUpdate
+from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.layout import ExpertRound, QLearningRound
 from interp.model.rollout import Commit
 
@@ -39,7 +39,8 @@ class TrainingConfig:
 
     Attributes:
         task: "wma" (prediction with expert advice) or "qlearning" (imitation of tabular Q-learning).
-        d_model, n_layers, n_heads, d_mlp, latent_update, write_map, init_std: the model.
+        d_model, n_layers, n_heads, d_mlp, latent_update, write_map, position_codes, init_std: the
+            model.
         n_experts: smallest and largest number of experts (wma).
         n_states, n_actions: smallest and largest sizes (qlearning).
         regimes: episodes are drawn from these regimes in turn, a batch each.
@@ -65,6 +66,7 @@ class TrainingConfig:
     d_mlp: int = 256
     latent_update: str = "add"
     write_map: bool = False
+    position_codes: str = "index"
     init_std: float = 0.08
     n_experts: Sequence[int] = (4, 4)
     n_states: Sequence[int] = (2, 8)
@@ -98,6 +100,7 @@ class TrainingConfig:
             "commit": Commit,
             "precision": Precision,
             "latent_update": LatentUpdate,
+            "position_codes": PositionCodes,
         }.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), get_args(literal))
@@ -150,6 +153,7 @@ class TrainingConfig:
             d_mlp=self.d_mlp,
             latent_update=self.latent_update,
             write_map=self.write_map,
+            position_codes=self.position_codes,
             init_std=self.init_std,
             name=name,
             origin={"training": self.to_dict()},
@@ -193,14 +197,16 @@ _Q_LAPTOP = TrainingConfig(
     task="qlearning",
     # Few states first: where every entry of the table is visited often, values matter from the first rounds.
     stages=(
-        Stage(15, 150, n_actions=2, n_states=2),
+        Stage(15, 100, n_actions=2, n_states=2),
         Stage(15, 150, n_actions=2, n_states=4),
-        Stage(15, 300, n_actions=2),
-        Stage(20, 400, n_actions=3),
-        Stage(25, 1500),
-        Stage(40, 250),
+        Stage(15, 350, n_actions=3),
+        Stage(20, 900),
+        Stage(25, 1000),
+        Stage(40, 200),
     ),
     write_map=True,
+    position_codes="label",
+    precision="bfloat16",
     warmup_steps=50,
     regimes=("grid", "grid", "grid", "deterministic", "ladder"),
     eval_rounds=50,

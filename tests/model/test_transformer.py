@@ -147,6 +147,26 @@ def test_the_write_map_decides_what_is_written_and_nothing_else():
     torch.testing.assert_close(mapped_round.update, expected)
 
 
+def test_label_codes_give_a_label_one_code_for_every_number_of_actions():
+    """By label, `Select` of a small round has the code of `Select` of the largest; by index, another's."""
+    layout = QLearningRound(3, 4, n_states_range=(2, 3), n_actions_range=(2, 4))
+    largest = layout.max_layout
+    small = QLearningRound(3, 2, n_states_range=(2, 3), n_actions_range=(2, 4))
+    for position_codes in ("label", "index"):
+        model = make(layout, position_codes=position_codes)
+        tokens, latents = torch.zeros(2, small.n_positions, dtype=torch.long), torch.zeros(2, 2, 16)
+        _, cache = model.run_with_cache(tokens, latents)
+        for label in ("c_2", "Qcurr", "s'_1", "a_2", "Select", "Update"):
+            by_label, at = position_codes == "label", small.position(label)
+            expected = model.W_pos[largest.position(label) if by_label else at]
+            torch.testing.assert_close(cache["hook_pos_embed"][0, at], expected)
+
+
+def test_label_codes_need_latents_that_say_the_size():
+    with pytest.raises(InputError, match="position_codes 'label' needs a round of Q-learning"):
+        make(position_codes="label")
+
+
 def test_digest_is_the_identity_of_the_weights():
     assert make().digest() == make().digest()
     other = make()
