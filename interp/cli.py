@@ -387,7 +387,7 @@ def llm_score(
     seed: Seed = 0,
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
-    from interp.llm.runs import load
+    from interp.llm.loading import load
     from interp.llm.tables import readable, write_tables
 
     scores, written = write_tables(load(path, regime), out, seed=seed)

@@ -228,7 +228,7 @@ class Decoded:
         if self.true is None:
             raise InputError("there are no true values to draw against; call decode(run, episodes)")
         require(0 <= episode < len(self.values), f"episode {episode} is not one of the {len(self.values)}")
-        return decoded_figure(self, episode)
+        return decoded_figure(self.true, self.values, self.target, self.outputs, episode)
 
 
 def as_inputs(activations: Any) -> Float[Array, "episode round d"]:

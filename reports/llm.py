@@ -22,9 +22,10 @@ from numpy.typing import NDArray
 from interp.errors import require
 from interp.files import writable
 from interp.llm.behaviour import Behaviour, behaviour
+from interp.llm.loading import load
 from interp.llm.note_table import NoteTable, note_table
 from interp.llm.paper import paper_table
-from interp.llm.runs import LLMRun, load
+from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, Predictor, score
 from interp.provenance import provenance
 from interp.statistics import Interval

@@ -3,7 +3,7 @@
 - ``schemes``, ``prompts``, ``protocol``: what is said, and the pure state machine of one episode.
 - ``settings``, ``plan``, ``client``, ``trace``, ``runner``: which episodes, and playing them so that nothing is lost.
 - ``agents``: scripted agents of known behaviour that speak the same protocol.
-- ``runs``, ``importer``: played episodes as data, from our traces or other people's results.
+- ``runs``, ``loading``, ``importer``: played episodes as data, from our traces or other people's results.
 - ``scores``, ``behaviour``, ``notes``, ``note_table``, ``paper``: regret beside the baselines, what a model acts like,
   what its notes say, and the paper's numbers; ``tables`` writes them.
 

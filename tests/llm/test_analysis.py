@@ -16,13 +16,14 @@ from interp.algorithms.regret import expert_mistakes, regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.behaviour import behaviour
+from interp.llm.loading import load
 from interp.llm.note_table import note_table
 from interp.llm.paper import beside_paper, wide
 from interp.llm.plan import Job, instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.protocol import Session, play
 from interp.llm.runner import run
-from interp.llm.runs import LLMRun, episodes_of, load
+from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition
 from interp.llm.scores import run_regret, score
 from interp.llm.settings import Connection, Settings

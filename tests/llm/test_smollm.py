@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import run
-from interp.llm.runs import load
 from interp.llm.schemes import CONDITIONS
 from interp.llm.scores import score
 from interp.llm.settings import Connection, Settings

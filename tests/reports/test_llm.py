@@ -12,9 +12,10 @@ import pytest
 from interp.algorithms.regret import regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.loading import load
 from interp.llm.plan import instances, plan
 from interp.llm.prompts import built_in_prompts
-from interp.llm.runs import episodes_of, load
+from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition
 from interp.llm.scores import score
 from interp.llm.settings import Settings
