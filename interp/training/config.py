@@ -201,7 +201,7 @@ _Q_LAPTOP = TrainingConfig(
         Stage(15, 150, n_actions=2, n_states=4),
         Stage(15, 350, n_actions=3),
         Stage(20, 900),
-        Stage(25, 1000),
+        Stage(25, 1900),
         Stage(40, 200),
     ),
     write_map=True,
