@@ -2,8 +2,8 @@
 
 * where and what: ``sites``, ``corruptions`` (clean and corrupted episodes), ``pairs``, ``metrics``;
 * patching: ``patching`` (sweeps), ``rounds`` (round x round), ``resume`` (how sweeps are fast), ``heatmaps``;
-* against the algorithm: ``causal`` (the algorithms as causal models), ``interchange``, ``alignment`` (learned subspaces
-  with their controls), ``steering``;
+* against the algorithm: ``causal`` (the algorithms as causal models), ``interchange``, ``carriers`` (many claims of
+  what lives where, with controls), ``alignment`` (learned subspaces with theirs), ``steering``;
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
   minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
 * ``command`` and ``tables``: what ``interp patch`` writes.

@@ -38,12 +38,11 @@ def top_edges(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinati
     return graph.mask(sorted(graph.edges, key=lambda edge: -abs(scores[edge]))[:size])
 
 
-def greedy(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
-    """The fewest best-scored edges (EAP-IG) whose faithfulness is within ``tolerance`` of 1.
+def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> Keep:
+    """The fewest best-scored edges whose faithfulness is within ``tolerance`` of 1.
 
-    Found by doubling and bisection, which assumes that more edges are not worse.
+    Found by bisection, which assumes that more edges are not worse.
     """
-    scores = attribute(scorer.pair, scorer.measure).edges
     low, high = 0, scorer.graph.n_edges
     while low < high:
         middle = (low + high) // 2
@@ -52,6 +51,11 @@ def greedy(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
         else:
             low = middle + 1
     return top_edges(scorer, scores, high)
+
+
+def greedy(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
+    """The :func:`smallest` circuit of the edges that EAP-IG scores best."""
+    return smallest(scorer, attribute(scorer.pair, scorer.measure).edges, tolerance)
 
 
 def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:

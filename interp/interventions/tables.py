@@ -7,7 +7,7 @@ of the uniform regime, for one trained on Q-learning the tabular algorithm. ``in
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,20 +19,25 @@ from interp.files import write_atomic
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve
 from interp.interventions.alignment import align
 from interp.interventions.attribution import attribute
+from interp.interventions.carriers import Claim, carriers, claims, fitted_decoder
 from interp.interventions.causal import CausalModel, bayes, q_learning, weighted_majority
 from interp.interventions.corruptions import CORRUPTIONS
 from interp.interventions.pairs import prepare
 from interp.interventions.patching import sweep
-from interp.interventions.pruning import top_edges
+from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, steer
 from interp.model.layout import ExpertRound, QLearningRound
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 
-N_PARTS = 4
-KEPT_SHARE = 0.1
-"""Share of the edges in the circuit that is evaluated."""
+N_PARTS = 5
+N_DECODED = 256
+"""Episodes that a learned model's state decoder is fitted on."""
+TOLERANCE = 0.1
+"""How far from 1 the faithfulness of the circuit that is evaluated may be."""
+SOFT = {"experts": {"eta": 60.0}, "qlearning": {"eta": 60.0, "hardness": 10.0}}
+"""Softmax-only variants of the handwired models: all but exact, with a gradient through every choice."""
 
 
 def hypothesis(model: HookedLatentTransformer) -> CausalModel:
@@ -49,7 +54,8 @@ def sample(model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed:
     if isinstance(layout, ExpertRound):
         return experts.sample(n_episodes, n_rounds, layout.n_experts, seed=seed)
     assert isinstance(layout, QLearningRound)
-    return mdp.sample(n_episodes, n_rounds, layout.n_states, layout.n_actions, seed=seed)
+    sizes, rates = (layout.n_states, layout.n_actions), hypothesis(model).parameters
+    return mdp.sample(n_episodes, n_rounds, *sizes, seed=seed, alpha=rates["alpha"], gamma=rates["gamma"])
 
 
 def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.DataFrame:
@@ -60,6 +66,28 @@ def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.
             found = sweep(model, *record.build(episodes, t), t, read=t + record.delay)
             frames.append(found.to_frame().assign(corruption=record.key))
     return pd.concat(frames, ignore_index=True)
+
+
+def interchange_table(
+    model: HookedLatentTransformer, episodes: Any, other: Any, t: int, seed: int, given: Sequence[Claim] | None = None
+) -> pd.DataFrame:
+    """Which places carry which variables of the algorithm, with controls.
+
+    Args:
+        given: claims to test; whole activations where the variables could be when None.
+    """
+    causal, decode = hypothesis(model), None
+    if not len(model.state_map):
+        known, near = sample(model, N_DECODED, t + 3, seed + 2), slice(max(t - 4, 0), t + 3)
+        held = causal.run(causal.inputs(known))[causal.memory]
+        decode = fitted_decoder(rollout(model, known).latents[:, near], held[:, near])
+    found = claims(model, causal) if given is None else given
+    return carriers(model, episodes, other, causal, found, rounds=recent(t), decode=decode, seed=seed)
+
+
+def recent(t: int) -> slice:
+    """The rounds at which pairs are made: ``t`` and the four before it."""
+    return slice(max(t - 4, 0), t + 1)
 
 
 def alignment_table(model: HookedLatentTransformer, episodes: Any, other: Any, t: int, seed: int) -> pd.DataFrame:
@@ -80,7 +108,7 @@ def alignment_table(model: HookedLatentTransformer, episodes: Any, other: Any, t
             ("choice", f"resid_post[{last}]@Select", n),
             ("choice", "embed@<BOS>", 1),
         ]
-    rounds = slice(max(t - 4, 0), t + 1)
+    rounds = recent(t)
     frames = [
         align(model, episodes, other, causal, variable, site, rank=rank, rounds=rounds, epochs=15, lr=3e-2, seed=seed)
         for variable, site, rank in cases
@@ -94,28 +122,57 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     run = rollout(model, episodes)
     held = causal.run(causal.inputs(episodes))[causal.memory]
     change = np.zeros(held.shape[2:])
-    change[..., 0] = 1.0 if model.layout.task == "experts" else 0.2
+    # Values of non-negative rewards are never negative, so a table is steered upwards only.
+    change[..., 0], doses = (
+        (1.0, (-4, -2, -1, 0, 1, 2, 4)) if model.layout.task == "experts" else (0.2, (0, 0.5, 1, 2, 4))
+    )
     direction = None
     if not len(model.state_map):
         direction = fitted_direction(run.latents[:, :-1], held, change)
     # Raising the first expert's weight raises its own vote; raising the first action's values raises that action.
     outcome = episodes.advice[:, t, 0] if model.layout.task == "experts" else 0
-    found = steer(model, episodes, t, change, causal, direction=direction, outcome=outcome, seed=seed)
+    options: dict[str, Any] = {"direction": direction, "outcome": outcome, "doses": doses, "seed": seed}
+    found = steer(model, episodes, t, change, causal, **options)
     return found.to_frame()
 
 
+def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
+    """``model``, or the softmax-only variant of a handwired one: gradients do not pass hard attention.
+
+    Raises:
+        InputError: a handwired model that was edited, whose variant cannot be built by name.
+    """
+    if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
+        return model
+    from interp.library import load
+
+    origin = model.config.origin
+    require(
+        "circuit" in origin and not origin.get("edits"),
+        f"{model.config.name!r} has hard attention, which has no gradient, and was not built by name, so its "
+        "softmax-only variant cannot be built; attribute edges in a model with softmax heads",
+    )
+    return load(origin["circuit"], **{**origin["arguments"], **SOFT[model.layout.task]})
+
+
 def circuit_tables(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> dict[str, pd.DataFrame]:
-    """Edges by EAP-IG, faithfulness against size, the best-scored circuit beside random ones, and single ablations."""
-    pair = prepare(model, *CORRUPTIONS["swap-latents"].build(episodes, t), t)
+    """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, single ablations.
+
+    A handwired model is represented by its softmax-only variant (:func:`differentiable`).
+    """
+    smooth = differentiable(model)
+    pair = prepare(smooth, *CORRUPTIONS["swap-latents"].build(episodes, t), t)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
     areas = {"cpr": curve.cpr, "cmd": curve.cmd, "random_cpr": curve.random_cpr, "random_cmd": curve.random_cmd}
-    kept = top_edges(scorer, attributed.edges, round(KEPT_SHARE * scorer.graph.n_edges))
+    kept = smallest(scorer, attributed.edges, TOLERANCE)
+    found = evaluate(scorer, kept, n_random=10, n_sets=3, seed=seed)
     nodes = [ablate(CircuitScorer(pair, ablation=how)) for how in ("resample", "mean", "zero")]
+    edges = attributed.to_frame()
     return {
-        "edges": attributed.to_frame(),
+        "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(found.edges)),
         "faithfulness": curve.to_frame().assign(**areas),
-        "circuit": evaluate(scorer, kept, n_random=10, n_sets=3, seed=seed).to_frame(),
+        "circuit": found.to_frame(),
         "ablation": pd.concat(nodes, ignore_index=True),
     }
 
@@ -137,6 +194,8 @@ def tables(
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
     episodes, other = (sample(model, n_episodes, t + 3, s) for s in (seed, seed + 1))
     found = {"patching": patching_table(model, episodes, t)}
+    done(1)
+    found["interchange"] = interchange_table(model, episodes, other, t, seed)
     done(1)
     found["alignment"] = alignment_table(model, episodes, other, t, seed)
     done(1)

@@ -1,8 +1,9 @@
 """The report on a model of prediction with expert advice: handwired Weighted Majority, or a learned model.
 
 Sample episodes; run the model over them; where it is handwired, check every causal variable against the algorithm; then
-its regret beside the baselines, what its latent holds (probes), where a difference passes (patching), and the inside of
-one round.
+its regret beside the baselines, what its latent holds (probes), where a difference passes (patching), which places
+carry the algorithm's variables (interchange), what a state written into the latent does (steering), which edges
+suffice, and the inside of one round.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from circuits.registry import from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms import experts as algorithms
 from interp.algorithms.calibration import calibration
-from interp.interventions import corruptions
+from interp.interventions import corruptions, tables
 from interp.interventions.patching import sweep
 from interp.model.layout import ExpertRound
 from interp.model.rollout import Rollout
@@ -26,17 +27,38 @@ from interp.tasks.experts import ExpertEpisodes
 from probes import ProbeResult
 from reports.page import Report, Section
 from reports.progress import Step
-from reports.sections import behaviour, inside, overview, patching, probing, regret
+from reports.sections import behaviour, edges, inside, interchange, overview, patching, probing, regret, steering
 from reports.sections.patching import Patched
 from reports.sections.softening import ETAS, ROUNDS, softmax_only
 
-N_STEPS = 8
+N_STEPS = 11
 VERIFIED_SIZES = (2, 4, 8)
 VERIFIED_EPISODES = 10
 PATCHED_EPISODES = 32
+CAUSAL_EPISODES = 24
+"""Pairs for interchange, steering and edges."""
 SHOWN = 0
 """The episode whose weights and attention are drawn."""
 TARGETS = ("log_weights", "log_weights_centred", "prediction")
+_ALL = slice(None)
+CARRIED = (
+    ("log_weights", "log_weights", slice(0, 1), "prediction"),
+    ("log_weights", "log_weights", slice(0, 1), "state"),
+    ("log_weights", "log_weights", slice(1, 2), "prediction"),
+    ("log_weights", "log_weights", slice(2, 3), "state"),
+    ("votes", "votes", slice(0, 1), "prediction"),
+    ("votes", "votes", slice(0, 1), "state"),
+    ("label", "label", _ALL, "state"),
+    ("match", "match", _ALL, "state"),
+    ("prediction", "prediction", _ALL, "prediction"),
+    ("next_log_weights", "next_log_weights", _ALL, "state"),
+)
+"""Variable, the circuit's name for it, which of its sites, and where it shows."""
+NOT_CARRIED = {
+    "embed@<w>": ("log_weights", "prediction"),
+    "resid_post[1]@y": ("log_weights", "prediction"),
+    "embed@p?": ("label", "state"),
+}
 
 
 def report(
@@ -73,6 +95,18 @@ def report(
     step("patching")
     patched = patch(model, episodes, looked_at)
 
+    step("interchanging variables")
+    some, other = (tables.sample(model, CAUSAL_EPISODES, looked_at + 3, s) for s in (seed, seed + 1))
+    claims = interchange.wired(from_origin(model.config.origin), CARRIED, NOT_CARRIED) if handwired else None
+    carried = tables.interchange_table(model, some, other, looked_at, seed, claims)
+    aligned = None if handwired else tables.alignment_table(model, some, other, looked_at, seed)
+
+    step("steering its latent")
+    steered = tables.steering_table(model, some, looked_at, seed)
+
+    step("finding circuits of edges")
+    found = tables.circuit_tables(model, some, looked_at, seed)
+
     step("drawing")
     sections = [
         overview.summary(summary(model, episodes, verified, scored, probed)),
@@ -82,6 +116,9 @@ def report(
         behaviour.calibration(calibration(predictions, episodes, seed=seed), name=name),
         probing.probes(probed),
         patching.patching(patched, heads),
+        interchange.interchange(carried, aligned),
+        steering.steering(steered, exact=handwired, change="first expert's weight + 1", outcome="P(its vote)"),
+        edges.edges(found, inside.heads_of(tables.differentiable(model)), softened=handwired),
         inside.attention(run, heads, [looked_at], episode=SHOWN),
         inside.circuit(
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None

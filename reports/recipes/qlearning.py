@@ -2,7 +2,8 @@
 
 Sample episodes; run the model over them; where it is handwired, check every causal variable against the algorithm; then
 its Q-values over time, its agreement with the table, what it earns when it acts, what its latents hold (probes), where
-a difference passes (patching), and the inside of one round.
+a difference passes (patching), which places carry the algorithm's variables (interchange), what a state written into
+the latents does (steering), which edges suffice, and the inside of one round.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import probes
 from circuits.registry import from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms.agreement import AgreementResult, agreement
-from interp.interventions import corruptions
+from interp.interventions import corruptions, tables
 from interp.interventions.patching import sweep
 from interp.model.layout import QLearningRound
 from interp.model.rollout import Rollout
@@ -26,15 +27,37 @@ from probes import ProbeResult
 from reports.blocks import Prose, Table
 from reports.page import Report, Section
 from reports.progress import Step
-from reports.sections import behaviour, inside, overview, patching, playing, probing
+from reports.sections import behaviour, edges, inside, interchange, overview, patching, playing, probing, steering
 from reports.sections.patching import Patched
-from reports.sections.softening import ETAS, ROUNDS, softmax_only
+from reports.sections.softening import ETAS, ROUNDS, lemma, softmax_only
 
-N_STEPS = 9
+N_STEPS = 12
 VERIFIED_SIZES = ((4, 2), (8, 4))
 VERIFIED_EPISODES = 5
 PATCHED_EPISODES = 16
+CAUSAL_EPISODES = 24
+"""Pairs for interchange, steering and edges."""
 TARGETS = ("q_table", "q_table_visited", "td_error", "reward")
+_ALL = slice(None)
+CARRIED = (
+    ("table", "q_columns", slice(0, 1), "prediction"),
+    ("table", "q_columns", slice(0, 1), "state"),
+    ("column", "visited_column", slice(0, 1), "state"),
+    ("state", "state", slice(0, 2), "state"),
+    ("next_state", "next_state", slice(1, None), "prediction"),
+    ("q_current", "current_value", _ALL, "state"),
+    ("q_next", "next_values", _ALL, "prediction"),
+    ("best", "maximum", _ALL, "state"),
+    ("choice", "policy", _ALL, "prediction"),
+    ("reward", "reward", _ALL, "state"),
+    ("next_column", "next_column", _ALL, "state"),
+)
+"""Variable, the circuit's name for it, which of its sites, and where it shows."""
+NOT_CARRIED = {
+    "embed@<BOS>": ("q_next", "prediction"),
+    "resid_post[2]@Update": ("choice", "prediction"),
+    "resid_post[2]@Select": ("reward", "state"),
+}
 
 
 def report(
@@ -77,6 +100,18 @@ def report(
     step("patching")
     patched = patch(model, episodes, looked_at)
 
+    step("interchanging variables")
+    some, other = (tables.sample(model, CAUSAL_EPISODES, looked_at + 3, s) for s in (seed, seed + 1))
+    claims = interchange.wired(from_origin(model.config.origin), CARRIED, NOT_CARRIED) if handwired else None
+    carried = tables.interchange_table(model, some, other, looked_at, seed, claims)
+    aligned = None if handwired else tables.alignment_table(model, some, other, looked_at, seed)
+
+    step("steering its latents")
+    steered = tables.steering_table(model, some, looked_at, seed)
+
+    step("finding circuits of edges")
+    found = tables.circuit_tables(model, some, looked_at, seed)
+
     step("drawing")
     wired = from_origin(model.config.origin) if handwired else None
     sections = [
@@ -87,9 +122,13 @@ def report(
         playing.section(played, handwired=handwired, seed=seed),
         probing.probes(probed),
         patching.patching(patched, heads),
+        interchange.interchange(carried, aligned),
+        steering.steering(steered, exact=handwired, change="first action's values + 0.2", outcome="P(first action)"),
+        edges.edges(found, inside.heads_of(tables.differentiable(model)), softened=handwired),
         inside.attention(run, heads, [looked_at], episode=shown),
         inside.circuit(model, run, heads, looked_at, episode=shown, wired=wired),
         *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),
+        *([lemma(layout.n_positions)] if handwired else []),
         overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, n_states, n_actions)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}

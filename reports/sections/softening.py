@@ -1,4 +1,4 @@
-"""Softmax only: how fast the error of a handwired model vanishes as its heads turn from soft to hard."""
+"""Softmax only: how fast the error of a handwired model vanishes as its heads turn from soft to hard, and Lemma C.1."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from circuits.chooser import chooser_table
 from circuits.verification import VerificationResult
 from reports import figures
 from reports.blocks import Figure, Prose, Table
@@ -60,4 +61,35 @@ def softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str
             ),
             Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
         ],
+    )
+
+
+LEAKS = (1e-4, 1e-8, 1e-12)
+_LEMMA = (
+    "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
+    "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
+    "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
+    "sink by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the softmax attention "
+    "really missing, at that η, at every position of the round, firing and silent. It is a statement about this head "
+    "alone, and no evidence about the error of the whole circuit, which is measured above."
+)
+
+
+def lemma(n_positions: int) -> Section:
+    """What the chooser's lemma requires for rounds of this length, by code and error, and what is measured."""
+    lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
+    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in LEAKS]
+    frame = pd.concat(tables, ignore_index=True).sort_values(["code", "leak"], ascending=[True, False], kind="stable")
+    columns = {
+        "code": "position code",
+        "d_code": "coordinates",
+        "margin": "margin Δ",
+        "leak": "ε",
+        "eta_lemma": "η, lemma",
+        "xi_lemma": "ξ, lemma",
+        "eta": "η, corrected",
+    }
+    table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
+    return Section(
+        "The chooser's margins", [Prose(_LEMMA), Table(table, f"Lemma C.1 over the {n_positions} positions of a round")]
     )

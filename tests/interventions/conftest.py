@@ -7,8 +7,7 @@ import pytest
 import torch
 
 import circuits
-from interp.interventions.interchange import Place
-from interp.interventions.sites import Site
+from circuits.places import places
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import ExpertRound, QLearningRound
 from interp.model.transformer import HookedLatentTransformer
@@ -105,21 +104,10 @@ def napkin_pair() -> tuple[experts.ExpertEpisodes, experts.ExpertEpisodes]:
     return clean, corrupted
 
 
-def _places(circuit, site):
-    if site.keys:
-        head = circuit.head_index(site.head)
-        return [Place.of(Site.at_hook(site.hook, head, label)) for label in dict.fromkeys(site.labels)]
-    found = []
-    for label in dict.fromkeys(site.labels):
-        own = [d.vector() for d, at in zip(site.directions, site.labels, strict=True) if at == label]
-        found.append(Place.of(Site.at_hook(site.hook, None, label), np.stack(own)))
-    return found
-
-
 @pytest.fixture(scope="session")
 def places_of():
     """``(circuit, circuit site) -> places``: the ground truth's sites, as subspaces to interchange."""
-    return _places
+    return places
 
 
 @pytest.fixture(scope="session")

@@ -5,8 +5,11 @@ Round 0 has z = 1, v = 3 (clean) or 2 (corrupted): P = 6 (18 + 3) - 9 = 117 and 
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+import torch
 
 import interp
 from interp.interventions import patching
@@ -89,10 +92,14 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
             Place.of("embed@p_1", [[0, 1, 0, 1, 0]]),
             6 * (2 * 2.5**2 + 3) - 2.5**2,
         ),  # half of the difference; nobody reads `out` there
+        (
+            replace(Place.of("embed@p_1"), elsewhere=torch.tensor([[0.0], [1], [0], [1], [0]]) / 2**0.5),
+            6 * (2 * (3 - 2**-0.5) ** 2 + 3) - (3 - 2**-0.5) ** 2,
+        ),  # as far (1), but half of the way into `out`
     ],
 )
 def test_interchange(napkin, napkin_pair, places, expected):
-    """Interchanging whole activations, several at once, and subspaces."""
+    """Interchanging whole activations, several at once, subspaces, and an equal move elsewhere."""
     runs = [interp.rollout(napkin, episodes) for episodes in napkin_pair]
     chosen = [places] if not isinstance(places, list) else places
     resolved = [place if isinstance(place, Place) else Place.of(place) for place in chosen]

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 
 import circuits
+import interp
 from interp.errors import InputError
 from interp.interventions import tables
 from interp.interventions.causal import bayes
 from interp.interventions.steering import fitted_direction, steer
 from interp.tasks import experts
 
-NAMES = {"patching", "alignment", "steering", "edges", "faithfulness", "circuit", "ablation"}
+NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfulness", "circuit", "ablation"}
 
 
 @pytest.mark.parametrize(
@@ -26,6 +29,8 @@ def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     found = tables.tables(model, 4, n_episodes=4)
     assert set(found) == NAMES
     assert {"untrained model", "arbitrary labels", "norm-matched random", "nothing"} < set(found["alignment"].condition)
+    assert {"random", "chance_informative", "low", "high"} < set(found["interchange"].columns)
+    assert found["interchange"].control.sum() == 2
     assert {"random", "algorithm", "model"} < set(found["steering"].columns)
     assert {"random_mean", "random_cpr", "cpr", "cmd"} < set(found["faithfulness"].columns)
     assert set(found["ablation"].ablation) == {"resample", "mean", "zero"}
@@ -41,6 +46,29 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     if kind == "handwired":
         model = circuits.compile(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
     assert set(tables.tables(model, 4, n_episodes=8)) == NAMES
+
+
+def test_edges_of_handwired_q_learning_are_found_by_gradients():
+    """Hard heads have no gradient; in the softmax-only variant EAP-IG finds the wired path of the values, no more."""
+    model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
+    found = tables.circuit_tables(model, tables.sample(model, 12, 13, 0), 12, 0)
+    heads = {name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")}
+    fetch, choice = f"0.{heads['1.6']}", f"2.{heads['3.1']}"
+    kept = found["edges"].query("kept")
+    assert set(kept.source + " -> " + kept.destination) == {
+        f"embed -> {fetch}.v",
+        f"{fetch} -> mlp 1",
+        f"mlp 1 -> {choice}.k",
+        f"{choice} -> prediction",
+    }
+    assert found["circuit"].faithfulness[0] == pytest.approx(1, abs=1e-6) and found["circuit"].random_max[0] < 0.5
+
+
+def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
+    circuit, _ = wma
+    model = circuits.compile(replace(circuit, edits=("cut 2.1",)))
+    with pytest.raises(InputError, match="softmax-only variant cannot be built"):
+        tables.differentiable(model)
 
 
 def test_hypothesis_is_the_handwired_models_own_algorithm(wma, untrained, untrained_q):
@@ -61,7 +89,6 @@ def test_the_bayes_causal_model_is_the_bayes_predictor():
 
 def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
     """Least squares from states to latents finds the latent change that the circuit defines, and steers exactly."""
-    import interp
     from interp.interventions.causal import weighted_majority
     from interp.interventions.steering import state_direction
 
@@ -88,8 +115,6 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
 
     ``interp patch NAME --tables`` writes the same tables.
     """
-    import interp
-
     if name not in {record.name for record in interp.models()}:
         pytest.skip(f"{name} is not shipped in this checkout")
     found = tables.tables(interp.load(name), 20, n_episodes=64)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 from interp.errors import InputError
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound
+from interp.model.layout import ExpertRound, QLearningRound, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from reports.build import build
 
@@ -25,6 +26,9 @@ EXPERT_SECTIONS = [
     "Calibration",
     "Probes",
     "Patching",
+    "Interchange interventions",
+    "Steering",
+    "Circuits of edges",
     "Attention",
     "The circuit",
     "Softmax only",
@@ -38,9 +42,11 @@ QLEARNING_SECTIONS = [
     "Q-values over time",
     "Agreement with the table",
     "Free rollouts",
-    *EXPERT_SECTIONS[5:],
+    *EXPERT_SECTIONS[5:13],
+    "The chooser's margins",
+    *EXPERT_SECTIONS[13:],
 ]
-HANDWIRED_ONLY = {"Verification against the algorithm", "Softmax only"}
+HANDWIRED_ONLY = {"Verification against the algorithm", "Softmax only", "The chooser's margins"}
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +55,21 @@ def handwired(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def titles(html: str) -> list[str]:
-    return re.findall(r"<h2>(.*?)</h2>", html)
+    return [unescape(title) for title in re.findall(r"<h2>(.*?)</h2>", html)]
+
+
+def section(html: str, title: str) -> str:
+    """One section's markup."""
+    start = html.index(f"<h2>{title}</h2>")
+    return html[start : html.index("<h2>", start + 4)]
+
+
+def rows(html: str, first: str) -> list[list[str]]:
+    """The cells of the table rows that begin with ``first``."""
+    found = (
+        re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL) for row in re.findall(r"<tr>(.*?)</tr>", html, re.DOTALL)
+    )
+    return [[unescape(cell.strip()) for cell in cells] for cells in found if cells and cells[0].strip() == first]
 
 
 def test_report_holds_what_it_promises(handwired: Path) -> None:
@@ -87,23 +107,40 @@ def test_report_opens_offline(browser: Any, handwired: Path) -> None:
     assert browser.requests() == [] and browser.complaints() == []
 
 
-def test_learned_model_from_a_checkpoint(tmp_path: Path) -> None:
+def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
+    """Issue 7: every variable at its own place is exact, controls at 0, the circuit found is the wired path of z."""
+    html = handwired.read_text("utf-8")
+    carried = section(html, "Interchange interventions")
+    for variable in ("log weights", "votes", "label", "match", "prediction", "next log weights"):
+        for cells in rows(carried, variable):
+            exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
+            assert cells[3] == exact and cells[4] == "0.000", cells
+    assert "from the algorithm over doses other than 0: 0.000" in section(html, "Steering")
+    edges = section(html, "Circuits of edges")
+    assert rows(edges, "edges")[0][1].startswith("3 of ")
+
+
+@pytest.mark.parametrize(
+    ("layout", "sections"), [(ExpertRound(2), EXPERT_SECTIONS), (QLearningRound(2, 2), QLEARNING_SECTIONS)]
+)
+def test_learned_model_from_a_checkpoint(layout: RoundLayout, sections: list[str], tmp_path: Path) -> None:
     """A checkpoint gets the same report without the check against the algorithm that it was never told to run."""
     torch.manual_seed(0)
-    config = LatentTransformerConfig(
-        ExpertRound(2), d_model=8, n_layers=1, n_heads=2, d_head=4, d_mlp=8, name="wma-tiny"
-    )
+    config = LatentTransformerConfig(layout, d_model=8, n_layers=2, n_heads=2, d_head=4, d_mlp=8, name="tiny")
     model = HookedLatentTransformer(config)
     for parameter in model.parameters():
         torch.nn.init.normal_(parameter, std=0.3)
-    folder = tmp_path / "wma-tiny"
+    folder = tmp_path / "tiny"
     save_checkpoint(model, folder)
     page = build(str(folder), tmp_path / "pages", **SMALL)
-    found = titles(page.read_text("utf-8"))
-    assert page.name == "wma-tiny.html"
-    named = ["What the heads read" if title == "The circuit" else title for title in EXPERT_SECTIONS]
-    assert found == [title for title in named if title not in HANDWIRED_ONLY]
-    assert f"interp report {folder} --episodes 8" in page.read_text("utf-8")
+    html = page.read_text("utf-8")
+    assert page.name == "tiny.html"
+    named = ["What the heads read" if title == "The circuit" else title for title in sections]
+    assert titles(html) == [title for title in named if title not in HANDWIRED_ONLY]
+    assert f"interp report {folder} --episodes 8" in html
+    carried = section(html, "Interchange interventions")
+    for control in ("arbitrary labels", "untrained model", "norm-matched random", "nothing"):
+        assert control in carried
 
 
 @pytest.mark.parametrize(

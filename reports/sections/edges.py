@@ -1,0 +1,100 @@
+"""Circuits of edges: which reads of which writes carry a difference, and how good the smallest such circuit is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+from interp.statistics import Interval
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Section
+from reports.sections.inside import Heads
+
+_TEXT = (
+    "An edge is one head's (or MLP's, or the embedding's) write as read by another's query, key or value, or by an "
+    "exit. Each is scored by EAP-IG between a run and one with another episode's latents: the gradient of the logit "
+    "difference, averaged on the way between the two, along the edge's difference. To cut an edge is to let it carry "
+    "the other run's write, at all positions. **Faithfulness** is the share of the difference between the whole model "
+    "(1) and none of its edges (0) that a circuit keeps; **CPR** is the area under it over circuit sizes (higher is "
+    "better), **CMD** the area between it and 1 (lower is better). A circuit found so suffices for this metric, these "
+    "pairs and this way of cutting; it is not evidence that it is the only one, or of what its edges mean."
+)
+_SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
+SHOWN = 25
+"""Edges listed at most."""
+_PORTS = {"q": "query", "k": "key", "v": "value"}
+
+
+def edges(tables: Mapping[str, pd.DataFrame], heads: Heads, *, softened: bool) -> Section:
+    """The smallest faithful circuit beside random ones, faithfulness against size, edges and single nodes.
+
+    Args:
+        tables: of ``interp.interventions.tables.circuit_tables``.
+        heads: the names of the model's heads.
+        softened: these are of a handwired model's softmax-only variant.
+    """
+    circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
+    found = [
+        ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
+        ("faithfulness", Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_mean"]),
+        ("faithfulness, best random circuit", None, circuit["random_max"]),
+        ("incompleteness (0 is complete)", circuit["incompleteness"], None),
+        ("CPR, over all sizes", curve["cpr"].iloc[0], curve["random_cpr"].iloc[0]),
+        ("CMD, over all sizes", curve["cmd"].iloc[0], curve["random_cmd"].iloc[0]),
+    ]
+    summary = pd.DataFrame(
+        found, columns=["measure", "best-scored edges", "random circuits of equal size"], dtype=object
+    )
+    drawn = pd.concat(
+        [
+            curve[["share"]].assign(algorithm=key, name=name, mean=curve[column])
+            for key, name, column in (
+                ("model", "best-scored edges", "faithfulness"),
+                ("random", "random circuits", "random_mean"),
+            )
+        ]
+    )
+    picture = figures.curves(
+        drawn, x="share", xlabel="share of all edges", ylabel="faithfulness", log_x=True, reference={"whole model": 1.0}
+    )
+    listed = tables["edges"].query("score != 0").head(SHOWN).drop(columns=["metric", "steps"])
+    listed = listed.rename(columns={"kept": "in the circuit"})
+    for column in ("source", "destination"):
+        listed[column] = [_named(name, heads) for name in listed[column]]
+    return Section(
+        "Circuits of edges",
+        [
+            Prose(_TEXT + (_SOFT if softened else "")),
+            Table(summary, "The fewest best-scored edges whose faithfulness is within 0.1 of 1"),
+            Figure(picture, "Faithfulness against circuit size", "Circuits of the best-scored edges, and of as many."),
+            Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
+            Table(_nodes(tables["ablation"], heads), _NODES, collapsed=True),
+        ],
+    )
+
+
+_NODES = "Every node ablated on its own, in three ways: what the logit difference loses, with 95 % intervals"
+
+
+def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    drops = [Interval(*values) for values in ablation[["drop", "low", "high"]].to_numpy()]
+    long = pd.DataFrame({"node": ablation["name"], "how": ablation["ablation"], "drop": pd.Series(drops, dtype=object)})
+    wide = long.pivot(index="node", columns="how", values="drop").loc[list(dict.fromkeys(long["node"]))]
+    wide = wide[list(dict.fromkeys(long["how"]))].reset_index().rename_axis(columns=None)
+    return wide.assign(node=[_named(name, heads) for name in wide["node"]])
+
+
+def _named(name: str, heads: Heads) -> str:
+    """``0.3.v`` as the head's own name and what of it reads."""
+    place, _, port = name.partition(".")
+    if name.startswith("mlp "):
+        return f"MLP of layer {int(name[4:]) + 1}"
+    if not place.isdigit():
+        return {"embed": "embedding"}.get(name, name)
+    index, _, port = port.partition(".")
+    names = heads[int(place)]
+    number = list(names)[int(index)] if int(index) < len(names) else f"unused head {int(place) + 1}.{int(index) + 1}"
+    text = f"{number} {names.get(number, '')}".strip()
+    return f"{text}, {_PORTS[port]}" if port else text

@@ -1,0 +1,61 @@
+"""Steering: what a model does after a state is written into its latents, beside what the algorithm would do."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from interp.statistics import Interval
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Section
+
+_TEXT = (
+    "Doses of a state change are added to the latents that one round reads, and the prediction is compared with the "
+    "algorithm's from the state so changed: by {how}. Random directions of equal norm, on the same latents, are the "
+    "control. That a dose moves the prediction as it moves the algorithm's says that the model uses this direction for "
+    "this state around these inputs; it is not evidence about large doses, which leave the range of states that occur."
+)
+_EXACT = "the one latent change that the circuit's readout sees"
+_FITTED = "how latents vary with the state, by least squares"
+_NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
+
+
+def steering(frame: pd.DataFrame, *, exact: bool, change: str, outcome: str) -> Section:
+    """The dose-response, and how far it is from the algorithm's.
+
+    Args:
+        frame: of ``interp.interventions.tables.steering_table``.
+        exact: the direction is a handwired model's own.
+        change: what a dose of 1 changes ("the first expert's log-weight by 1").
+        outcome: what is read ("P(that expert's vote)").
+    """
+    curves = [
+        frame[["dose"]].assign(
+            algorithm=key, name=name, mean=frame[key], low=frame[f"{key}_low"], high=frame[f"{key}_high"]
+        )
+        for key, name in _NAMES.items()
+    ]
+    drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {change}", ylabel=outcome)
+    rows = [
+        {
+            "dose": row["dose"],
+            **{name: Interval(row[key], row[f"{key}_low"], row[f"{key}_high"]) for key, name in _NAMES.items()},
+            "mean distance from the algorithm": row["mean_error"],
+            "largest": row["max_error"],
+            "of random directions, mean": row["random_mean_error"],
+        }
+        for row in frame.to_dict("records")
+    ]
+    moved = frame[frame["dose"] != 0]
+    caption = (
+        f"Mean {outcome} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses other "
+        f"than 0: {moved['mean_error'].mean():.3f}; of random directions {moved['random_mean_error'].mean():.3f}."
+    )
+    return Section(
+        "Steering",
+        [
+            Prose(_TEXT.format(how=_EXACT if exact else _FITTED)),
+            Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption),
+            Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
+        ],
+    )

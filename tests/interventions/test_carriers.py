@@ -1,0 +1,74 @@
+"""Claims about which places carry which variables: exact where the circuit says, beside controls that move as much."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import circuits
+import interp
+from interp.interventions import tables
+from interp.interventions.carriers import Claim, carriers, fitted_decoder
+from interp.interventions.causal import weighted_majority
+from interp.interventions.interchange import Place
+from interp.tasks import experts
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return [experts.sample(16, 12, 3, seed=seed) for seed in (0, 1)]
+
+
+def test_whole_activations_of_the_handwired_model(wma, pair):
+    """Each variable is found where it passes; before it arrives, and at controls, nothing is right that was not."""
+    frame = tables.interchange_table(wma[1], *pair, 8, 0).set_index(["variable", "places", "outcome"])
+    accuracy = frame.iia_informative
+    right = [
+        ("log_weights", "latent@<z>", "prediction"),
+        ("log_weights", "latent@<z>", "state"),
+        ("log_weights", "resid_post[1]@p?", "prediction"),
+        ("votes", "embed@p_1 + embed@p_2 + embed@p_3", "prediction"),
+        ("prediction", "resid_post[2]@p?", "prediction"),
+        ("label", "embed@y", "state"),
+        ("next_log_weights", "resid_post[2]@w?", "state"),
+    ]
+    assert (accuracy[right] == 1).all() and (frame.random[right] < 0.75).all()
+    assert accuracy["log_weights", "resid_post[0]@p?", "prediction"] == 0
+    assert (accuracy[frame.control] == 0).all() and (frame.chance_informative == 0).all()
+
+
+def test_a_placebo_moves_as_far_and_elsewhere():
+    """The same distance elsewhere; a whole activation moves along a random line; attention scores have no direction."""
+    own, source = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0)).double()
+    for place in (Place.of("embed@y"), Place.of("embed@y", torch.eye(8)[:3])):
+        moved, instead = (p(own, source) - own for p in (place, place.placebo(8, seed=0)))
+        torch.testing.assert_close(instead.norm(dim=-1), moved.norm(dim=-1))
+        assert (torch.cosine_similarity(moved, instead, dim=-1).abs() < 0.95).all()
+    assert Place.of("scores[2.1]@w?").placebo(8, seed=0) is None
+
+
+def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
+    """Fitted on other episodes of a handwired model it reads the log-weights; claims are judged as by the readout."""
+    _, model = wma
+    known, causal = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
+    run = interp.rollout(model, known)
+    decode = fitted_decoder(run.latents[:, :-1], causal.inputs(known)["log_weights"])
+    torch.testing.assert_close(decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0)
+    claims = [
+        Claim.at("label", ["embed@y"], "state"),
+        Claim.at("log_weights", ["latent"], "state"),
+        Claim.at("label", ["embed@p?"], "state", control=True),
+    ]
+    found = carriers(model, *pair, causal, claims, rounds=slice(4, 9), decode=decode)
+    assert found.iia_informative.tolist() == [1, 1, 0] and found.iia[2] == found.chance[2]
+    assert (found.random < 0.2).all() and (found.n_informative > 20).all()
+
+
+def test_a_handwired_q_learners_own_rates_are_sampled():
+    """The algorithm it is held against has its learning rate and discount, and so have the episodes."""
+    model = circuits.compile(circuits.build("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5))
+    episodes = tables.sample(model, 3, 9, 0)
+    assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
+    claims = [Claim.at("table", ["latent"], "state")]
+    other = tables.sample(model, 3, 9, 1)
+    assert tables.interchange_table(model, episodes, other, 6, 0, claims).iia_informative[0] == 1
