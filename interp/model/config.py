@@ -37,8 +37,8 @@ class LatentTransformerConfig:
         latent_update: "replace" writes the update over its slot, "add" adds it.
         write_map: the update is a learned affine map of the normalised residual stream, not that stream itself, whose
             norm LayerNorm fixes: what is added to a latent may then be small.
-        position_codes: "index" codes a position by its index, "label" by its label's index in the largest round
-            (Q-learning): what stands at ``Select`` has one code for every number of actions.
+        position_codes: "index" codes a position by its index, "label" by its label's index in the largest round: what
+            stands at ``p?`` or ``Select`` has one code for every size of a round.
         strip_position: subtract the position code from the update, so that a latent holds content blocks only.
         output: what the unembedding gives at the prediction position: "logits" or "probability".
         value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
@@ -80,10 +80,6 @@ class LatentTransformerConfig:
         for name, literal in _CHOICES.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), map(str, get_args(literal)))
-        require(
-            self.position_codes == "index" or self.layout.task == "qlearning",
-            "position_codes 'label' needs a round of Q-learning, whose latents say its size; use 'index'",
-        )
         rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
         object.__setattr__(self, "attention_rules", rules)
         for name, table in (("attention_rules", self.attention_rules), ("head_names", self.head_names)):

@@ -82,6 +82,11 @@ class RoundLayout:
         """The layout of the largest size that the vocabulary serves."""
         raise NotImplementedError
 
+    @property
+    def family(self) -> tuple[RoundLayout, ...]:
+        """The layouts of every length that the vocabulary serves, shortest first."""
+        raise NotImplementedError
+
     def fit(self, episodes: Any) -> RoundLayout:
         """The layout of this family for the sizes of ``episodes``.
 
@@ -202,6 +207,11 @@ class ExpertRound(RoundLayout):
     def max_layout(self) -> ExpertRound:
         return replace(self, n_experts=self._bounds[1])
 
+    @property
+    def family(self) -> tuple[ExpertRound, ...]:
+        low, high = self._bounds
+        return tuple(replace(self, n_experts=n) for n in range(low, high + 1))
+
     def fit(self, episodes: ExpertEpisodes) -> ExpertRound:
         from interp.tasks.experts import ExpertEpisodes
 
@@ -304,10 +314,9 @@ class QLearningRound(RoundLayout):
         return replace(self, n_states=max_states, n_actions=max_actions)
 
     @property
-    def label_codes(self) -> dict[int, tuple[int, ...]]:
-        """Number of actions -> where each label of a round of that size stands in the largest round."""
+    def family(self) -> tuple[QLearningRound, ...]:
         (low, high), most = self._bounds[1], self.max_layout
-        return {n: most.positions(replace(most, n_actions=n).labels) for n in range(low, high + 1)}
+        return tuple(replace(most, n_actions=n) for n in range(low, high + 1))
 
     def fit(self, episodes: MDPEpisodes | MDPs) -> QLearningRound:
         from interp.tasks.mdp_types import MDPEpisodes, MDPs

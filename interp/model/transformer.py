@@ -27,7 +27,7 @@ from interp.errors import InputError, unknown_name
 from interp.model.components import Block, Embedding, Unembedding, WriteMap, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import CheckedHooks, RuntimeConfig
-from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, QLearningRound, RoundLayout
+from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
 
 
 class RoundOutput(NamedTuple):
@@ -84,12 +84,12 @@ class HookedLatentTransformer(CheckedHooks):
         self.unembed = Unembedding(config)
         self.write_map = WriteMap(config) if config.write_map else nn.Identity()
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
-        # By number of latents, which for "label" codes is the number of actions.
-        ids = torch.arange(config.n_ctx).repeat(config.layout.max_layout.n_latents + 1, 1)
+        # Row n: the codes of the positions of a round of n positions.
+        ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
         if config.position_codes == "label":
-            assert isinstance(config.layout, QLearningRound)
-            for n_latents, codes in config.layout.label_codes.items():
-                ids[n_latents, : len(codes)] = torch.tensor(codes)
+            for layout in config.layout.family:
+                codes = config.layout.max_layout.positions(layout.labels)
+                ids[len(codes), : len(codes)] = torch.tensor(codes)
         self.register_buffer("position_ids", ids, persistent=False)
         self.hook_latents, self.hook_embed, self.hook_pos_embed = HookPoint(), HookPoint(), HookPoint()
         self.hook_update = HookPoint()
@@ -122,7 +122,7 @@ class HookedLatentTransformer(CheckedHooks):
         if self.config.normalization_type is not None:
             update = self.write_map(normalized[:, UPDATE_INDEX])
         if self.config.strip_position:
-            update = update - self.W_pos[self.position_ids[latents.shape[1], resid.shape[1] - 1]]
+            update = update - self.W_pos[self.position_ids[resid.shape[1], resid.shape[1] - 1]]
         logits = self.unembed(normalized)
         prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
         return RoundOutput(prediction, self.hook_update(update), logits, latents)
@@ -134,7 +134,9 @@ class HookedLatentTransformer(CheckedHooks):
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
         """The prediction for rounds cut after the prediction position (the suffix is not needed for it)."""
-        resid = self.residual(tokens, self.hook_latents(latents), values)
+        resid = self.residual(
+            tokens, self.hook_latents(latents), values, n_positions=tokens.shape[1] - 1 - PREDICT_INDEX
+        )
         return self.read_prediction(self.unembed(self.ln_final(resid[:, -1:]))[:, 0], latents.shape[1])
 
     def residual(
@@ -142,15 +144,16 @@ class HookedLatentTransformer(CheckedHooks):
         tokens: Int[Tensor, "batch pos"],
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
+        n_positions: int | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The residual stream after the last block."""
+        """The residual stream after the last block; ``n_positions`` is the length of the whole round, if cut."""
         embedded = embed_tokens(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
             embedded = embedded + payload * embed_tokens(tokens, self.value_embed.table)
         end = LATENT_START + latents.shape[1]
         embedded = torch.cat([embedded[:, :LATENT_START], latents, embedded[:, end:]], dim=1)
-        ids = self.position_ids[latents.shape[1], : tokens.shape[1]]
+        ids = self.position_ids[n_positions or tokens.shape[1], : tokens.shape[1]]
         positions = self.W_pos[ids].expand(len(tokens), -1, -1)
         resid = self.hook_embed(embedded) + self.hook_pos_embed(positions)
         for block in self.blocks:

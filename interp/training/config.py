@@ -24,13 +24,14 @@ Precision = Literal["float32", "bfloat16"]
 class Stage:
     """A stage of the curriculum: ``steps`` optimizer steps on episodes of ``n_rounds`` rounds.
 
-    ``n_actions`` and ``n_states`` bound the sizes from above (Q-learning only); 0 leaves the run's own bound.
+    ``n_actions``, ``n_states`` and ``n_experts`` bound the sizes from above; 0 leaves the run's own bound.
     """
 
     n_rounds: int
     steps: int
     n_actions: int = 0
     n_states: int = 0
+    n_experts: int = 0
 
 
 @dataclass(frozen=True)
@@ -109,7 +110,7 @@ class TrainingConfig:
         for i, stage in enumerate(self.curriculum):
             ok = stage.n_rounds >= 1 and stage.steps >= 1
             require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
-            for name in ("n_states", "n_actions"):
+            for name in ("n_experts", "n_states", "n_actions"):
                 bound, low = getattr(stage, name), getattr(self, name)[0]
                 message = (
                     f"stage {i} has {name} {bound}, below the run's smallest, {low}; use 0 for no bound of its own"
@@ -231,7 +232,14 @@ PRESETS: dict[tuple[str, str], TrainingConfig] = {
     ("wma", "laptop"): _WMA_LAPTOP,
     ("wma", "paper"): _WMA_PAPER,
     # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
-    ("wma-wide", "laptop"): replace(_WMA_LAPTOP, n_experts=(2, 8), regimes=("uniform", "wide")),
+    ("wma-wide", "laptop"): replace(
+        _WMA_LAPTOP,
+        stages=(Stage(20, 400, n_experts=4), *_lengths((20, 1000), (30, 600), (50, 300), (100, 100))),
+        n_experts=(2, 8),
+        regimes=("uniform", "wide"),
+        position_codes="label",
+        precision="bfloat16",
+    ),
     ("qlearning", "laptop"): _Q_LAPTOP,
     ("qlearning", "paper"): _Q_PAPER,
 }

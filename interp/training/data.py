@@ -98,7 +98,7 @@ class EpisodeSource:
         regime = config.regimes[turn % len(config.regimes)]
         seed = int(rng.integers(2**31))
         if config.task == "wma":
-            low, high = config.n_experts
+            low, high = config.n_experts[0], min(stage.n_experts or config.n_experts[1], config.n_experts[1])
             n_experts = high if fixed else int(rng.integers(low, high + 1))
             return experts.sample(n_episodes, stage.n_rounds, n_experts, regime=regime, seed=seed)
         most_states, most_actions = self._most(stage)

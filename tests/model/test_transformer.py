@@ -1,5 +1,7 @@
 """The hooked latent transformer: names, shapes, rules, and no silent hooks."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -147,24 +149,28 @@ def test_the_write_map_decides_what_is_written_and_nothing_else():
     torch.testing.assert_close(mapped_round.update, expected)
 
 
-def test_label_codes_give_a_label_one_code_for_every_number_of_actions():
-    """By label, `Select` of a small round has the code of `Select` of the largest; by index, another's."""
-    layout = QLearningRound(3, 4, n_states_range=(2, 3), n_actions_range=(2, 4))
-    largest = layout.max_layout
-    small = QLearningRound(3, 2, n_states_range=(2, 3), n_actions_range=(2, 4))
+@pytest.mark.parametrize(
+    ("size", "labels"),
+    [
+        ({"n_actions": 2}, ("c_2", "Qcurr", "s'_1", "a_2", "Select", "Update")),
+        ({"n_experts": 2}, ("<z>", "p_2", "p?", "y", "w?")),
+    ],
+)
+def test_label_codes_give_a_label_one_code_for_every_size(size, labels):
+    """By label, `Select` of a small round has the code of `Select` of the largest, also where the round is cut."""
+    layout = QLearningRound(3, 4, (2, 3), (2, 4)) if "n_actions" in size else ExpertRound(4, (2, 4))
+    small, largest = replace(layout, **size), layout.max_layout
     for position_codes in ("label", "index"):
         model = make(layout, position_codes=position_codes)
-        tokens, latents = torch.zeros(2, small.n_positions, dtype=torch.long), torch.zeros(2, 2, 16)
-        _, cache = model.run_with_cache(tokens, latents)
-        for label in ("c_2", "Qcurr", "s'_1", "a_2", "Select", "Update"):
-            by_label, at = position_codes == "label", small.position(label)
-            expected = model.W_pos[largest.position(label) if by_label else at]
+        tokens = torch.zeros(2, small.n_positions, dtype=torch.long)
+        latents = torch.zeros(2, small.n_latents, 16)
+        whole, cache = model.run_with_cache(tokens, latents)
+        for label in labels:
+            at = small.position(label)
+            expected = model.W_pos[largest.position(label) if position_codes == "label" else at]
             torch.testing.assert_close(cache["hook_pos_embed"][0, at], expected)
-
-
-def test_label_codes_need_latents_that_say_the_size():
-    with pytest.raises(InputError, match="position_codes 'label' needs a round of Q-learning"):
-        make(position_codes="label")
+        cut = model.predict(tokens[:, : small.predict_position + 1], latents)
+        torch.testing.assert_close(cut, whole.prediction)
 
 
 def test_digest_is_the_identity_of_the_weights():

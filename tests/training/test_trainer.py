@@ -168,6 +168,14 @@ def test_a_stage_bounds_the_sizes_of_its_batches(dataset_episodes):
     assert max(layout.n_actions for layout in layouts[1]) > 2
 
 
+def test_a_stage_bounds_the_number_of_experts():
+    stages = ({"n_rounds": 3, "steps": 1, "n_experts": 3}, {"n_rounds": 3, "steps": 1})
+    config = small("wma", stages=stages, n_experts=(2, 6), mix=0.0)
+    source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
+    assert {source.batch(step, 0).layout.n_experts for step in range(40)} == {2, 3}
+    assert {source.batch(step, 1).layout.n_experts for step in range(40)} == {2, 3, 4, 5, 6}
+
+
 def test_tied_actions_share_the_target():
     config = small("qlearning")
     batch = EpisodeSource(config, config.model_config("m").layout).batch(0, 0)
