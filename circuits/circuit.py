@@ -140,6 +140,7 @@ class Circuit:
         state: directions that read the algorithm's state from a latent.
         variables, edges: the ground truth.
         edits: what was changed by hand since it was built.
+        float64_only: why float32 does not do, and what to take instead; empty where it does.
     """
 
     name: str
@@ -157,6 +158,7 @@ class Circuit:
     variables: tuple[Variable, ...] = ()
     edges: tuple[Edge, ...] = ()
     edits: tuple[str, ...] = ()
+    float64_only: str = ""
 
     @property
     def n_layers(self) -> int:

@@ -33,9 +33,11 @@ def compile(circuit: Circuit, dtype: torch.dtype = torch.float64) -> HookedLaten
         dtype: of the weights; float64 is exact to rounding, float32 is a rounding of the same numbers.
 
     Raises:
-        InputError: data that do not make a circuit (a token without embedding, two heads of one name, ...).
+        InputError: data that do not make a circuit (a token without embedding, two heads of one name, ...), or a dtype
+            that it does not work in.
     """
     validate(circuit)
+    require_dtype(circuit, str(dtype).removeprefix("torch."))
     config = configuration(circuit)
     model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit)).to(dtype)
     with torch.no_grad():
@@ -67,6 +69,11 @@ def validate(circuit: Circuit) -> None:
         for term in (*head.scores, *head.moves):
             for direction in term:
                 require(direction.basis == circuit.basis, f"head {head.name!r} uses a direction of another basis")
+
+
+def require_dtype(circuit: Circuit, dtype: str) -> None:
+    """Refuse a dtype too coarse for the circuit."""
+    require(dtype == "float64" or not circuit.float64_only, f"dtype {dtype!r} is too coarse: {circuit.float64_only}")
 
 
 def configuration(circuit: Circuit) -> LatentTransformerConfig:

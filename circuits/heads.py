@@ -156,7 +156,9 @@ def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, he
 def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> tuple[Head, Head]:
     """A linear head with any scores as two softmax heads, ``(e^{eps x} - e^{-eps x}) / (2 eps) = x + O(eps^2 x^3)``.
 
-    The sink's logit S = ``heavy`` makes each weigh ``e^{+-eps x - S}``; W_O gives ``+-e^S / (2 eps)`` back.
+    The sink's logit S = ``heavy`` makes each weigh ``e^{+-eps x - S}``; W_O gives ``+-e^S / (2 eps)`` back. Logits near
+    S are rounded by S times the machine's epsilon, which shifts x by that over eps: float32 leaves no eps that is both
+    large enough for this and small enough for eps^2.
     """
     require(head.rule == "linear", f"head {head.name!r} must be linear to become a pair, its rule is {head.rule!r}")
 
@@ -169,3 +171,11 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
         return replace(head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves)
 
     return half(1.0, "+"), half(-1.0, "-")
+
+
+def needs_float64(model: str, instead: str) -> str:
+    """The sentence that refuses float32 for a circuit with pairs."""
+    return (
+        f"the pairs of softmax heads that {model} has at a finite eta subtract nearly equal numbers; load it with "
+        f"dtype='float64', or take {instead}"
+    )

@@ -29,9 +29,20 @@ import numpy as np
 
 from circuits.basis import Basis, Direction, PositionCode
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, Term, content_chooser, copy, fixed_offset, match, soften, softmax_pair
+from circuits.heads import (
+    Head,
+    Neuron,
+    Term,
+    content_chooser,
+    copy,
+    fixed_offset,
+    match,
+    needs_float64,
+    soften,
+    softmax_pair,
+)
 from circuits.q_truth import Truth, edges, variables
-from interp.errors import require, unknown_name
+from interp.errors import InputError, require, unknown_name
 from interp.model.config import AttentionRule
 from interp.model.layout import QLearningRound
 
@@ -71,7 +82,7 @@ def q_learning(
         tau: tie slope; smaller differences of Q than this are ties (1e-13 in float64, 4e-6 in float32).
         beta: inverse temperature of Boltzmann exploration in head 3.1 alone; None chooses greedily.
         eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``
-            (linear heads as pairs of softmax heads with a heavy sink).
+            (linear heads as pairs of softmax heads with a heavy sink, in float64 only).
         hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is given.
         heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
         positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``.
@@ -81,7 +92,6 @@ def q_learning(
         InputError: a value outside its range, or rewards that the variant is not proven for.
     """
     arguments = dict(locals())
-    arguments["rewards"] = [float(reward) for reward in rewards]
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
     if positions not in POSITIONS:
@@ -95,7 +105,8 @@ def q_learning(
         fits = optional is None or bool(np.isfinite(optional) and optional > 0)
         require(fits, f"{name} must be a number > 0 or None, got {optional!r}")
     bound = value_bound(rewards, gamma)
-    require_rewards(variant, signed, float(min(rewards)), "rewards")
+    arguments["rewards"] = [float(reward) for reward in rewards]
+    require_rewards(variant, signed, float(rewards[0]), "rewards")
     layout = QLearningRound(n_states, n_actions)
     codes = (
         PositionCode.one_hot(layout.labels)
@@ -124,6 +135,7 @@ def q_learning(
         state=tuple(buf1[state] for state in wiring.states),
         variables=variables(basis, layout, variant, Truth(alpha, gamma, tau, beta, eta and hardness)),
         edges=edges(variant, split=eta is not None),
+        float64_only="" if eta is None or variant == "softmlp" else needs_float64(f"variant {variant!r}", "'softmlp'"),
     )
 
 
@@ -133,11 +145,12 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
     >>> value_bound((0.0, 1.0), 0.9)
     16.0
     """
-    values = [float(reward) for reward in rewards]
-    require(
-        len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1],
-        f"rewards must be (lowest, highest), two finite numbers in order, got {tuple(rewards)!r}",
-    )
+    message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
+    try:
+        values = [float(reward) for reward in rewards]
+    except (TypeError, ValueError):
+        raise InputError(message) from None
+    require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
     largest = max(map(abs, values)) / (1 - gamma)
     return float(2 ** math.ceil(math.log2(max(1.0, largest))))
 
@@ -342,7 +355,9 @@ class Wiring:
         """Rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others.
 
         The gate has a column of its own, so that it is exactly 0 for candidates and costs no precision of Q. In "lin"
-        every token with id[a] is scored by Q(s', a), and the sink by the mean row, which no bound on Q is needed for.
+        every token with id[a] is scored by Q(s', a) minus the mean of the row: the best candidate then scores at least
+        0, all others at most -C, whatever the sign and size of Q. r, whose row of Q is a query too, stays silent up to
+        |Q| = M, and its attention reaches no output beyond that.
         """
         ids, one, select = self.basis["id"], self.basis.one, self.basis["id"]["Select"]
         gate = 1.0 if rule == "hard" else 100.0
@@ -356,10 +371,10 @@ class Wiring:
         if self.variant != "lin":
             return rule, ((sharpness * select, self.basis["buf2"]["Qnext"] - tau * order), *common)
         rows = match(self.basis, self.actions, "buf2", "id", sharpness)
-        mean = (sharpness / self.n_actions) * self.basis["buf2"].sum(self.actions)
-        (gated, (silent, sink)) = common
+        silent = (gate + 2.0 * sharpness * self.bound) * (one - select)
+        centred = ((-sharpness / self.n_actions) * self.basis["buf2"].sum(self.actions), self.acting)
         ordered = () if not tau else ((-sharpness * tau * select, order),)
-        return rule, (*rows, *ordered, gated, (silent + mean, sink))
+        return rule, (*rows, centred, *ordered, common[0], (silent, self.sink))
 
     def adding_heads(self) -> tuple[Head, ...]:
         """Layer 4, "mlp" and "lin": linear heads add the three TD terms."""

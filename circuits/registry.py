@@ -49,14 +49,14 @@ RECORDS = {
             "Weighted Majority wired by hand (paper, section 3): exact log-weights in one latent",
             "circuits.weighted_majority",
             "weighted_majority",
-            {"heavy": 20.0, "match_logit": 60.0, "epsilon": 1e-3},
+            {"heavy": 20.0, "match_logit": 60.0},
         ),
         CircuitRecord(
             "qlearning-handwired",
             "Tabular Q-learning wired by hand (paper, section 4): one latent per action holds its column of Q",
             "circuits.q_learning",
             "q_learning",
-            {"tau": 4e-6, "heavy": 20.0, "epsilon": 1e-3},
+            {"tau": 4e-6},
         ),
     )
 }
@@ -94,7 +94,7 @@ def load(name: str, dtype: str = "float64", **arguments: Any) -> HookedLatentTra
         arguments: of the circuit; see its builder.
 
     Raises:
-        InputError: an unknown name or argument, or a value outside its range.
+        InputError: an unknown name or argument, a value outside its range, or float32 where the circuit needs float64.
     """
     import torch
 

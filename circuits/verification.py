@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from circuits.circuit import Circuit, Site, Variable
-from circuits.compiler import compile
+from circuits.compiler import compile, require_dtype
 from circuits.registry import DTYPES, RECORDS, build, with_defaults
 from interp.errors import require, unknown_name
 from interp.model.rollout import rollout
@@ -136,7 +136,8 @@ def verify(
         arguments: further arguments of the circuit, the same at every size.
 
     Raises:
-        InputError: an unknown model, dtype or argument, or a size or count that is not positive.
+        InputError: an unknown model, dtype or argument, a size or count that is not positive, or float32 where the
+            circuit needs float64.
     """
     if name not in RECORDS:
         raise unknown_name("handwired model", name, RECORDS)
@@ -152,6 +153,8 @@ def verify(
         for size in (subject.sizes if sizes is None else tuple(sizes))
         for given in dtypes
     ]
+    for _, given, circuit in cases:
+        require_dtype(circuit, given)
     require(bool(cases), "no sizes were given; give at least one, or None for the default sizes")
     checks: list[Check] = []
     for size, given, circuit in cases:

@@ -36,6 +36,7 @@ from circuits.heads import (
     fixed_offset,
     heavy_sink,
     match,
+    needs_float64,
     shift_terms,
     soften,
     softmax_pair,
@@ -76,7 +77,7 @@ def weighted_majority(
         eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``.
         heavy: S of the sink that makes softmax sum (36 in float64, 20 in float32).
         match_logit: logit of a match in the softmax form of head 3.2 (R; 120 in float64, 60 in float32).
-        epsilon: of the pair of heads that replaces the linear one (P).
+        epsilon: of the pair of heads that replaces the linear one (P, in float64 only).
         positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``.
         rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
 
@@ -114,6 +115,7 @@ def weighted_majority(
         state=tuple(ids[expert] for expert in experts_of(n_experts)),
         variables=_variables(basis, n_experts, variant, log_gamma, exact=eta is None),
         edges=_edges(variant, exact=eta is None),
+        float64_only=needs_float64("variant 'P'", "'R'") if variant == "P" and eta is not None else "",
     )
 
 

@@ -33,10 +33,10 @@ def errors(episodes: MDPEpisodes, **arguments: Any) -> tuple[float, float]:
     return float(table), float(np.abs(run.predictions.double().numpy() - choice).max())
 
 
-def negative(episodes: MDPEpisodes) -> MDPEpisodes:
-    """The same transitions with rewards lowered by 1/2."""
-    mdps = MDPs(episodes.mdps.transitions, episodes.mdps.rewards - 0.5)
-    steps = episodes.states, episodes.actions, episodes.rewards - 0.5, episodes.next_states
+def shifted(episodes: MDPEpisodes, by: float = -0.5) -> MDPEpisodes:
+    """The same transitions with other rewards, lowered by 1/2 unless told otherwise."""
+    mdps = MDPs(episodes.mdps.transitions, episodes.mdps.rewards + by)
+    steps = episodes.states, episodes.actions, episodes.rewards + by, episodes.next_states
     return MDPEpisodes.from_transitions(mdps, *steps, alpha=episodes.alpha, gamma=episodes.gamma)
 
 
@@ -64,8 +64,18 @@ def test_float32(variant: str) -> None:
 
 @pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
 def test_negative_rewards_with_doubled_neurons_or_lin(arguments: dict[str, Any]) -> None:
-    table, choice = errors(negative(mdp.sample(6, 40, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments)
+    table, choice = errors(shifted(mdp.sample(6, 40, 4, 3, seed=4)), rewards=(-0.5, 0.5), **arguments)
     assert table <= 1e-13
+    assert choice == 0.0
+
+
+@pytest.mark.parametrize("by", [-3.0, 30.0])
+def test_lin_takes_any_sign_and_size_of_q(by: float) -> None:
+    """Far below 0 every candidate is worth less than a token that is none; it must win nevertheless."""
+    episodes = shifted(mdp.sample(4, 40, 3, 2, seed=13, alpha=0.5), by)
+    assert abs(episodes.next_values_before.max(-1)).max() > abs(by)
+    table, choice = errors(episodes, variant="lin")
+    assert table <= 1e-12
     assert choice == 0.0
 
 
@@ -167,12 +177,13 @@ def test_softmax_pairs_are_second_order_in_epsilon(variant: str) -> None:
 
 
 def test_sizes_are_those_of_the_specification() -> None:
-    """d_model, heads per layer, neurons; non-zero weights grow by the specified 18 |S| + 38 |A|, 14 + 39, 29 + 60.
+    """d_model, heads per layer, neurons; non-zero weights grow by the specified 18 |S| + 38 |A|, 14 + 39, 29 + 62.
 
-    One more per action than specified in "lin": the sink is scored by the mean row, which replaces a bound on Q.
+    Three more per action than specified in "lin": candidates are scored by Q minus the mean of their row, which
+    replaces a bound on Q.
     """
     shapes = {"mlp": [6, 1, 3, 3], "softmlp": [6, 1, 3, 3], "lin": [6, 3, 3, 4]}
-    slopes = {"mlp": (18, 38), "softmlp": (14, 39), "lin": (29, 60)}
+    slopes = {"mlp": (18, 38), "softmlp": (14, 39), "lin": (29, 62)}
     for variant in VARIANTS:
         made = {
             size: circuits.build("qlearning-handwired", n_states=size[0], n_actions=size[1], variant=variant, tau=0.0)
@@ -235,6 +246,7 @@ def test_the_bound_is_a_power_of_two() -> None:
         ({"beta": -1.0}, "beta must be a number > 0 or None, got -1.0"),
         ({"variant": "linear"}, "unknown variant 'linear'; did you mean 'lin'"),
         ({"rewards": (1.0, 0.0)}, "rewards must be (lowest, highest)"),
+        ({"rewards": (1.0,)}, "two finite numbers in order, got (1.0,)"),
         ({"rewards": (-0.5, 0.5)}, "outside [0, inf), what variant 'mlp' is proven for; load it with signed=True"),
         ({"epsilons": 0.1}, "unknown argument of 'qlearning-handwired' 'epsilons'; did you mean 'epsilon'"),
     ],
@@ -246,7 +258,7 @@ def test_bad_arguments_are_refused_with_a_sentence(arguments: dict[str, Any], me
 
 
 def test_episodes_with_rewards_outside_the_proven_range_are_refused() -> None:
-    episodes = negative(mdp.sample(3, 10, 4, 3, seed=12))
+    episodes = shifted(mdp.sample(3, 10, 4, 3, seed=12))
     load = partial(circuits.load, "qlearning-handwired", n_states=4, n_actions=3)
     with pytest.raises(InputError, match=r"outside \[0, 1\].*use variant='lin'"):
         interp.rollout(load(), episodes)
@@ -281,7 +293,8 @@ def test_verify_at_the_promised_sizes(variant: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("arguments", [{"variant": "lin"}, {"signed": True}, {"variant": "softmlp", "signed": True}])
-def test_verify_with_negative_rewards(arguments: dict[str, Any]) -> None:
-    """Slow: 1,000 steps with rewards in [-.5, .5]."""
-    result = circuits.verify("qlearning-handwired", sizes=[(4, 3), (8, 4)], rewards=(-0.5, 0.5), **arguments)
+@pytest.mark.parametrize("rewards", [(-0.5, 0.5), (-3.0, -1.0)])
+def test_verify_with_negative_rewards(arguments: dict[str, Any], rewards: tuple[float, float]) -> None:
+    """Slow: 1,000 steps, of both signs and with every Q far below 0; 1e-10 in float64."""
+    result = circuits.verify("qlearning-handwired", sizes=[(4, 3), (8, 4)], rewards=rewards, **arguments)
     assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
