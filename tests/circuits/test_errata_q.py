@@ -2,7 +2,8 @@
 
 Each test writes one printed statement down as an edit of the circuit's data (the corrected circuit with only that
 correction taken back), measures how wrong it is, and compares with the correction on the same episodes. An error of 0
-means that the defect is real but does not reach the table. Labels Q1, Q2, ... number the statements.
+means that the defect is real but does not reach the table. Labels Q1, Q2, ... number the statements; Q16 is notation
+(one symbol for a rank-one map and for a set of axes, rows of Q called columns), which no number can show.
 """
 
 from __future__ import annotations
@@ -144,6 +145,39 @@ def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circ
         wrong = circuit.edit("1.6", scores=(*head.scores[:-2], (acting, basis_ids["Update"]), head.scores[-1]))
         error = table_error(wrong).max()
         assert error > 0.1 if fatal else error < 1e-13
+
+
+def test_q11_layer_1_also_fires_on_the_committed_choice_which_reaches_nothing(ours: Circuit) -> None:
+    """a* gets a phase and a column like a candidate; whichever a* is committed, the update is bitwise the same."""
+    model, hook, ids = circuits.compile(ours), "blocks.0.hook_resid_post", ours.basis["id"]
+    run = interp.rollout(model, EPISODES, names_filter=[hook])
+    at = run.cache[hook][:, 30, model.layout.position("a*")].numpy()
+    assert np.array_equal(at @ ids["Qnext"].vector(), np.ones(6))
+    assert np.abs(at @ ours.basis["buf1"].sum(STATES).vector()).max() > 0.1
+    tokens, updates = run.tokens[:, 30].clone(), []
+    for action in ACTIONS:
+        tokens[:, model.layout.position("a*")] = model.layout.token_ids[action]
+        updates.append(model(tokens, run.latents[:, 30], run.values[:, 30]).update)
+    assert all(torch.equal(update, updates[0]) for update in updates)
+
+
+def test_q12_an_action_half_matches_its_earlier_twin() -> None:
+    """A candidate scores 1 against the a_t of its own kind and 2 against its column: hard attention is exact, softmax
+    leaks no more than a chooser's (N - 1) e^{-eta/2}."""
+    for eta in (None, 10.0, 20.0, 40.0):
+        model = circuits.compile(build(variant="softmlp", eta=eta))
+        hook = "blocks.0.attn.hook_pattern"
+        run = interp.rollout(model, EPISODES, names_filter=[hook])
+        head, at = model.config.head_names[0].index("1.6 context fetch"), model.layout.position
+        for episode, action in enumerate(EPISODES.actions[:, 20]):
+            name = ACTIONS[action]
+            pattern = run.cache[hook][episode, 20, head, at(name)]
+            own, twin = float(pattern[at(f"c_{action + 1}")]), float(pattern[at("a")])
+            if eta is None:
+                assert (own, twin) == (1.0, 0.0)
+            else:
+                assert 0 < twin <= 1.01 * np.exp(-eta)
+                assert 1 - own <= (model.layout.n_positions - 1) * np.exp(-eta / 2)
 
 
 def test_q13_the_target_uses_the_table_after_the_update_the_choice_the_one_before() -> None:
