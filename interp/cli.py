@@ -67,7 +67,7 @@ def show(frame: Any, title: str) -> None:
 
     table = Table(title=title, title_justify="left")
     for column in frame.columns:
-        table.add_column(str(column))
+        table.add_column(str(column), overflow="fold")  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False):
         table.add_row(*(f"{value:.2e}" if isinstance(value, float) else str(value) for value in row))
     Console().print(table)

@@ -161,18 +161,20 @@ class Estimate:
         return int(self.frame["calls"].sum())
 
     def readable(self) -> pd.DataFrame:
-        """For a terminal: one row per condition."""
+        """For a terminal: one row per condition; the cost where there are prices."""
         by = self.frame.groupby("condition", sort=False).sum(numeric_only=True)
-        return pd.DataFrame(
+        shown = pd.DataFrame(
             {
                 "condition": by.index,
                 "episodes": by["episodes"],
                 "calls": by["calls"],
                 "M prompt tokens": _range(by, "prompt_tokens"),
                 "M answer tokens": _range(by, "completion_tokens"),
-                "cost": [f"{a:.2f} to {b:.2f}" for a, b in zip(by["cost_low"], by["cost_high"], strict=True)],
             }
         )
+        if not by["cost_high"].any():
+            return shown
+        return shown.assign(cost=[f"{a:.2f} to {b:.2f}" for a, b in zip(by["cost_low"], by["cost_high"], strict=True)])
 
     @property
     def sentence(self) -> str:

@@ -12,6 +12,10 @@ from typer.testing import CliRunner
 
 from interp.cli import app
 from interp.llm.agents import AGENTS
+from interp.llm.plan import Prices, estimate, instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.schemes import CONDITIONS
+from interp.llm.settings import Settings
 
 SMALL = [
     "--instances",
@@ -60,6 +64,13 @@ def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
     code, said = interp("run", "m", "--base-url", "http://127.0.0.1:1/v1", *SMALL, "--out", tmp_path / "t", "--dry-run")
     assert code == 0 and "4 episodes, 36 calls" in said and "nothing was asked" in said
     assert not (tmp_path / "t").exists()
+
+
+def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_there_are_prices() -> None:
+    jobs = plan(Settings("m"), built_in_prompts(4), instances(["flat"], 1, 3, 4))
+    free, paid = estimate(jobs).readable(), estimate(jobs, Prices(1.0, 0.1, 2.0)).readable()
+    assert free["condition"].tolist() == [condition.name for condition in CONDITIONS]
+    assert "cost" not in free and "cost" in paid
 
 
 @pytest.mark.parametrize(
