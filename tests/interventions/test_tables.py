@@ -12,7 +12,12 @@ import circuits
 import interp
 from interp.errors import InputError
 from interp.interventions import tables
+from interp.interventions.ablation import CircuitScorer, random_circuits
+from interp.interventions.attribution import attribute
 from interp.interventions.causal import bayes
+from interp.interventions.corruptions import swap_latents
+from interp.interventions.pairs import prepare
+from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, steer
 from interp.tasks import experts
 
@@ -51,17 +56,19 @@ def test_tables_of_q_learning_models(kind, untrained_q):
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
     """Hard heads have no gradient; in the softmax-only variant EAP-IG finds the wired path of the values, no more."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
-    found = tables.circuit_tables(model, tables.sample(model, 12, 13, 0), 12, 0)
+    pair = prepare(tables.differentiable(model), *swap_latents(tables.sample(model, 12, 13, 0), 12), 12)
+    scorer = CircuitScorer(pair)
+    kept = smallest(scorer, attribute(pair).edges, tables.TOLERANCE)
     heads = {name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")}
     fetch, choice = f"0.{heads['1.6']}", f"2.{heads['3.1']}"
-    kept = found["edges"].query("kept")
-    assert set(kept.source + " -> " + kept.destination) == {
+    assert {scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]} == {
         f"embed -> {fetch}.v",
         f"{fetch} -> mlp 1",
         f"mlp 1 -> {choice}.k",
         f"{choice} -> prediction",
     }
-    assert found["circuit"].faithfulness[0] == pytest.approx(1, abs=1e-6) and found["circuit"].random_max[0] < 0.5
+    assert scorer.faithfulness(kept) == pytest.approx(1, abs=1e-6)
+    assert max(scorer.faithfulness(other) for other in random_circuits(scorer.graph, 4, 3)) < 0.5
 
 
 def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
