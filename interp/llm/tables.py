@@ -19,7 +19,7 @@ def write_tables(
     runs: Sequence[LLMRun], folder: str | Path, others: Mapping[str, Predictor] | None = None, seed: int = 0
 ) -> tuple[LLMScores, list[Path]]:
     """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``behaviour.csv``, ``agreement.csv``, ``notes.csv``,
-    ``note_formats.csv`` and ``provenance.json`` into ``folder``; tables without rows are left out.
+    ``note_formats.csv``, ``note_summary.csv`` and ``provenance.json`` into ``folder``; empty tables are left out.
 
     Returns:
         the scores and the files written.
