@@ -176,7 +176,7 @@ def test_q12_an_action_half_matches_its_earlier_twin() -> None:
             if eta is None:
                 assert (own, twin) == (1.0, 0.0)
             else:
-                assert 0 < twin <= 1.01 * np.exp(-eta)
+                assert 0 < twin <= 1.1 * np.exp(-eta)
                 assert 1 - own <= (model.layout.n_positions - 1) * np.exp(-eta / 2)
 
 
