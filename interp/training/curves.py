@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from interp.errors import require
+from interp.library import SHIPPED
 from interp.training.card import load_run
 
 LEARNING_FILE = "learning.csv"
@@ -65,6 +66,14 @@ def over_seeds(curves: pd.DataFrame, column: str = "excess") -> pd.DataFrame:
     found = found.rename(columns={"min": "low", "max": "high", "size": "n_seeds"})
     n_seeds = curves.groupby("setting")["seed"].nunique()
     return found[found["n_seeds"] == found["setting"].map(n_seeds)].reset_index(drop=True)
+
+
+def shipped_curves(source: str) -> pd.DataFrame | None:
+    """The curves beside a checkpoint, by its name or path; None where there are none."""
+    for folder in (SHIPPED / source, Path(source)):
+        if (folder / LEARNING_FILE).is_file():
+            return pd.read_csv(folder / LEARNING_FILE)
+    return None
 
 
 def _label(settings: dict[str, Any], differing: Sequence[str]) -> str:

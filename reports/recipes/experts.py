@@ -24,10 +24,12 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks import experts
 from interp.tasks.experts import ExpertEpisodes
+from interp.training.curves import shipped_curves
 from probes import ProbeResult
 from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, edges, inside, interchange, overview, patching, probing, regret, steering
+from reports.sections.learning import learning
 from reports.sections.patching import Patched
 from reports.sections.softening import ETAS, ROUNDS, softmax_only
 
@@ -107,6 +109,8 @@ def report(
     step("finding circuits of edges")
     found = tables.circuit_tables(model, some, looked_at, seed)
 
+    compared = shipped_curves(source)
+
     step("drawing")
     sections = [
         overview.summary(summary(model, episodes, verified, scored, probed)),
@@ -124,6 +128,7 @@ def report(
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None
         ),
         *([softmax_only(softened, {"prediction": "P(y = 1)", "carried_state": "log-weights"})] if softened else []),
+        *([] if compared is None else [learning(compared, "the Bayes predictor")]),
         overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, layout.n_experts)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}

@@ -23,11 +23,13 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes
+from interp.training.curves import shipped_curves
 from probes import ProbeResult
 from reports.blocks import Prose, Table
 from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, edges, inside, interchange, overview, patching, playing, probing, steering
+from reports.sections.learning import learning
 from reports.sections.patching import Patched
 from reports.sections.softening import ETAS, ROUNDS, lemma, softmax_only
 
@@ -112,6 +114,8 @@ def report(
     step("finding circuits of edges")
     found = tables.circuit_tables(model, some, looked_at, seed)
 
+    compared = shipped_curves(source)
+
     step("drawing")
     wired = from_origin(model.config.origin) if handwired else None
     sections = [
@@ -129,6 +133,7 @@ def report(
         inside.circuit(model, run, heads, looked_at, episode=shown, wired=wired),
         *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),
         *([lemma(layout.n_positions)] if handwired else []),
+        *([] if compared is None else [learning(compared, "its floor")]),
         overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, n_states, n_actions)),
     ]
     settings = {"model": name, "digest": model.digest()[:16], "seed": seed, "regime": episodes.regime}

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from interp.cli import app
 from interp.errors import InputError
 from interp.training.config import TrainingConfig
-from interp.training.curves import learning_curves, over_seeds
+from interp.training.curves import learning_curves, over_seeds, shipped_curves
 from interp.training.trainer import train
 from reports.sections.learning import learning
 
@@ -61,6 +61,8 @@ def test_the_command_writes_what_the_report_reads(runs, tmp_path):
     read = pd.read_csv(tmp_path / "learning.csv")
     pd.testing.assert_frame_equal(read, learning_curves(runs), check_dtype=False)
     assert "learns" in learning(read, "Bayes").title
+    pd.testing.assert_frame_equal(shipped_curves(str(tmp_path)), read)
+    assert shipped_curves("wma-handwired") is None
 
 
 def test_what_cannot_be_compared_is_refused(runs, tmp_path):
