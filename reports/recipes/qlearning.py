@@ -15,6 +15,7 @@ import probes
 from circuits.registry import from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms.agreement import AgreementResult, agreement
+from interp.evaluation.qlearning import reference_table
 from interp.interventions import corruptions, tables
 from interp.interventions.patching import sweep
 from interp.model.layout import QLearningRound
@@ -90,7 +91,8 @@ def report(
     softened = soften(name, (n_states, n_actions), n_rounds, few, seed) if handwired else {}
 
     step("comparing its choices with the table")
-    agreed = agreement(run.predictions.double().numpy(force=True), episodes, table="before", seed=seed)
+    table = reference_table(model)
+    agreed = agreement(run.predictions.double().numpy(force=True), episodes, table=table, seed=seed)
 
     step("letting it act")
     mdps = playing.worlds(n_episodes, n_states, n_actions, seed)
@@ -122,7 +124,7 @@ def report(
         overview.summary(summary(model, episodes, verified, agreed, played, probed)),
         *([overview.verification(verified)] if verified else []),
         exact_values(model, run, episodes, shown) if handwired else decoded_values(probed, shown),
-        agreement_section(agreed),
+        agreement_section(agreed, "ended" if table == "after" else "began"),
         playing.section(played, handwired=handwired, seed=seed),
         probing.probes(probed),
         patching.patching(patched, heads),
@@ -226,10 +228,11 @@ def decoded_values(probed: list[ProbeResult], shown: int) -> Section:
     )
 
 
-def agreement_section(agreed: AgreementResult) -> Section:
-    """Agreement with the table's greedy choices, and with what a table without bootstrapping would choose."""
+def agreement_section(agreed: AgreementResult, when: str) -> Section:
+    """Agreement with the greedy choices of the table that a round ``when`` ("began", "ended") with, and with those of
+    a table without bootstrapping."""
     text = (
-        "The choice at `Select` beside the greedy action of the table that the round began with. Ties say nothing, "
+        f"The choice at `Select` beside the greedy action of the table that the round {when} with. Ties say nothing, "
         "so they are left out or broken at random; a table with γ = 0, which never bootstraps, agrees nearly as "
         "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables "
         "disagree, does agreement show bootstrapping.**"
