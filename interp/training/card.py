@@ -273,8 +273,9 @@ def _sizes(config: TrainingConfig) -> str:
 
 
 def _stage_text(stage: Stage) -> str:
-    actions = f" with up to {stage.n_actions} actions" if stage.n_actions else ""
-    return f"{stage.steps:,} steps of {stage.n_rounds} rounds{actions}"
+    bounds = {"experts": stage.n_experts, "states": stage.n_states, "actions": stage.n_actions}
+    sizes = " and ".join(f"{bound} {name}" for name, bound in bounds.items() if bound)
+    return f"{stage.steps:,} steps of {stage.n_rounds} rounds" + (f" with up to {sizes}" if sizes else "")
 
 
 def _table(frame: pd.DataFrame) -> list[str]:

@@ -13,7 +13,7 @@ from interp.errors import InputError
 from interp.evaluation import headline
 from interp.library import load
 from interp.training import card
-from interp.training.config import PRESETS, TrainingConfig, override, parse_assignment, preset
+from interp.training.config import PRESETS, Stage, TrainingConfig, override, parse_assignment, preset
 from interp.training.trainer import train
 
 
@@ -83,3 +83,9 @@ def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder,
         card.ship(run_folder, "tiny", out=shipped.parent)
     with pytest.raises(InputError, match="no training state"):
         card.ship(tmp_path, "other", out=tmp_path)
+
+
+def test_a_stage_says_its_bounds():
+    assert card._stage_text(Stage(20, 1000)) == "1,000 steps of 20 rounds"
+    bounded = Stage(15, 100, n_actions=2, n_states=4)
+    assert card._stage_text(bounded) == "100 steps of 15 rounds with up to 4 states and 2 actions"
