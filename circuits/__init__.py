@@ -4,10 +4,10 @@
 * :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the constructions;
 * :mod:`circuits.chooser`: Lemma C.1 as a table;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
-  :func:`from_origin` the circuit of a compiled model;
+  :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`verify` checks a model against the reference algorithm, every intermediate variable included.
 
-Comparison with learned models is in ``circuits.compare``. Importing this package imports no torch.
+Importing this package imports no torch.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from circuits.circuit import Circuit, Edge, Site, Variable
     from circuits.compiler import compile
     from circuits.heads import Head, Neuron
-    from circuits.registry import build, from_origin, load, models
+    from circuits.registry import build, differentiable, from_origin, load, models
     from circuits.verification import verify
 
 _HOMES = {
@@ -35,6 +35,7 @@ _HOMES = {
     "Variable": "circuits.circuit",
     "build": "circuits.registry",
     "compile": "circuits.compiler",
+    "differentiable": "circuits.registry",
     "from_origin": "circuits.registry",
     "load": "circuits.registry",
     "models": "circuits.registry",
@@ -53,6 +54,7 @@ __all__ = [
     "Variable",
     "build",
     "compile",
+    "differentiable",
     "from_origin",
     "load",
     "models",

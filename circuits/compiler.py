@@ -118,7 +118,7 @@ def write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
     model.value_embed.table.copy_(rows(payloads, circuit))
     model.pos_embed.table.copy_(rows([basis.code(i) + basis.one for i in positions], circuit))
     model.latents.table.copy_(rows(circuit.latents, circuit))
-    model.unembed.W_U.copy_(rows(circuit.outcomes, circuit).T)
+    model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
 
 
 def write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> None:

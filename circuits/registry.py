@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from interp.errors import InputError, unknown_name
+from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
     from circuits.circuit import Circuit
@@ -28,13 +28,15 @@ class CircuitRecord:
         name, description: for users.
         home, builder: module and function that build the circuit.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
+        soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
     """
 
     name: str
     description: str
     home: str
     builder: str
-    float32: Mapping[str, Any] = field(default_factory=dict)
+    float32: Mapping[str, Any]
+    soft: Mapping[str, Any]
 
     @property
     def build(self) -> Callable[..., Circuit]:
@@ -50,6 +52,7 @@ RECORDS = {
             "circuits.weighted_majority",
             "weighted_majority",
             {"heavy": 20.0, "match_logit": 60.0},
+            {"eta": 60.0},
         ),
         CircuitRecord(
             "qlearning-handwired",
@@ -57,6 +60,7 @@ RECORDS = {
             "circuits.q_learning",
             "q_learning",
             {"tau": 4e-6},
+            {"eta": 60.0, "hardness": 10.0},
         ),
     )
 }
@@ -125,3 +129,21 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
             f"this circuit was edited by hand ({'; '.join(origin['edits'])}) and cannot be rebuilt by name"
         )
     return build(origin["circuit"], **origin["arguments"])
+
+
+def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
+    """``model``, or the softmax-only variant of a handwired one: gradients do not pass hard attention.
+
+    Raises:
+        InputError: a handwired model that was edited, whose variant cannot be built by name.
+    """
+    if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
+        return model
+    origin = model.config.origin
+    require(
+        "circuit" in origin and not origin.get("edits"),
+        f"{model.config.name!r} has hard attention, which has no gradient, and was not built by name, so its "
+        "softmax-only variant cannot be built; attribute edges in a model with softmax heads",
+    )
+    name = origin["circuit"]
+    return load(name, **{**origin["arguments"], **RECORDS[name].soft})

@@ -199,6 +199,7 @@ def patch(
     seed: Seed = 0,
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
+    from circuits.registry import differentiable
     from interp.interventions import command as run
     from interp.interventions import tables as every
     from interp.library import load
@@ -207,8 +208,9 @@ def patch(
     sizes = {"n_experts": experts, "n_states": states, "n_actions": actions}
     loaded = load(model, **{name: size for name, size in sizes.items() if size is not None})
     if tables:
+        smooth = differentiable(loaded)
         with bar(f"causal tables of {loaded.config.name}", every.N_PARTS) as done:
-            results = every.tables(loaded, round_, n_episodes=episodes, seed=seed, done=done)
+            results = every.tables(loaded, round_, smooth=smooth, n_episodes=episodes, seed=seed, done=done)
         for path in every.write(results, out / Path(model).name / "tables"):
             typer.echo(path)
         return

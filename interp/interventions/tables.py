@@ -36,8 +36,6 @@ N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
-SOFT = {"experts": {"eta": 60.0}, "qlearning": {"eta": 60.0, "hardness": 10.0}}
-"""Softmax-only variants of the handwired models: all but exact, with a gradient through every choice."""
 
 
 def hypothesis(model: HookedLatentTransformer) -> CausalModel:
@@ -136,32 +134,18 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     return found.to_frame()
 
 
-def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
-    """``model``, or the softmax-only variant of a handwired one: gradients do not pass hard attention.
-
-    Raises:
-        InputError: a handwired model that was edited, whose variant cannot be built by name.
-    """
-    if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
-        return model
-    from interp.library import load
-
-    origin = model.config.origin
-    require(
-        "circuit" in origin and not origin.get("edits"),
-        f"{model.config.name!r} has hard attention, which has no gradient, and was not built by name, so its "
-        "softmax-only variant cannot be built; attribute edges in a model with softmax heads",
-    )
-    return load(origin["circuit"], **{**origin["arguments"], **SOFT[model.layout.task]})
-
-
 def circuit_tables(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, single ablations.
 
-    A handwired model is represented by its softmax-only variant (:func:`differentiable`).
+    Raises:
+        InputError: a model with hard attention, which has no gradient.
     """
-    smooth = differentiable(model)
-    pair = prepare(smooth, *CORRUPTIONS["swap-latents"].build(episodes, t), t)
+    require(
+        all(rule == "softmax" for rules in model.config.attention_rules for rule in rules),
+        f"{model.config.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
+        "circuits.differentiable(model)",
+    )
+    pair = prepare(model, *CORRUPTIONS["swap-latents"].build(episodes, t), t)
     scorer, attributed = CircuitScorer(pair), attribute(pair)
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
     areas = {"cpr": curve.cpr, "cmd": curve.cmd, "random_cpr": curve.random_cpr, "random_cmd": curve.random_cmd}
@@ -181,6 +165,7 @@ def tables(
     model: HookedLatentTransformer,
     t: int = 20,
     *,
+    smooth: HookedLatentTransformer | None = None,
     n_episodes: int = 64,
     seed: int = 0,
     done: Callable[[int], None] = lambda steps: None,
@@ -189,6 +174,8 @@ def tables(
 
     Args:
         t: the round looked at, from 1 on (it needs a history).
+        smooth: what stands for the model where edges are scored by gradients, which hard attention has none of:
+            ``circuits.differentiable(model)``; the model itself when None.
         done: called with 1 after each of ``N_PARTS`` parts.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
@@ -201,7 +188,7 @@ def tables(
     done(1)
     found["steering"] = steering_table(model, episodes, t, seed)
     done(1)
-    found |= circuit_tables(model, episodes, t, seed)
+    found |= circuit_tables(smooth or model, episodes, t, seed)
     done(1)
     return found
 

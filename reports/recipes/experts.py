@@ -12,7 +12,7 @@ from typing import Any
 
 import interp
 import probes
-from circuits.registry import from_origin
+from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms import experts as algorithms
 from interp.algorithms.calibration import calibration
@@ -107,7 +107,8 @@ def report(
     steered = tables.steering_table(model, some, looked_at, seed)
 
     step("finding circuits of edges")
-    found = tables.circuit_tables(model, some, looked_at, seed)
+    smooth = differentiable(model)
+    found = tables.circuit_tables(smooth, some, looked_at, seed)
 
     compared = shipped_curves(source)
 
@@ -122,7 +123,7 @@ def report(
         patching.patching(patched, heads),
         interchange.interchange(carried, aligned),
         steering.steering(steered, exact=handwired, change="first expert's weight + 1", outcome="P(its vote)"),
-        edges.edges(found, inside.heads_of(tables.differentiable(model)), softened=handwired),
+        edges.edges(found, inside.heads_of(smooth), softened=handwired),
         inside.attention(run, heads, [looked_at], episode=SHOWN),
         inside.circuit(
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None

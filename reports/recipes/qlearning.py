@@ -12,7 +12,7 @@ from typing import Any
 
 import interp
 import probes
-from circuits.registry import from_origin
+from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms.agreement import AgreementResult, agreement
 from interp.evaluation.qlearning import reference_table
@@ -114,7 +114,8 @@ def report(
     steered = tables.steering_table(model, some, looked_at, seed)
 
     step("finding circuits of edges")
-    found = tables.circuit_tables(model, some, looked_at, seed)
+    smooth = differentiable(model)
+    found = tables.circuit_tables(smooth, some, looked_at, seed)
 
     compared = shipped_curves(source)
 
@@ -130,7 +131,7 @@ def report(
         patching.patching(patched, heads),
         interchange.interchange(carried, aligned),
         steering.steering(steered, exact=handwired, change="first action's values + 0.2", outcome="P(first action)"),
-        edges.edges(found, inside.heads_of(tables.differentiable(model)), softened=handwired),
+        edges.edges(found, inside.heads_of(smooth), softened=handwired),
         inside.attention(run, heads, [looked_at], episode=shown),
         inside.circuit(model, run, heads, looked_at, episode=shown, wired=wired),
         *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),

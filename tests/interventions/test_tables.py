@@ -31,7 +31,7 @@ NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfuln
 def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     """The same tables for both kinds; each analysis carries its control."""
     model = untrained if kind == "learned" else wma[1]
-    found = tables.tables(model, 4, n_episodes=4)
+    found = tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=4)
     assert set(found) == NAMES
     assert {"untrained model", "arbitrary labels", "norm-matched random", "nothing"} < set(found["alignment"].condition)
     assert {"random", "chance_informative", "low", "high"} < set(found["interchange"].columns)
@@ -50,13 +50,13 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     model = untrained_q
     if kind == "handwired":
         model = circuits.compile(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
-    assert set(tables.tables(model, 4, n_episodes=8)) == NAMES
+    assert set(tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=8)) == NAMES
 
 
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
     """Hard heads have no gradient; in the softmax-only variant EAP-IG finds the wired path of the values, no more."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
-    pair = prepare(tables.differentiable(model), *swap_latents(tables.sample(model, 12, 13, 0), 12), 12)
+    pair = prepare(circuits.differentiable(model), *swap_latents(tables.sample(model, 12, 13, 0), 12), 12)
     scorer = CircuitScorer(pair)
     kept = smallest(scorer, attribute(pair).edges, tables.TOLERANCE)
     heads = {name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")}
@@ -75,7 +75,9 @@ def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
     circuit, _ = wma
     model = circuits.compile(replace(circuit, edits=("cut 2.1",)))
     with pytest.raises(InputError, match="softmax-only variant cannot be built"):
-        tables.differentiable(model)
+        circuits.differentiable(model)
+    with pytest.raises(InputError, match="has hard attention, which has no gradient; give"):
+        tables.circuit_tables(model, tables.sample(model, 4, 6, 0), 4, 0)
 
 
 def test_hypothesis_is_the_handwired_models_own_algorithm(wma, untrained, untrained_q):
