@@ -211,40 +211,30 @@ class Block(nn.Module):
         return self.hook_resid_post(resid)
 
 
-class Unembedding(nn.Module):
-    """Residual stream to outcomes: ``x W_U + b_U``."""
+class Affine(nn.Module):
+    """``x W_name + b_name``: the unembedding ("U", as in TransformerLens), or what writes updates ("write")."""
 
-    def __init__(self, config: LatentTransformerConfig) -> None:
+    def __init__(self, name: str, d_out: int, config: LatentTransformerConfig) -> None:
         super().__init__()
-        self.std = config.init_std
-        self.W_U = nn.Parameter(torch.empty(config.d_model, config.d_vocab_out))
-        self.b_U = nn.Parameter(torch.empty(config.d_vocab_out))
+        self.map_name, self.std = name, config.init_std
+        self.register_parameter(f"W_{name}", nn.Parameter(torch.empty(config.d_model, d_out)))
+        self.register_parameter(f"b_{name}", nn.Parameter(torch.empty(d_out)))
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.W_U, std=self.std)
-        nn.init.zeros_(self.b_U)
+    @property
+    def weight(self) -> Tensor:
+        return self.get_parameter(f"W_{self.map_name}")
 
-    def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_vocab_out"]:
-        return x @ self.W_U + self.b_U
-
-
-class WriteMap(nn.Module):
-    """Normalised residual stream to what is written into a latent: ``x W_write + b_write``."""
-
-    def __init__(self, config: LatentTransformerConfig) -> None:
-        super().__init__()
-        self.std = config.init_std
-        self.W_write = nn.Parameter(torch.empty(config.d_model, config.d_model))
-        self.b_write = nn.Parameter(torch.empty(config.d_model))
-        self.reset_parameters()
+    @property
+    def bias(self) -> Tensor:
+        return self.get_parameter(f"b_{self.map_name}")
 
     def reset_parameters(self) -> None:
-        nn.init.normal_(self.W_write, std=self.std)
-        nn.init.zeros_(self.b_write)
+        nn.init.normal_(self.weight, std=self.std)
+        nn.init.zeros_(self.bias)
 
-    def forward(self, x: Float[Tensor, "batch d_model"]) -> Float[Tensor, "batch d_model"]:
-        return x @ self.W_write + self.b_write
+    def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
+        return x @ self.weight + self.bias
 
 
 def embed_tokens(

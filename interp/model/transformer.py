@@ -24,7 +24,7 @@ from transformer_lens import FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 
 from interp.errors import InputError, unknown_name
-from interp.model.components import Block, Embedding, Unembedding, WriteMap, embed_tokens, normalization
+from interp.model.components import Affine, Block, Embedding, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import CheckedHooks, RuntimeConfig
 from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
@@ -81,8 +81,8 @@ class HookedLatentTransformer(CheckedHooks):
         layers = range(config.n_layers)
         self.blocks: Sequence[Block] = nn.ModuleList(Block(config, self.runtime, i) for i in layers)  # type: ignore
         self.ln_final = normalization(config, self.runtime.eps)
-        self.unembed = Unembedding(config)
-        self.write_map = WriteMap(config) if config.write_map else nn.Identity()
+        self.unembed = Affine("U", config.d_vocab_out, config)
+        self.write_map = Affine("write", config.d_model, config) if config.write_map else nn.Identity()
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
         # Row n: the codes of the positions of a round of n positions.
         ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
@@ -117,10 +117,8 @@ class HookedLatentTransformer(CheckedHooks):
         self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
     ) -> RoundOutput:
         """Prediction, update and logits from the residual stream after the last block."""
-        update = resid[:, UPDATE_INDEX]
         normalized = self.ln_final(resid)
-        if self.config.normalization_type is not None:
-            update = self.write_map(normalized[:, UPDATE_INDEX])
+        update = self.write_map(normalized[:, UPDATE_INDEX])
         if self.config.strip_position:
             update = update - self.W_pos[self.position_ids[resid.shape[1], resid.shape[1] - 1]]
         logits = self.unembed(normalized)
@@ -316,8 +314,8 @@ class HookedLatentTransformer(CheckedHooks):
 
     @property
     def W_U(self) -> Tensor:
-        return self.unembed.W_U
+        return self.unembed.weight
 
     @property
     def b_U(self) -> Tensor:
-        return self.unembed.b_U
+        return self.unembed.bias
