@@ -98,18 +98,18 @@ class EpisodeSource:
         regime = config.regimes[turn % len(config.regimes)]
         seed = int(rng.integers(2**31))
         if config.task == "wma":
-            low, high = config.n_experts[0], min(stage.n_experts or config.n_experts[1], config.n_experts[1])
-            n_experts = high if fixed else int(rng.integers(low, high + 1))
+            high = self._most(stage, "n_experts")
+            n_experts = high if fixed else int(rng.integers(config.n_experts[0], high + 1))
             return experts.sample(n_episodes, stage.n_rounds, n_experts, regime=regime, seed=seed)
-        most_states, most_actions = self._most(stage)
-        n_actions = most_actions if fixed else int(rng.integers(config.n_actions[0], most_actions + 1))
-        n_states = int(rng.integers(config.n_states[0], most_states + 1))
+        high = self._most(stage, "n_actions")
+        n_actions = high if fixed else int(rng.integers(config.n_actions[0], high + 1))
+        n_states = int(rng.integers(config.n_states[0], self._most(stage, "n_states") + 1))
         return mdp.sample(n_episodes, stage.n_rounds, n_states, n_actions, regime=regime, seed=seed)
 
-    def _most(self, stage: Stage) -> tuple[int, int]:
-        """The largest numbers of states and actions of a stage."""
-        largest = self.config.n_states[1], self.config.n_actions[1]
-        return min(stage.n_states or largest[0], largest[0]), min(stage.n_actions or largest[1], largest[1])
+    def _most(self, stage: Stage, size: str) -> int:
+        """The largest ``size`` ("n_experts", "n_states", "n_actions") of a stage."""
+        largest = getattr(self.config, size)[1]
+        return min(getattr(stage, size) or largest, largest)
 
     @cached_property
     def _dataset(self) -> list[ExpertEpisodes | MDPEpisodes]:
@@ -122,15 +122,12 @@ class EpisodeSource:
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
     def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> ExpertEpisodes | MDPEpisodes:
-        states, actions = self._most(stage)
-        allowed = [
-            e
-            for e in self._dataset
-            if isinstance(e, ExpertEpisodes) or (e.n_states <= states and e.n_actions <= actions)
-        ]
-        sizes = f"{states} states and {actions} actions"
+        sizes = ("n_experts",) if self.config.task == "wma" else ("n_states", "n_actions")
+        most = {size: self._most(stage, size) for size in sizes}
+        allowed = [e for e in self._dataset if all(getattr(e, size) <= bound for size, bound in most.items())]
+        bounds = " and ".join(f"{size} <= {bound}" for size, bound in most.items())
         require(
-            len(allowed) > 0, f"no batch of the data set has at most {sizes}; raise dataset_episodes or the stage's"
+            len(allowed) > 0, f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds"
         )
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))

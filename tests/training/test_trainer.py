@@ -168,9 +168,10 @@ def test_a_stage_bounds_the_sizes_of_its_batches(dataset_episodes):
     assert max(layout.n_actions for layout in layouts[1]) > 2
 
 
-def test_a_stage_bounds_the_number_of_experts():
+@pytest.mark.parametrize("dataset_episodes", [0, 80])
+def test_a_stage_bounds_the_number_of_experts(dataset_episodes):
     stages = ({"n_rounds": 3, "steps": 1, "n_experts": 3}, {"n_rounds": 3, "steps": 1})
-    config = small("wma", stages=stages, n_experts=(2, 6), mix=0.0)
+    config = small("wma", stages=stages, n_experts=(2, 6), mix=0.0, dataset_episodes=dataset_episodes)
     source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
     assert {source.batch(step, 0).layout.n_experts for step in range(40)} == {2, 3}
     assert {source.batch(step, 1).layout.n_experts for step in range(40)} == {2, 3, 4, 5, 6}
