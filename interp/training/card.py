@@ -185,10 +185,10 @@ def card(
         "Sizes": _sizes(config),
         "Curriculum": stages,
         "Optimisation": (
-            f"AdamW, learning rate {config.lr:g} (warm-up {config.warmup_steps}, cosine to 0), "
+            f"AdamW{f' and Muon at {config.muon_lr:g}' if config.muon_lr else ''}, learning rate {config.lr:g} (warm-up {config.warmup_steps}, cosine to 0), "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
             f"{config.precision}, "
-            + (f"latents detached every {config.window} rounds" if config.window else "no truncation through time")
+            + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
         ),
         "Commit": f"a* was the {config.commit} choice in training, own in every number below"
         if task == "qlearning"

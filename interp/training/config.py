@@ -22,7 +22,7 @@ Precision = Literal["float32", "bfloat16"]
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of the curriculum: ``steps`` optimizer steps on episodes of ``n_rounds`` rounds.
+    """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
 
     ``n_actions``, ``n_states`` and ``n_experts`` bound the sizes from above; 0 leaves the run's own bound.
     """
@@ -50,12 +50,14 @@ class TrainingConfig:
         stages: the curriculum.
         mix: probability that a batch has the length of an earlier stage.
         batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation (AdamW, cosine to zero).
-        window: truncated backpropagation: latents are detached every this many rounds; 0 never detaches.
+        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW.
+        window: truncated backpropagation: after every this many rounds an optimizer step is made and the latents are
+            detached; 0 makes one step of the whole episode.
         epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
             row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
         precision: "bfloat16" runs the forward pass under autocast.
         compile: run the round step through torch.compile.
-        eval_every, checkpoint_every: in optimizer steps.
+        eval_every, checkpoint_every: in batches.
         eval_episodes, eval_rounds: size of the held-out evaluation during training.
     """
 
@@ -78,6 +80,7 @@ class TrainingConfig:
     mix: float = 0.1
     batch_size: int = 64
     lr: float = 1e-3
+    muon_lr: float = 0.0
     warmup_steps: int = 100
     weight_decay: float = 1e-2
     betas: Sequence[float] = (0.9, 0.95)
@@ -124,6 +127,8 @@ class TrainingConfig:
         positive = ("batch_size", "lr", "clip", "eval_every", "checkpoint_every", "eval_episodes", "eval_rounds")
         for name in (*positive, "epoch_steps", "d_model", "n_layers", "n_heads"):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}")
+        for name in ("muon_lr", "window"):
+            require(getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)!r}")
         require(0.0 <= self.mix < 1.0, f"mix must lie in [0, 1), got {self.mix}")
         require(
             self.d_model % self.n_heads == 0, f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -39,9 +39,20 @@ class Batch:
         """The batch on a device."""
         return self._each(lambda tensor: tensor.to(device))
 
+    @property
+    def n_rounds(self) -> int:
+        return self.targets.shape[1]
+
     def truncate(self, n_rounds: int) -> Batch:
         """The first ``n_rounds`` rounds."""
         return self._each(lambda tensor: tensor[:, :n_rounds])
+
+    def windows(self, n_rounds: int) -> Iterator[Batch]:
+        """The episodes in pieces of ``n_rounds`` consecutive rounds (the last may be shorter); 0: in one piece."""
+        length = n_rounds or self.n_rounds
+        for start in range(0, self.n_rounds, length):
+            rounds = slice(start, start + length)
+            yield self._each(lambda tensor, rounds=rounds: tensor[:, rounds])
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         rounds = EncodedRounds(change(self.rounds.tokens), change(self.rounds.values), change(self.rounds.slots))

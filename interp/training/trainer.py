@@ -31,10 +31,13 @@ from interp.provenance import provenance
 from interp.training.config import TrainingConfig
 from interp.training.data import EpisodeSource
 from interp.training.evaluation import evaluate
-from interp.training.loss import EpisodeLoss
+from interp.training.loss import RoundsLoss
+from interp.training.muon import Muon, is_stack
 
 STATE_FILE = "training.safetensors"
 METRICS_FILE = "metrics.jsonl"
+OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
+"""What AdamW and Muon keep of every parameter."""
 
 
 @dataclass
@@ -93,11 +96,17 @@ class _Run:
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
         beta_1, beta_2 = config.betas
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(), lr=config.lr, betas=(beta_1, beta_2), weight_decay=config.weight_decay
-        )
-        loss = EpisodeLoss(self.model, config.commit, config.window, config.compile)
-        self.loss, self.optimizer = accelerator.prepare(loss, self.optimizer)
+        parameters = dict(self.model.named_parameters())
+        stacks = [p for name, p in parameters.items() if config.muon_lr and is_stack(name, p)]
+        rest = [p for name, p in parameters.items() if not (config.muon_lr and is_stack(name, p))]
+        optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
+        ]
+        if stacks:
+            optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
+        loss = RoundsLoss(self.model, config.commit, config.compile)
+        self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
+        self.rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.at = Progression()
 
     # Checkpoints.
@@ -124,12 +133,14 @@ class _Run:
         parameters = dict(self.model.named_parameters())
         for key, parameter in parameters.items():
             parameter.data.copy_(tensors[f"model.{key}"])
-            if f"exp_avg.{key}" in tensors:
-                self.optimizer.state[parameter] = {
-                    "step": torch.tensor(float(self.at.step)),
-                    "exp_avg": tensors[f"exp_avg.{key}"].to(parameter.device),
-                    "exp_avg_sq": tensors[f"exp_avg_sq.{key}"].to(parameter.device),
-                }
+            for optimizer, entries in zip(self.optimizers, OPTIMIZER_STATE, strict=False):
+                if f"{entries[0]}.{key}" in tensors:
+                    state = {entry: tensors[f"{entry}.{key}"] for entry in entries}
+                    # AdamW counts its steps on the CPU.
+                    optimizer.state[parameter] = {
+                        entry: tensor if entry == "step" else tensor.to(parameter.device)
+                        for entry, tensor in state.items()
+                    }
         self._cut_metrics()
 
     def save(self) -> None:
@@ -139,9 +150,9 @@ class _Run:
         tensors: dict[str, Tensor] = {}
         for key, parameter in self.model.named_parameters():
             tensors[f"model.{key}"] = parameter.detach().cpu().contiguous()
-            for moment in ("exp_avg", "exp_avg_sq"):
-                if parameter in self.optimizer.state:
-                    tensors[f"{moment}.{key}"] = self.optimizer.state[parameter][moment].cpu().contiguous()
+            for optimizer in self.optimizers:
+                for entry, tensor in optimizer.state.get(parameter, {}).items():
+                    tensors[f"{entry}.{key}"] = tensor.cpu().contiguous()
         state = json.dumps({"progress": asdict(self.at), "config": self.config.to_dict()})
         write_atomic(self.folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
 
@@ -183,20 +194,28 @@ class _Run:
         return self.at.stage >= len(self.config.curriculum)
 
     def step(self) -> float:
-        """One optimizer step; the learning rate warms up, then follows a cosine to zero."""
+        """One batch of episodes, an optimizer step a window; learning rates warm up, then follow a cosine to zero."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
-        for group in self.optimizer.param_groups:
-            group["lr"] = self.config.lr * schedule(self.at.step, self.config)
+        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
+        for group, rate in zip(groups, self.rates, strict=True):
+            group["lr"] = rate * schedule(self.at.step, self.config)
         self.loss.train()
-        rounds = batch.rounds
-        with self.accelerator.autocast():
-            loss = self.loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
-        self.accelerator.backward(loss)
-        self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
-        self.optimizer.step()
-        self.optimizer.zero_grad()
-        value = float(self.accelerator.reduce(loss.detach(), "mean"))
+        latents, total = None, torch.zeros((), device=self.accelerator.device)
+        for window in batch.windows(self.config.window):
+            rounds = window.rounds
+            with self.accelerator.autocast():
+                loss, latents = self.loss(
+                    rounds.tokens, rounds.values, rounds.slots, window.targets, window.layout, latents
+                )
+            self.accelerator.backward(loss)
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
+            for optimizer in self.optimizers:
+                optimizer.step()
+                optimizer.zero_grad()
+            latents = latents.detach()
+            total += loss.detach() * window.n_rounds / batch.n_rounds
+        value = float(self.accelerator.reduce(total, "mean"))
         if not math.isfinite(value):
             raise InputError(
                 f"the loss became {value} at step {self.at.step}; lower lr (now {self.config.lr}) and resume"

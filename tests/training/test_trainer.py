@@ -10,13 +10,14 @@ from dataclasses import replace
 
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig
 from interp.training.data import EpisodeSource
-from interp.training.loss import EpisodeLoss
+from interp.training.loss import RoundsLoss
 from interp.training.trainer import train
 
 SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 4, "warmup_steps": 2}
@@ -33,9 +34,15 @@ def losses(folder):
     return {r["step"]: r["loss"] for r in map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())}
 
 
+def call(loss, batch, latents=None):
+    rounds = batch.rounds
+    return loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout, latents)
+
+
 @pytest.mark.parametrize("task", ["wma", "qlearning"])
-def test_an_interrupted_run_gives_the_losses_of_an_unbroken_one(task, tmp_path):
-    config = small(task)
+@pytest.mark.parametrize("changes", [{}, {"muon_lr": 1e-3, "window": 2}], ids=["adamw", "muon"])
+def test_an_interrupted_run_gives_the_losses_of_an_unbroken_one(task, changes, tmp_path):
+    config = small(task, **changes)
     train(config, tmp_path / "whole", name="m")
     train(config, tmp_path / "parts", name="m", stop_at=4)
     train(config, tmp_path / "parts", name="m", stop_at=8)
@@ -88,9 +95,9 @@ def test_two_processes_are_really_two(tmp_path):
     torch.manual_seed(config.seed)
     model = HookedLatentTransformer(config.model_config("two"))
     source = EpisodeSource(config, model.layout)
-    loss = EpisodeLoss(model, config.commit)
+    loss = RoundsLoss(model, config.commit)
     shards = [source.batch(0, 0, shard, 2) for shard in range(2)]
-    first = [loss(b.rounds.tokens, b.rounds.values, b.rounds.slots, b.targets, b.layout).item() for b in shards]
+    first = [call(loss, shard)[0].item() for shard in shards]
     assert len(shards[0].targets) == 2
     assert losses(tmp_path / "two")[1] == pytest.approx(sum(first) / 2, abs=1e-6)
 
@@ -111,12 +118,11 @@ def test_training_lowers_the_loss_of_a_learnable_batch():
     config = small(n_experts=(2, 2))
     torch.manual_seed(0)
     model = HookedLatentTransformer(config.model_config("m"))
-    loss, optimizer = EpisodeLoss(model, "own"), torch.optim.Adam(model.parameters(), lr=1e-2)
+    loss, optimizer = RoundsLoss(model, "own"), torch.optim.Adam(model.parameters(), lr=1e-2)
     batch = EpisodeSource(config, model.layout).batch(0, 1)
-    rounds = batch.rounds
     values = []
     for _ in range(60):
-        value = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+        value, _ = call(loss, batch)
         value.backward()
         values.append(value.item())
         optimizer.step()
@@ -124,18 +130,31 @@ def test_training_lowers_the_loss_of_a_learnable_batch():
     assert values[-1] < 0.5 * values[0]
 
 
-def test_the_window_cuts_the_gradient_through_time():
-    config = small()
-    gradients = []
-    for window in (0, 1):
-        torch.manual_seed(0)
-        model = HookedLatentTransformer(config.model_config("m"))
-        batch = EpisodeSource(config, model.layout).batch(0, 1)
-        rounds = batch.rounds
-        loss = EpisodeLoss(model, "own", window)
-        loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout).backward()
-        gradients.append(model.latents.table.grad.clone())
-    assert not torch.equal(*gradients)
+@pytest.mark.parametrize("window", [1, 2, 4])
+def test_windows_hand_on_their_latents_and_cut_the_gradient(window):
+    """The loss of an episode is the mean over its windows; a later window has no gradient of the initial latents."""
+    config = small("qlearning", stages=({"n_rounds": 4, "steps": 1},))
+    torch.manual_seed(0)
+    model = HookedLatentTransformer(config.model_config("m"))
+    loss = RoundsLoss(model, "own")
+    batch = EpisodeSource(config, model.layout).batch(0, 0)
+    whole, _ = call(loss, batch)
+    latents, losses = None, []
+    for piece in batch.windows(window):
+        model.zero_grad()
+        value, latents = call(loss, piece, latents)
+        value.backward()
+        assert (model.latents.table.grad is None) == bool(losses)
+        latents = latents.detach()
+        losses.append(value.item())
+    assert len(losses) == 4 // window
+    assert sum(losses) / len(losses) == pytest.approx(whole.item(), abs=1e-6)
+
+
+def test_a_window_is_an_optimizer_step(tmp_path):
+    train(small(stages=({"n_rounds": 5, "steps": 3},), window=2), tmp_path / "run", name="m")
+    steps = load_file(tmp_path / "run" / "training.safetensors")["step.unembed.W_U"]
+    assert steps.item() == 3 * 3
 
 
 @pytest.mark.parametrize("task", ["wma", "qlearning"])
@@ -193,9 +212,7 @@ def test_compiled_and_plain_steps_agree():
         torch.manual_seed(0)
         model = HookedLatentTransformer(config.model_config("m"))
         batch = EpisodeSource(config, model.layout).batch(0, 0)
-        rounds = batch.rounds
-        loss = EpisodeLoss(model, "own", compile=compile)
-        value = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+        value, _ = call(RoundsLoss(model, "own", compile), batch)
         value.backward()
         values.append((value.item(), model.W_E.grad.clone()))
     assert values[0][0] == pytest.approx(values[1][0], abs=1e-6)
