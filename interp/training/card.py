@@ -179,13 +179,16 @@ def card(
     stages = "; ".join(_stage_text(stage) for stage in config.curriculum)
     data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every step"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
+    optimizers = f"AdamW at {config.lr:g}"
+    if config.muon_lr:
+        optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
     facts = {
         "Model": f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}",
         "Data": f"{data}, regimes in turn, a batch each: {', '.join(config.regimes)}",
         "Sizes": _sizes(config),
         "Curriculum": stages,
         "Optimisation": (
-            f"AdamW{f' and Muon at {config.muon_lr:g}' if config.muon_lr else ''}, learning rate {config.lr:g} (warm-up {config.warmup_steps}, cosine to 0), "
+            f"{optimizers}, warm-up {config.warmup_steps}, cosine to 0, "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
             f"{config.precision}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")

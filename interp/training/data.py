@@ -51,8 +51,7 @@ class Batch:
         """The episodes in pieces of ``n_rounds`` consecutive rounds (the last may be shorter); 0: in one piece."""
         length = n_rounds or self.n_rounds
         for start in range(0, self.n_rounds, length):
-            rounds = slice(start, start + length)
-            yield self._each(lambda tensor, rounds=rounds: tensor[:, rounds])
+            yield self._each(lambda tensor, start=start: tensor[:, start : start + length])  # type: ignore[misc]
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
         rounds = EncodedRounds(change(self.rounds.tokens), change(self.rounds.values), change(self.rounds.slots))

@@ -1,4 +1,4 @@
-"""Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; step size as Liu et al. 2025, "Muon is Scalable").
+"""Muon: orthogonalised momentum for weight matrices (Jordan et al. 2024; size of a step as in Liu et al. 2025).
 
 ``torch.optim.Muon`` takes 2-D parameters only; attention weights here are stacks of matrices, one per head, and each
 matrix of a stack is orthogonalised on its own.
@@ -25,7 +25,7 @@ def is_stack(name: str, parameter: Tensor) -> bool:
 
 
 class Muon(torch.optim.Optimizer):
-    """``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``, ``O`` orthogonalising.
+    """``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``, ``O`` orthogonal.
 
     Args:
         parameters: matrices, or stacks of them ``[..., rows, columns]``.
@@ -53,9 +53,7 @@ class Muon(torch.optim.Optimizer):
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
 
-def orthogonalise(
-    matrix: Float[Tensor, "*stack rows columns"], steps: int = 5
-) -> Float[Tensor, "*stack rows columns"]:
+def orthogonalise(matrix: Float[Tensor, "*stack rows columns"], steps: int = 5) -> Float[Tensor, "*stack rows columns"]:
     """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
     a, b, c = NEWTON_SCHULZ
     tall = matrix.shape[-2] > matrix.shape[-1]
