@@ -105,6 +105,10 @@ class CheckedHooks(HookedRootModule):
             [(name, hook) for given, hook in pairs for name in self.hook_names(given)]
             for pairs in (fwd_hooks, bwd_hooks)
         ]
+        if not any(resolved) and not clear_contexts:
+            # Leaving TransformerLens' context visits every hook point: a quarter of a rollout of a small model.
+            yield self
+            return
         flags = {self._flag(name) for pairs in resolved for name, _ in pairs} - {None}
         saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
         for flag in saved:

@@ -16,6 +16,7 @@ from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms import experts as algorithms
 from interp.algorithms.calibration import calibration
+from interp.evaluation import suite
 from interp.interventions import corruptions, tables
 from interp.interventions.patching import sweep
 from interp.model.layout import ExpertRound
@@ -29,11 +30,12 @@ from probes import ProbeResult
 from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, edges, inside, interchange, overview, patching, probing, regret, steering
+from reports.sections.evaluated import evaluated
 from reports.sections.learning import learning
 from reports.sections.patching import Patched
 from reports.sections.softening import ETAS, ROUNDS, softmax_only
 
-N_STEPS = 11
+N_STEPS = 12
 VERIFIED_SIZES = (2, 4, 8)
 VERIFIED_EPISODES = 10
 PATCHED_EPISODES = 32
@@ -110,6 +112,10 @@ def report(
     smooth = differentiable(model)
     found = tables.circuit_tables(smooth, some, looked_at, seed)
 
+    step("evaluating it elsewhere")
+    enough = max(suite.MINIMUM_EPISODES, n_episodes)
+    elsewhere = None if handwired else suite.evaluate(model, n_episodes=enough, seed=seed, with_theory=True)
+
     compared = shipped_curves(source)
 
     step("drawing")
@@ -129,6 +135,7 @@ def report(
             model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None
         ),
         *([softmax_only(softened, {"prediction": "P(y = 1)", "carried_state": "log-weights"})] if softened else []),
+        *([] if elsewhere is None else [evaluated(elsewhere)]),
         *([] if compared is None else [learning(compared, "the Bayes predictor")]),
         overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, layout.n_experts)),
     ]

@@ -136,7 +136,12 @@ def test_learned_model_from_a_checkpoint(layout: RoundLayout, sections: list[str
     html = page.read_text("utf-8")
     assert page.name == "tiny.html"
     named = ["What the heads read" if title == "The circuit" else title for title in sections]
-    assert titles(html) == [title for title in named if title not in HANDWIRED_ONLY]
+    expected = [title for title in named if title not in HANDWIRED_ONLY]
+    expected.insert(expected.index("How to reproduce"), "Other regimes and longer episodes")
+    assert titles(html) == expected
+    elsewhere = section(html, "Other regimes and longer episodes")
+    controls = "majority_vote" if layout.task == "experts" else "gamma = 0 table"
+    assert controls in elsewhere and 'class="badge fail"' not in elsewhere
     assert f"interp report {folder} --episodes 8" in html
     carried = section(html, "Interchange interventions")
     for control in ("arbitrary labels", "untrained model", "norm-matched random", "nothing"):

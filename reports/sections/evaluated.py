@@ -1,0 +1,42 @@
+"""How a learned model does elsewhere: other regimes, longer episodes, a cut channel, the paper's appendix B."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from interp.evaluation.suite import Evaluation
+from reports.blocks import Figure, Prose, Table, Verdict
+from reports.evaluation import draw
+from reports.page import Section
+
+_TEXT = (
+    "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
+    "`interp evaluate` gives the same tables, and many more numbers, with intervals."
+)
+_CAPTIONS = {
+    "latent_control": "What the latent is worth: it is cut (put back to its initial value before every round), or "
+    "swapped with another episode's; with 95 % intervals over episodes",
+    "effective_rates": "The learning rate and discount that the model's decoded table moves by, with 95 % intervals "
+    "over episodes; the same estimate for tables whose rates are known, and for an untrained model",
+}
+"""Tables with intervals that stand in the page, where the evaluation has them."""
+
+
+def evaluated(result: Evaluation) -> Section:
+    """The summary by regime, controls, pictures, and the theory checks of an evaluation."""
+    n_episodes = result.settings["n_episodes"]
+    caption = f"Means over {n_episodes} episodes of each regime"
+    blocks: list[object] = [Prose(_TEXT), Table(result.to_frame(), caption, collapsed=True)]
+    blocks += [Table(result.tables[name], text) for name, text in _CAPTIONS.items() if name in result.tables]
+    blocks += [
+        Figure(figure, name.replace("-", " "), f"{name.replace('-', ' ').capitalize()}; {n_episodes} episodes")
+        for name, figure in draw(result.tables).items()
+    ]
+    if "theory" in result.tables:
+        blocks.append(Table(_theory(result.tables["theory"]), "The statements of the paper's appendix B, as numbers"))
+    return Section("Other regimes and longer episodes", blocks)
+
+
+def _theory(checks: pd.DataFrame) -> pd.DataFrame:
+    badges = [Verdict(bool(held), "holds" if held else "fails") for held in checks["holds"]]
+    return checks.assign(holds=pd.Series(badges, index=checks.index, dtype=object))
