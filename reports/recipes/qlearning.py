@@ -10,14 +10,19 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 import interp
 import probes
+from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms.agreement import AgreementResult, agreement
 from interp.evaluation import suite
 from interp.evaluation.qlearning import reference_table
 from interp.interventions import corruptions, tables
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Place
 from interp.interventions.patching import sweep
 from interp.model.layout import QLearningRound
 from interp.model.rollout import Rollout
@@ -108,7 +113,8 @@ def report(
 
     step("interchanging variables")
     some, other = (tables.sample(model, CAUSAL_EPISODES, looked_at + 3, s) for s in (seed, seed + 1))
-    claims = interchange.wired(from_origin(model.config.origin), CARRIED, NOT_CARRIED) if handwired else None
+    wired = from_origin(model.config.origin) if handwired else None
+    claims = [*interchange.wired(wired, CARRIED, NOT_CARRIED), change(wired)] if wired else None
     carried = tables.interchange_table(model, some, other, looked_at, seed, claims)
     aligned = None if handwired else tables.alignment_table(model, some, other, looked_at, seed)
 
@@ -126,7 +132,6 @@ def report(
     compared = shipped_curves(source)
 
     step("drawing")
-    wired = from_origin(model.config.origin) if handwired else None
     sections = [
         overview.summary(summary(model, episodes, verified, agreed, played, probed)),
         *([overview.verification(verified)] if verified else []),
@@ -170,6 +175,13 @@ def rates_of(model: HookedLatentTransformer) -> tuple[float, float]:
     """The learning rate and discount that a handwired model was built with."""
     arguments = from_origin(model.config.origin).arguments
     return float(arguments["alpha"]), float(arguments["gamma"])
+
+
+def change(circuit: Circuit) -> Claim:
+    """The TD error, as it is written: learning rate x TD error at the entry of s_t, which the last layer adds."""
+    written = circuit.basis["buf1"]
+    column = np.stack([written[label].vector() for label in written.labels if label.startswith("s_")])
+    return Claim("change", (Place.of(f"attn_out[{circuit.n_layers - 1}]@Update", column),), "state")
 
 
 def soften(

@@ -89,6 +89,8 @@ def test_qlearning_report(tmp_path: Path) -> None:
     assert html.count('<details class="attention"') == 4
     assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
     assert html.count("every action equal") == 4
+    (change,) = rows(section(html, "Interchange interventions"), "change")
+    assert change[3] == "1.000 [1.000, 1.000]" and change[4] == "0.000"
 
 
 def test_same_seed_same_page(handwired: Path, tmp_path: Path) -> None:
