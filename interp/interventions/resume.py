@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from interp.errors import require
 from interp.interventions.sites import Site
@@ -125,7 +126,7 @@ class RoundPatcher:
             resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
             for i, block in enumerate(self.model.blocks[layer:], start=layer):
                 past = [tile(self.known[f"blocks.{i}.attn.hook_{kv}"][:, :start], n) for kv in "kv"]
-                resid = block(resid, (past[0], past[1]) if start else None)
+                resid = block(resid, KeyValues(past[0], past[1]) if start else None)
             patch.check(name)
             before = tile(self.latents, n)
             if not self.update:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
 from interp.model.config import LatentTransformerConfig
@@ -93,18 +94,18 @@ class Attention(nn.Module):
             nn.init.zeros_(bias)
 
     def forward(
-        self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: tuple[Tensor, Tensor] | None = None
+        self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
         """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head.
 
         Args:
-            past: keys and values of the positions before the first one given, when only a suffix is run.
+            past: keys and values of the positions before the first one given, when only a suffix is run; those of
+                the suffix are appended.
         """
         q = self.hook_q(_per_head(q_in, self.W_Q) + self.b_Q)
-        k = self.hook_k(_per_head(k_in, self.W_K) + self.b_K)
-        v = self.hook_v(_per_head(v_in, self.W_V) + self.b_V)
+        k, v = self.keys_values(k_in, v_in)
         if past is not None:
-            k, v = torch.cat([past[0], k], 1), torch.cat([past[1], v], 1)
+            k, v = past.append(k, v)
         scores = torch.einsum("bqhd,bkhd->bhqk", q, k) / self.scale
         n_queries, n = scores.shape[-2:]
         scores = self.hook_attn_scores(scores.masked_fill(self.mask[n - n_queries : n, :n], float("-inf")))
@@ -114,6 +115,10 @@ class Attention(nn.Module):
             result = self.hook_result(torch.einsum("bqhd,hdm->bqhm", z, self.W_O))
             return result.sum(2) + self.b_O
         return z.flatten(2) @ self.W_O.flatten(0, 1) + self.b_O
+
+    def keys_values(self, k_in: Tensor, v_in: Tensor) -> tuple[Tensor, Tensor]:
+        """What later positions read of these ones, ``[batch, pos, head, d_head]`` each."""
+        return self.hook_k(_per_head(k_in, self.W_K) + self.b_K), self.hook_v(_per_head(v_in, self.W_V) + self.b_V)
 
     def pattern(self, scores: Float[Tensor, "batch head query key"]) -> Float[Tensor, "batch head query key"]:
         """Masked scores to attention, each head by its rule."""
@@ -192,7 +197,7 @@ class Block(nn.Module):
             self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
 
     def forward(
-        self, resid: Float[Tensor, "batch pos d_model"], past: tuple[Tensor, Tensor] | None = None
+        self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
         """Run the block on all positions, or on a suffix of them whose ``past`` keys and values are known."""
         resid = self.hook_resid_pre(resid)
@@ -209,6 +214,11 @@ class Block(nn.Module):
             mlp_in = self.hook_mlp_in(resid) if self.runtime.use_hook_mlp_in else resid
             resid = resid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
         return self.hook_resid_post(resid)
+
+    def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:
+        """Only add these positions' keys and values to ``past``: all that the last block has to know of most."""
+        normalized = self.ln1(resid)
+        past.append(*self.attn.keys_values(normalized, normalized))
 
 
 class Affine(nn.Module):

@@ -21,6 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from transformer_lens import FactoredMatrix
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
 from interp.errors import InputError, unknown_name
@@ -111,19 +112,27 @@ class HookedLatentTransformer(CheckedHooks):
             values: Float[batch, pos], scalar payloads; none when None.
         """
         latents = self.hook_latents(latents)
-        return self.read_out(self.residual(tokens, latents, values), latents)
+        resid = self.embedded(tokens, latents, values)
+        for block in self.blocks:
+            resid = block(resid)
+        return self.read_out(resid, latents)
 
     def read_out(
         self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
     ) -> RoundOutput:
         """Prediction, update and logits from the residual stream after the last block."""
         normalized = self.ln_final(resid)
-        update = self.write_map(normalized[:, UPDATE_INDEX])
-        if self.config.strip_position:
-            update = update - self.W_pos[self.position_ids[resid.shape[1], resid.shape[1] - 1]]
+        update = self.update(normalized[:, UPDATE_INDEX], resid.shape[1])
         logits = self.unembed(normalized)
         prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
-        return RoundOutput(prediction, self.hook_update(update), logits, latents)
+        return RoundOutput(prediction, update, logits, latents)
+
+    def update(self, read: Float[Tensor, "batch d_model"], n_positions: int) -> Float[Tensor, "batch d_model"]:
+        """What is written to a latent, from the normalised residual stream at the last of ``n_positions``."""
+        update = self.write_map(read)
+        if self.config.strip_position:
+            update = update - self.W_pos[self.position_ids[n_positions, n_positions - 1]]
+        return self.hook_update(update)
 
     def predict(
         self,
@@ -131,32 +140,45 @@ class HookedLatentTransformer(CheckedHooks):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
-        """The prediction for rounds cut after the prediction position (the suffix is not needed for it)."""
-        resid = self.residual(
-            tokens, self.hook_latents(latents), values, n_positions=tokens.shape[1] - 1 - PREDICT_INDEX
-        )
-        return self.read_prediction(self.unembed(self.ln_final(resid[:, -1:]))[:, 0], latents.shape[1])
+        """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
+        prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, : PREDICT_INDEX + 1]
+        outcome = self.unembed(self.advance(prefix, self.past(len(tokens))))
+        return self.read_prediction(outcome, latents.shape[1])
 
-    def residual(
+    def embedded(
         self,
         tokens: Int[Tensor, "batch pos"],
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
-        n_positions: int | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
-        """The residual stream after the last block; ``n_positions`` is the length of the whole round, if cut."""
+        """The residual stream before the first block."""
         embedded = embed_tokens(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
             embedded = embedded + payload * embed_tokens(tokens, self.value_embed.table)
         end = LATENT_START + latents.shape[1]
         embedded = torch.cat([embedded[:, :LATENT_START], latents, embedded[:, end:]], dim=1)
-        ids = self.position_ids[n_positions or tokens.shape[1], : tokens.shape[1]]
-        positions = self.W_pos[ids].expand(len(tokens), -1, -1)
-        resid = self.hook_embed(embedded) + self.hook_pos_embed(positions)
-        for block in self.blocks:
-            resid = block(resid)
-        return resid
+        positions = self.W_pos[self.position_ids[tokens.shape[1], : tokens.shape[1]]].expand(len(tokens), -1, -1)
+        return self.hook_embed(embedded) + self.hook_pos_embed(positions)
+
+    def past(self, n_episodes: int) -> list[KeyValues]:
+        """What :meth:`advance` knows before a round: nothing, for every block."""
+        nothing = self.W_E.new_empty(n_episodes, 0, self.config.n_heads, self.config.d_head)
+        return [KeyValues(nothing, nothing) for _ in self.blocks]
+
+    def advance(
+        self, embedded: Float[Tensor, "batch pos d_model"], past: list[KeyValues]
+    ) -> Float[Tensor, "batch d_model"]:
+        """Run the next positions of a round and return the last one's normalised residual stream.
+
+        The others only leave their keys and values in ``past``; what the last block makes of them is not computed.
+        """
+        *early, last = zip(self.blocks, past, strict=True)
+        for block, known in early:
+            embedded = block(embedded, known)
+        block, known = last
+        block.pass_by(embedded[:, :-1], known)
+        return self.ln_final(block(embedded[:, -1:], known)[:, 0])
 
     def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_latents: int) -> Tensor:
         """Outcome logits (or probabilities) to P(y = 1) ``[batch]`` or a policy ``[batch, action]``."""

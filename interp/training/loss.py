@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.model.layout import PREDICT_INDEX, EncodedRounds, RoundLayout
+from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 
@@ -17,7 +17,7 @@ class RoundsLoss(nn.Module):
 
     Args:
         model: a model whose output is "logits".
-        commit: where a* comes from; "own" first predicts without gradient, then runs the round with that choice.
+        commit: where a* comes from: the model's "own" choice, or the recorded "target".
         compile: run the round through ``torch.compile(mode="reduce-overhead")``. Hooks added later are not seen by
             the compiled round, which only the trainer uses.
     """
@@ -25,7 +25,7 @@ class RoundsLoss(nn.Module):
     def __init__(self, model: HookedLatentTransformer, commit: str, compile: bool = False) -> None:
         super().__init__()
         self.model, self.commit = model, commit
-        self.round = torch.compile(model.forward, mode="reduce-overhead") if compile else model.forward
+        self.round = torch.compile(self._round, mode="reduce-overhead") if compile else self._round
 
     def forward(
         self,
@@ -46,21 +46,20 @@ class RoundsLoss(nn.Module):
             latents = self.model.initial_latents(len(tokens), layout.n_latents)
         losses = []
         for t in range(tokens.shape[1]):
-            rounds = EncodedRounds(tokens[:, t], values[:, t], slots[:, t])
-            fed = self._commit(rounds, latents, layout)
-            out = self.round(fed, latents, None if layout.task == "experts" else rounds.values)
-            logits = out.logits[:, PREDICT_INDEX, : layout.n_outputs]
+            logits, update = self.round(tokens[:, t], values[:, t], latents, layout)
             losses.append(-(targets[:, t] * logits.float().log_softmax(-1)).sum(-1).mean())
-            latents = self.model.write(latents, out.update, rounds.slots)
+            latents = self.model.write(latents, update, slots[:, t])
         return torch.stack(losses).mean(), latents
 
-    def _commit(self, rounds: EncodedRounds, latents: Tensor, layout: RoundLayout) -> Tensor:
-        position = layout.choice_position
-        if position is None or self.commit == "target":
-            return rounds.tokens
-        end = layout.predict_position + 1
-        with torch.no_grad():
-            policy = self.model.predict(rounds.tokens[:, :end], latents, rounds.values[:, :end])
-        tokens = rounds.tokens.clone()
-        tokens[:, position] = layout.token_ids["a_1"] + policy.argmax(-1)
-        return tokens
+    def _round(self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout) -> tuple[Tensor, Tensor]:
+        """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
+        model, end = self.model, layout.predict_position + 1
+        payloads = None if layout.task == "experts" else values
+        past = model.past(len(tokens))
+        read = model.advance(model.embedded(tokens, latents, payloads)[:, :end], past)
+        logits = model.unembed(read)[:, : layout.n_outputs]
+        if layout.choice_position is not None and self.commit == "own":
+            tokens = tokens.clone()
+            tokens[:, layout.choice_position] = layout.token_ids["a_1"] + logits.argmax(-1)
+        written = model.advance(model.embedded(tokens, latents, payloads)[:, end:], past)
+        return logits, model.update(written, tokens.shape[1])

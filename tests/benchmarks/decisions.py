@@ -51,8 +51,7 @@ def measure() -> pd.DataFrame:
 
 
 def _decision(model: HookedLatentTransformer, run: Rollout, t: int) -> Callable[[], object]:
-    tokens = run.tokens[:, t, : run.layout.predict_position + 1]
-    return lambda: model.predict(tokens, run.latents[:, t])
+    return lambda: model.predict(run.tokens[:, t], run.latents[:, t])
 
 
 def _round(model: HookedLatentTransformer, run: Rollout, t: int) -> Callable[[], object]:

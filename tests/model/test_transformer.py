@@ -90,13 +90,30 @@ def test_changing_a_token_changes_no_earlier_activation():
         assert not torch.equal(before[name][:, -2:], after[name][:, -2:])
 
 
-def test_predict_needs_no_suffix():
+def test_predict_looks_at_no_suffix():
     model = make(QLearningRound(3, 2))
     tokens, latents = inputs(model)
-    end = model.layout.predict_position + 1
     values = torch.rand(tokens.shape)
-    cut = model.predict(tokens[:, :end], latents, values[:, :end])
-    torch.testing.assert_close(cut, model(tokens, latents, values).prediction)
+    whole = model(tokens, latents, values).prediction
+    tokens[:, model.layout.predict_position + 1 :] = 0
+    torch.testing.assert_close(model.predict(tokens, latents, values), whole)
+
+
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_a_round_in_pieces_is_the_round(n_layers):
+    """Any way of cutting it: the last position of each piece, from the keys and values of those before."""
+    model = make(QLearningRound(3, 2), n_layers=n_layers)
+    tokens, latents = inputs(model)
+    whole, cache = model.run_with_cache(tokens, latents)
+    expected = model.ln_final(cache[f"blocks.{n_layers - 1}.hook_resid_post"])
+    embedded, n = model.embedded(tokens, latents), tokens.shape[1]
+    for cuts in ((n,), (1, n), (n - 2, n), (3, 4, n - 1, n)):
+        past, start = model.past(len(tokens)), 0
+        for stop in cuts:
+            found = model.advance(embedded[:, start:stop], past)
+            torch.testing.assert_close(found, expected[:, stop - 1])
+            start = stop
+        torch.testing.assert_close(model.update(found, n), whole.update)
 
 
 def test_unknown_and_empty_hook_filters_are_errors():
@@ -169,8 +186,7 @@ def test_label_codes_give_a_label_one_code_for_every_size(size, labels):
             at = small.position(label)
             expected = model.W_pos[largest.position(label) if position_codes == "label" else at]
             torch.testing.assert_close(cache["hook_pos_embed"][0, at], expected)
-        cut = model.predict(tokens[:, : small.predict_position + 1], latents)
-        torch.testing.assert_close(cut, whole.prediction)
+        torch.testing.assert_close(model.predict(tokens, latents), whole.prediction)
 
 
 def test_digest_is_the_identity_of_the_weights():

@@ -14,9 +14,10 @@ from safetensors.torch import load_file
 
 from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint
+from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig
-from interp.training.data import EpisodeSource
+from interp.training.data import EpisodeSource, encode
 from interp.training.loss import RoundsLoss
 from interp.training.trainer import train
 
@@ -149,6 +150,23 @@ def test_windows_hand_on_their_latents_and_cut_the_gradient(window):
         losses.append(value.item())
     assert len(losses) == 4 // window
     assert sum(losses) / len(losses) == pytest.approx(whole.item(), abs=1e-6)
+
+
+@pytest.mark.parametrize("task", ["wma", "qlearning"])
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_the_loss_is_that_of_the_rollout(task, commit):
+    """Training computes only what the loss needs of a round; the choices committed and the latents are a rollout's."""
+    config = small(task, stages=({"n_rounds": 4, "steps": 1},), n_layers=2, write_map=True)
+    torch.manual_seed(0)
+    model = HookedLatentTransformer(config.model_config("m"))
+    (episodes,) = EpisodeSource(config, model.layout).evaluation()[-1:]
+    batch = encode(episodes, model.layout)
+    value, latents = call(RoundsLoss(model, commit), batch)
+    run = rollout(model, episodes, commit=commit)
+    predictions = run.predictions if task == "qlearning" else torch.stack([1 - run.predictions, run.predictions], -1)
+    expected = -(batch.targets * predictions.log()).sum(-1).mean()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(latents, run.latents[:, -1])
 
 
 def test_a_window_is_an_optimizer_step(tmp_path):
