@@ -43,6 +43,7 @@ _ASSIGNED = {
     "random": "grey",
     "control": "grey",
     "greedy": "vermilion",
+    "exploring-model": "purple",
     "epsilon-greedy": "amber",
     "boltzmann": "purple",
     "no-bootstrap": "brown",

@@ -122,8 +122,10 @@ def _qlearning(model: HookedLatentTransformer, n_episodes: int, seed: int) -> li
     played = play.evaluate(model, PLAYED, n_episodes=few, horizons=horizons, seed=seed)
     for regime in PLAYED:
         for horizon in horizons:
-            agents = {key: played.get(regime, horizon, key).score.estimate for key in play.AGENTS}
-            text = ", ".join(f"{key} {score:.3f}" for key, score in agents.items())
-            own_score = played.get(regime, horizon).score
-            rows.append(_row(f"{regime}: normalised return over {horizon} rounds", own_score, text))
+            score = {key: played.get(regime, horizon, key).score for key in play.PLAYERS}
+            what = f"{regime}: normalised return over {horizon} rounds"
+            text = f"greedy {score['greedy'].estimate:.3f}, random {score['random'].estimate:.3f}"
+            rows.append(_row(what, score[experts.MODEL], text))
+            text = f"epsilon-greedy {score['epsilon-greedy'].estimate:.3f}"
+            rows.append(_row(f"{what}, exploring", score[play.EXPLORING], text))
     return rows

@@ -1,7 +1,9 @@
 r"""What a model of Q-learning earns when it acts, beside tabular learners, a random policy and the optimum.
 
-The model plays (``interp.play``: its choice at ``Select`` is its next action and is committed as a*), and so do greedy,
-epsilon-greedy (.2) and random agents with the same seed: same MDPs, starts and luck. Returns over T rounds are given
+The model plays (``interp.play``: its choice at ``Select`` is its next action and is committed as a*), once by its
+choices alone and once exploring (a random action with probability .2), and so do greedy, epsilon-greedy (.2) and random
+agents with the same seed: same MDPs, starts and luck. It imitates greedy choices: exploring, its peer is the
+epsilon-greedy learner. Returns over T rounds are given
 raw and normalised, (x - random) / (optimal - random) with both references exact for a horizon of T, since on most of
 these MDPs a random policy earns 70 to 80 % of the optimum (``interp.algorithms.returns``). On the ladder and the chain
 control matters.
@@ -32,7 +34,9 @@ from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, MDPEpisodes
 
 PLAYED = ("grid", *EVALUATION, "chain", "ladder")
+EXPLORING = "exploring-model"
 AGENTS = ("greedy", "epsilon-greedy", "random")
+PLAYERS = (MODEL, EXPLORING, *AGENTS)
 HORIZONS = (50, 200)
 WINDOW = 50
 
@@ -76,7 +80,7 @@ class PlayScores:
         return pd.DataFrame(rows)
 
     def _commit(self, key: str) -> str:
-        return "own" if key == MODEL else ""
+        return "own" if key in (MODEL, EXPLORING) else ""
 
 
 def evaluate(
@@ -105,7 +109,11 @@ def evaluate(
     scores, rates = {}, {}
     for regime in regimes:
         mdps = [mdp.sample_mdps(each, s, a, seed=seed + i, regime=regime) for i, (s, a) in enumerate(chosen)]
-        played = {MODEL: [play(model, batch, longest, seed + i)[0] for i, batch in enumerate(mdps)]}
+        explored = tabular.agent("epsilon-greedy").epsilon
+        played = {
+            key: [play(model, batch, longest, seed + i, epsilon=epsilon)[0] for i, batch in enumerate(mdps)]
+            for key, epsilon in ((MODEL, 0.0), (EXPLORING, explored))
+        }
         for key in AGENTS:
             agent = tabular.agent(key)
             played[key] = [tabular.run(agent, batch, longest, seed + i) for i, batch in enumerate(mdps)]

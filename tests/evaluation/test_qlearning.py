@@ -136,7 +136,7 @@ def test_models_of_the_other_task_are_refused():
 def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
     found = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
     frame = found.to_frame()
-    assert set(frame["key"]) == {"model", *play.AGENTS} and set(frame["horizon"]) == {20, 60}
+    assert set(frame["key"]) == set(play.PLAYERS) and set(frame["horizon"]) == {20, 60}
     assert found.get("ladder", 20, "greedy").earned.estimate < found.get("ladder", 60, "greedy").earned.estimate
     mdps = [mdp.sample_mdps(3, s, a, seed=i, regime="ladder") for i, (s, a) in enumerate(found.settings["sizes"])]
     plays = [tabular.run(tabular.agent("greedy"), batch, 60, i) for i, batch in enumerate(mdps)]
@@ -156,3 +156,8 @@ def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwire
     found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))
     assert found.get("grid", 30).earned == found.get("grid", 30, "greedy").earned
     assert found.get("grid", 30).score == found.get("grid", 30, "greedy").score
+    learner = tabular.QLearner(epsilon=0.2, before_update=True)
+    (size,) = found.settings["sizes"]
+    explored = tabular.run(learner, mdp.sample_mdps(10, *size, seed=4, regime="grid"), 30, 4)
+    expected = explored.rewards.sum(1).mean()
+    assert found.get("grid", 30, play.EXPLORING).earned.estimate == pytest.approx(expected, abs=1e-12)
