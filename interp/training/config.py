@@ -1,6 +1,6 @@
 """What a training run is: a preset, every field of which a TOML file or the command line can override.
 
-Presets: ``laptop`` (two CPU cores, about an hour) and ``paper`` (the paper's sections F.1 and F.2, for a GPU).
+Presets: ``laptop`` (one or two CPU cores, half an hour to an hour and a half) and ``paper`` (the paper's sections F.1 and F.2, for a GPU).
 """
 
 from __future__ import annotations
@@ -203,18 +203,21 @@ _Q_LAPTOP = TrainingConfig(
     task="qlearning",
     # Few states first: where every entry of the table is visited often, values matter from the first rounds.
     stages=(
-        Stage(15, 100, n_actions=2, n_states=2),
-        Stage(15, 150, n_actions=2, n_states=4),
-        Stage(15, 350, n_actions=3),
-        Stage(20, 900),
-        Stage(25, 1900),
-        Stage(40, 200),
+        Stage(15, 80, n_actions=2, n_states=2),
+        Stage(15, 120, n_actions=2, n_states=4),
+        Stage(15, 200, n_actions=3),
+        *_lengths((20, 500), (25, 1200), (50, 600), (100, 400)),
     ),
+    d_model=128,
+    d_mlp=512,
+    muon_lr=2e-3,
+    window=25,
     write_map=True,
     position_codes="label",
     precision="bfloat16",
     warmup_steps=50,
     regimes=("grid", "grid", "grid", "deterministic", "ladder"),
+    eval_every=100,
     eval_rounds=50,
 )
 _Q_PAPER = TrainingConfig(
@@ -239,8 +242,11 @@ PRESETS: dict[tuple[str, str], TrainingConfig] = {
     # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
     ("wma-wide", "laptop"): replace(
         _WMA_LAPTOP,
-        stages=(Stage(20, 400, n_experts=4), *_lengths((20, 1000), (30, 600), (50, 300), (100, 100))),
+        stages=(Stage(20, 300, n_experts=4), *_lengths((20, 700), (30, 500), (50, 400), (100, 200))),
         n_experts=(2, 8),
+        muon_lr=2e-3,
+        window=25,
+        eval_every=100,
         regimes=("uniform", "wide"),
         position_codes="label",
         precision="bfloat16",

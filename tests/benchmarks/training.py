@@ -33,7 +33,7 @@ def settings() -> dict[str, tuple[TrainingConfig, str]]:
         "wma, 32 x 25 rounds, d_model 64": (replace(laptop, stages=(Stage(25, 1),), batch_size=32), "82-90"),
         f"qlearning, {size}, commit target": (replace(large, commit="target"), "12-14"),
         f"qlearning, {size}, commit own": (large, ""),
-        "qlearning laptop, 64 x 25 rounds, |A| = 4, d_model 64": (replace(own, n_states=(8, 8)), ""),
+        "qlearning laptop, 64 x 25 rounds, |A| = 4, d_model 128": (replace(own, n_states=(8, 8)), ""),
     }
 
 
