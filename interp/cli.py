@@ -8,12 +8,15 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperCommand
 
 from interp.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 app = typer.Typer(
     help="Mechanistic interpretability for transformers that carry latents from round to round.",
@@ -62,7 +65,6 @@ class ManyValues(TyperCommand):
 
 def show(frame: Any, title: str) -> None:
     """Print a data frame as a table."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table(title=title, title_justify="left")
@@ -70,7 +72,15 @@ def show(frame: Any, title: str) -> None:
         table.add_column(str(column), overflow="fold")  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False):
         table.add_row(*(f"{value:.2e}" if isinstance(value, float) else str(value) for value in row))
-    Console().print(table)
+    console().print(table)
+
+
+def console() -> Console:
+    """The terminal; where there is none, wide enough that no table wraps."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.is_terminal else Console(width=240)
 
 
 ModelName = Annotated[str, typer.Argument(help="A name from `interp models`, or a checkpoint folder.")]
@@ -241,8 +251,6 @@ def evaluate(
     seed: Seed = 0,
 ) -> None:
     """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL."""
-    from rich.console import Console
-
     from interp.evaluation import suite
     from interp.library import load
     from interp.progress import bar
@@ -254,10 +262,8 @@ def evaluate(
         result = suite.evaluate(loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done)
     result.write(out / Path(model).name)
     save(result.tables, out / Path(model).name)
-    console = Console()
-    console = console if console.is_terminal else Console(width=240)
     for table in result.to_tables():
-        console.print(table)
+        console().print(table)
     typer.echo(out / Path(model).name)
 
 
