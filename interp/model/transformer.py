@@ -142,7 +142,7 @@ class HookedLatentTransformer(CheckedHooks):
     ) -> Tensor:
         """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
         prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, : PREDICT_INDEX + 1]
-        outcome = self.unembed(self.advance(prefix, self.past(len(tokens))))
+        outcome = self.unembed(self.advance(prefix, self.past(len(tokens)))[:, 0])
         return self.read_prediction(outcome, latents.shape[1])
 
     def embedded(
@@ -167,9 +167,9 @@ class HookedLatentTransformer(CheckedHooks):
         return [KeyValues(nothing, nothing) for _ in self.blocks]
 
     def advance(
-        self, embedded: Float[Tensor, "batch pos d_model"], past: list[KeyValues]
-    ) -> Float[Tensor, "batch d_model"]:
-        """Run the next positions of a round and return the last one's normalised residual stream.
+        self, embedded: Float[Tensor, "batch pos d_model"], past: list[KeyValues], n_read: int = 1
+    ) -> Float[Tensor, "batch n_read d_model"]:
+        """Run the next positions of a round and return the normalised residual stream of the last ``n_read``.
 
         The others only leave their keys and values in ``past``; what the last block makes of them is not computed.
         """
@@ -177,8 +177,8 @@ class HookedLatentTransformer(CheckedHooks):
         for block, known in early:
             embedded = block(embedded, known)
         block, known = last
-        block.pass_by(embedded[:, :-1], known)
-        return self.ln_final(block(embedded[:, -1:], known)[:, 0])
+        block.pass_by(embedded[:, :-n_read], known)
+        return self.ln_final(block(embedded[:, -n_read:], known))
 
     def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_latents: int) -> Tensor:
         """Outcome logits (or probabilities) to P(y = 1) ``[batch]`` or a policy ``[batch, action]``."""

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.model.layout import RoundLayout
+from interp.model.layout import PREDICT_INDEX, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 
@@ -55,11 +55,13 @@ class RoundsLoss(nn.Module):
         """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
         model, end = self.model, layout.predict_position + 1
         payloads = None if layout.task == "experts" else values
-        past = model.past(len(tokens))
-        read = model.advance(model.embedded(tokens, latents, payloads)[:, :end], past)
-        logits = model.unembed(read)[:, : layout.n_outputs]
-        if layout.choice_position is not None and self.commit == "own":
+        embedded, past = model.embedded(tokens, latents, payloads), model.past(len(tokens))
+        if layout.choice_position is None or self.commit == "target":
+            read = model.advance(embedded, past, n_read=-PREDICT_INDEX)
+            logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
+        else:
+            logits = model.unembed(model.advance(embedded[:, :end], past)[:, 0])[:, : layout.n_outputs]
             tokens = tokens.clone()
             tokens[:, layout.choice_position] = layout.token_ids["a_1"] + logits.argmax(-1)
-        written = model.advance(model.embedded(tokens, latents, payloads)[:, end:], past)
-        return logits, model.update(written, tokens.shape[1])
+            read = model.advance(model.embedded(tokens, latents, payloads)[:, end:], past)
+        return logits, model.update(read[:, -1], tokens.shape[1])
