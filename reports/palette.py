@@ -46,6 +46,7 @@ _ASSIGNED = {
     "exploring-model": "purple",
     "epsilon-greedy": "amber",
     "boltzmann": "purple",
+    "random-ties": "brown",
     "no-bootstrap": "brown",
     "optimal": "green",
 }

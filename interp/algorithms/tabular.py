@@ -3,7 +3,8 @@ r"""Tabular agents: Q-learning with three behaviours, a random policy and two op
 Q-learning keeps a table by the update of ``interp.tasks.bellman`` (there, because samplers need it and tasks import
 nothing from here) and acts by it:
 
-* greedy: ``argmax_a Q_t(s, a)``, the lowest index on exact ties;
+* greedy: ``argmax_a Q_t(s, a)``, the lowest index on exact ties, or any of the tied ones at random: where rewards are
+  far away, keeping to one index explores in a direction and choosing at random does not;
 * epsilon-greedy: a uniform action with probability epsilon, else greedy;
 * Boltzmann: ``P(a) = exp(beta Q_t(s, a)) / sum_b exp(beta Q_t(s, b))``, inverse temperature beta.
 
@@ -57,6 +58,7 @@ class QLearner:
         beta: inverse temperature of Boltzmann behaviour, at least 0; None acts greedily.
         before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the transformer circuit does,
             whose Select precedes its Update; it matters only after a step from a state to itself.
+        random_ties: break ties of greedy choices at random.
 
     Raises:
         InputError: a rate outside its range.
@@ -67,6 +69,7 @@ class QLearner:
     epsilon: float = 0.0
     beta: float | None = None
     before_update: bool = False
+    random_ties: bool = False
 
     def __post_init__(self) -> None:
         bellman.check_rates(self.alpha, self.gamma)
@@ -84,7 +87,8 @@ class QLearner:
         """
         n_actions = values.shape[-1]
         if self.beta is None:
-            chosen = np.eye(n_actions)[bellman.greedy(values)]
+            tied = bellman.greedy_sets(values) if self.random_ties else np.eye(n_actions)[bellman.greedy(values)]
+            chosen = tied / tied.sum(-1, keepdims=True)
         else:
             weights = np.exp(self.beta * (values - values.max(-1, keepdims=True)))
             chosen = weights / weights.sum(-1, keepdims=True)
@@ -95,7 +99,10 @@ class QLearner:
             return interaction.values_before if self.before_update else interaction.values
 
         def greedily() -> Choices:
-            return bellman.greedy(values())
+            if not self.random_ties:
+                return bellman.greedy(values())
+            tied = bellman.greedy_sets(values())
+            return np.asarray((tied * rng.random(tied.shape)).argmax(-1))
 
         def by_chance() -> Choices:
             reach = QLearner(beta=self.beta).policy(values()).cumsum(-1)
@@ -181,6 +188,14 @@ register(Algorithm("greedy", "Q-learning, greedy", "greedy Q", QLearner))
 register(
     Algorithm("epsilon-greedy", "Q-learning, epsilon-greedy", "eps Q", lambda **s: QLearner(**{"epsilon": 0.2, **s}))
 )
+register(
+    Algorithm(
+        "random-ties",
+        "Q-learning, epsilon-greedy, ties at random",
+        "eps Q, random ties",
+        lambda **s: QLearner(**{"epsilon": 0.2, "random_ties": True, **s}),
+    )
+)
 register(Algorithm("boltzmann", "Q-learning, Boltzmann", "Boltzmann Q", lambda **s: QLearner(**{"beta": 5.0, **s})))
 register(
     Algorithm("no-bootstrap", "Q-learning without bootstrapping", "Q, gamma 0", lambda **s: QLearner(gamma=0.0, **s))
@@ -204,7 +219,7 @@ def agent(key: str, **settings: Any) -> Agent:
         InputError: no such algorithm, or a setting that it does not have.
 
     >>> agent("epsilon-greedy", epsilon=0.1)
-    QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None, before_update=False)
+    QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None, before_update=False, random_ties=False)
     """
     if key not in ALGORITHMS:
         raise unknown_name("tabular algorithm", key, ALGORITHMS)

@@ -126,6 +126,7 @@ def _qlearning(model: HookedLatentTransformer, n_episodes: int, seed: int) -> li
             what = f"{regime}: normalised return over {horizon} rounds"
             text = f"greedy {score['greedy'].estimate:.3f}, random {score['random'].estimate:.3f}"
             rows.append(_row(what, score[experts.MODEL], text))
-            text = f"epsilon-greedy {score['epsilon-greedy'].estimate:.3f}"
+            tied = f"breaking ties at random {score['random-ties'].estimate:.3f}"
+            text = f"epsilon-greedy {score['epsilon-greedy'].estimate:.3f}, {tied}"
             rows.append(_row(f"{what}, exploring", score[play.EXPLORING], text))
     return rows

@@ -1,12 +1,12 @@
 r"""What a model of Q-learning earns when it acts, beside tabular learners, a random policy and the optimum.
 
 The model plays (``interp.play``: its choice at ``Select`` is its next action and is committed as a*), once by its
-choices alone and once exploring (a random action with probability .2), and so do greedy, epsilon-greedy (.2) and random
-agents with the same seed: same MDPs, starts and luck. It imitates greedy choices: exploring, its peer is the
-epsilon-greedy learner. Returns over T rounds are given
-raw and normalised, (x - random) / (optimal - random) with both references exact for a horizon of T, since on most of
-these MDPs a random policy earns 70 to 80 % of the optimum (``interp.algorithms.returns``). On the ladder and the chain
-control matters.
+choices alone and once exploring (a random action with probability .2), and so do tabular learners and a random policy
+with the same seed: same MDPs, starts and luck. The model imitates greedy choices, and nothing told it which of several
+tied ones to take: exploring, its peer is the epsilon-greedy learner that breaks ties at random. Returns over T rounds
+are given raw and normalised, (x - random) / (optimal - random) with both references exact for a horizon of T, since on
+most of these MDPs a random policy earns 70 to 80 % of the optimum (``interp.algorithms.returns``). On the ladder and
+the chain control matters.
 
 A return over a shorter horizon is that of the first rounds of the same play. Mean reward in windows of 50 rounds shows
 whether a model decays as it goes on.
@@ -35,7 +35,7 @@ from interp.tasks.mdp import EVALUATION, MDPEpisodes
 
 PLAYED = ("grid", *EVALUATION, "chain", "ladder")
 EXPLORING = "exploring-model"
-AGENTS = ("greedy", "epsilon-greedy", "random")
+AGENTS = ("greedy", "epsilon-greedy", "random-ties", "random")
 PLAYERS = (MODEL, EXPLORING, *AGENTS)
 HORIZONS = (50, 200)
 WINDOW = 50

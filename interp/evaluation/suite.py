@@ -220,6 +220,6 @@ def _overview(agreement: pd.DataFrame, returns: pd.DataFrame) -> pd.DataFrame:
     table = own.pivot(index="regime", columns="quantity", values="estimate").loc[own["regime"].unique()]
     table = table[[*SUMMARISED, "cross_entropy_excess"]]
     longest = returns[(returns["quantity"] == "score") & (returns["horizon"] == returns["horizon"].max())]
-    for key in (experts.MODEL, "greedy", play.EXPLORING, "epsilon-greedy"):
+    for key in (experts.MODEL, "greedy", play.EXPLORING, "epsilon-greedy", "random-ties"):
         table[f"return, {key}"] = longest[longest["key"] == key].set_index("regime")["estimate"]
     return table.assign(commit="own").rename_axis(index="regime", columns=None).reset_index()

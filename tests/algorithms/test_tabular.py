@@ -51,6 +51,15 @@ def test_boltzmann_follows_its_softmax(beta):
     np.testing.assert_allclose((np.eye(3)[e.actions] * policy).sum(-1).mean(), (policy**2).sum(-1).mean(), atol=0.012)
 
 
+def test_ties_are_broken_by_index_or_at_random():
+    """Without rewards every action is tied for ever: by index the first is taken, at random each equally often."""
+    mdps = mdp.MDPs(np.full((200, 4, 3, 4), 0.25), np.zeros((200, 4, 3)))
+    assert (run(QLearner(), mdps, 20, seed=1).actions == 0).all()
+    actions = run(QLearner(random_ties=True), mdps, 20, seed=1).actions
+    np.testing.assert_allclose(np.bincount(actions.ravel(), minlength=3) / actions.size, 1 / 3, atol=0.03)
+    assert QLearner(random_ties=True).policy(np.array([0.5, 0.0, 0.5])).tolist() == [0.5, 0.0, 0.5]
+
+
 def test_boltzmann_of_large_beta_is_greedy_and_does_not_overflow():
     values = np.array([[1.0, 900.0, 3.0]])
     assert QLearner(beta=1e6).policy(values).tolist() == [[0.0, 1.0, 0.0]]
