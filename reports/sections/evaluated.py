@@ -20,21 +20,34 @@ _CAPTIONS = {
     "over episodes; the same estimate for tables whose rates are known, and for an untrained model",
 }
 """Tables with intervals that stand in the page, where the evaluation has them."""
+_PICTURES = {
+    "regret-": "Regret beside the baselines in the {rest} regime, with 95 % intervals over episodes",
+    "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
+    "length-regret": "Regret over the rounds of long episodes",
+    "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
+    "attention-update": "What the update's position attends to, by layer, mean over heads",
+    "followed-discount": "Agreement of the choices with tables of every discount; the data's is 0.9",
+    "reward-": "Mean reward a round as an episode goes on, in worlds of the kind {rest}",
+    "attention-chain-layer-": "Attention in a round on the chain of four states and two actions, layer {rest}",
+}
+"""Captions by the beginning of a picture's name; ``{rest}`` is what follows it."""
 
 
 def evaluated(result: Evaluation) -> Section:
     """The summary by regime, controls, pictures, and the theory checks of an evaluation."""
     n_episodes = result.settings["n_episodes"]
-    caption = f"Means over {n_episodes} episodes of each regime"
+    caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     blocks: list[object] = [Prose(_TEXT), Table(result.to_frame(), caption, collapsed=True)]
     blocks += [Table(result.tables[name], text) for name, text in _CAPTIONS.items() if name in result.tables]
-    blocks += [
-        Figure(figure, name.replace("-", " "), f"{name.replace('-', ' ').capitalize()}; {n_episodes} episodes")
-        for name, figure in draw(result.tables).items()
-    ]
+    blocks += [Figure(figure, _caption(name), _caption(name)) for name, figure in draw(result.tables).items()]
     if "theory" in result.tables:
         blocks.append(Table(_theory(result.tables["theory"]), "The statements of the paper's appendix B, as numbers"))
     return Section("Other regimes and longer episodes", blocks)
+
+
+def _caption(name: str) -> str:
+    start = next(start for start in _PICTURES if name.startswith(start))
+    return _PICTURES[start].format(rest=name.removeprefix(start))
 
 
 def _theory(checks: pd.DataFrame) -> pd.DataFrame:

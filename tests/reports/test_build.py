@@ -142,8 +142,10 @@ def test_learned_model_from_a_checkpoint(layout: RoundLayout, sections: list[str
     expected.insert(expected.index("How to reproduce"), "Other regimes and longer episodes")
     assert titles(html) == expected
     elsewhere = section(html, "Other regimes and longer episodes")
-    controls = "majority_vote" if layout.task == "experts" else "gamma = 0 table"
-    assert controls in elsewhere and 'class="badge fail"' not in elsewhere
+    experts = layout.task == "experts"
+    control, picture = ("majority_vote", "long episodes") if experts else ("gamma = 0 table", "Mean reward a round")
+    assert control in elsewhere and picture in elsewhere
+    assert 'class="badge fail"' not in elsewhere
     assert f"interp report {folder} --episodes 8" in html
     carried = section(html, "Interchange interventions")
     for control in ("arbitrary labels", "untrained model", "norm-matched random", "nothing"):
