@@ -18,7 +18,6 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
 from interp.algorithms.agreement import AgreementResult, agreement
-from interp.evaluation import suite
 from interp.evaluation.qlearning import reference_table
 from interp.interventions import corruptions, tables
 from interp.interventions.carriers import Claim
@@ -36,12 +35,11 @@ from reports.blocks import Prose, Table
 from reports.page import Report, Section
 from reports.progress import Step
 from reports.sections import behaviour, edges, inside, interchange, overview, patching, playing, probing, steering
-from reports.sections.evaluated import evaluated
 from reports.sections.learning import learning
 from reports.sections.patching import Patched
 from reports.sections.softening import ETAS, ROUNDS, lemma, softmax_only
 
-N_STEPS = 13
+N_STEPS = 12
 VERIFIED_SIZES = ((4, 2), (8, 4))
 VERIFIED_EPISODES = 5
 PATCHED_EPISODES = 16
@@ -125,10 +123,6 @@ def report(
     smooth = differentiable(model)
     found = tables.circuit_tables(smooth, some, looked_at, seed)
 
-    step("evaluating it elsewhere")
-    enough = max(suite.MINIMUM_EPISODES, n_episodes)
-    elsewhere = None if handwired else suite.evaluate(model, n_episodes=enough, seed=seed)
-
     compared = shipped_curves(source)
 
     step("drawing")
@@ -147,7 +141,6 @@ def report(
         inside.circuit(model, run, heads, looked_at, episode=shown, wired=wired),
         *([softmax_only(softened, {"carried_state": "the Q-table"})] if softened else []),
         *([lemma(layout.n_positions)] if handwired else []),
-        *([] if elsewhere is None else [evaluated(elsewhere)]),
         *([] if compared is None else [learning(compared, "its floor")]),
         overview.reproduce(*reproduce(source, n_episodes, n_rounds, seed, n_states, n_actions)),
     ]

@@ -13,36 +13,35 @@ _TEXT = (
     "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
     "`interp evaluate` gives the same tables, and many more numbers, with intervals."
 )
-_CAPTIONS = {
-    "latent_control": "What the latent is worth: it is cut (put back to its initial value before every round), or "
-    "swapped with another episode's; with 95 % intervals over episodes",
-    "effective_rates": "The learning rate and discount that the model's decoded table moves by, with 95 % intervals "
-    "over episodes; the same estimate for tables whose rates are known, and for an untrained model",
-}
-"""Tables with intervals that stand in the page, where the evaluation has them."""
+_CONTROL = (
+    "What the latent is worth: it is cut (put back to its initial value before every round), or swapped with another "
+    "episode's; with 95 % intervals over episodes"
+)
 _PICTURES = {
     "regret-": "Regret beside the baselines in the {rest} regime, with 95 % intervals over episodes",
     "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
     "length-regret": "Regret over the rounds of long episodes",
     "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
     "attention-update": "What the update's position attends to, by layer, mean over heads",
-    "followed-discount": "Agreement of the choices with tables of every discount; the data's is 0.9",
-    "reward-": "Mean reward a round as an episode goes on, in worlds of the kind {rest}",
-    "attention-chain-layer-": "Attention in a round on the chain of four states and two actions, layer {rest}",
 }
 """Captions by the beginning of a picture's name; ``{rest}`` is what follows it."""
 
 
 def evaluated(result: Evaluation) -> Section:
-    """The summary by regime, controls, pictures, and the theory checks of an evaluation."""
+    """The summary by regime, controls, pictures, and the theory checks of a model of expert advice."""
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
-    blocks: list[object] = [Prose(_TEXT), Table(result.to_frame(), caption, collapsed=True)]
-    blocks += [Table(result.tables[name], text) for name, text in _CAPTIONS.items() if name in result.tables]
-    blocks += [Figure(figure, _caption(name), _caption(name)) for name, figure in draw(result.tables).items()]
-    if "theory" in result.tables:
-        blocks.append(Table(_theory(result.tables["theory"]), "The statements of the paper's appendix B, as numbers"))
-    return Section("Other regimes and longer episodes", blocks)
+    pictures = [Figure(figure, _caption(name), _caption(name)) for name, figure in draw(result.tables).items()]
+    return Section(
+        "Other regimes and longer episodes",
+        [
+            Prose(_TEXT),
+            Table(result.to_frame(), caption, collapsed=True),
+            Table(result.tables["latent_control"], _CONTROL),
+            *pictures,
+            Table(_theory(result.tables["theory"]), "The statements of the paper's appendix B, as numbers"),
+        ],
+    )
 
 
 def _caption(name: str) -> str:

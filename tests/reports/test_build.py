@@ -139,13 +139,12 @@ def test_learned_model_from_a_checkpoint(layout: RoundLayout, sections: list[str
     assert page.name == "tiny.html"
     named = ["What the heads read" if title == "The circuit" else title for title in sections]
     expected = [title for title in named if title not in HANDWIRED_ONLY]
-    expected.insert(expected.index("How to reproduce"), "Other regimes and longer episodes")
+    if layout.task == "experts":
+        expected.insert(expected.index("How to reproduce"), "Other regimes and longer episodes")
+        elsewhere = section(html, "Other regimes and longer episodes")
+        assert "majority_vote" in elsewhere and "Regret over the rounds of long episodes" in elsewhere
+        assert 'class="badge fail"' not in elsewhere
     assert titles(html) == expected
-    elsewhere = section(html, "Other regimes and longer episodes")
-    experts = layout.task == "experts"
-    control, picture = ("majority_vote", "long episodes") if experts else ("gamma = 0 table", "Mean reward a round")
-    assert control in elsewhere and picture in elsewhere
-    assert 'class="badge fail"' not in elsewhere
     assert f"interp report {folder} --episodes 8" in html
     carried = section(html, "Interchange interventions")
     for control in ("arbitrary labels", "untrained model", "norm-matched random", "nothing"):
