@@ -1,0 +1,35 @@
+"""How far a compiled training step is from a plain one; run as ``python -m tests.training.compiled``.
+
+A program of its own, because the type checks that pytest puts into every function cannot be traced by torch.compile.
+"""
+
+from __future__ import annotations
+
+import json
+
+import torch
+
+from interp.model.transformer import HookedLatentTransformer
+from interp.training.data import EpisodeSource
+from interp.training.loss import RoundsLoss
+from tests.training.test_trainer import call, small
+
+
+def differences() -> dict[str, list[float]]:
+    """Task -> largest differences of the loss and of the gradient of the token embedding."""
+    found = {}
+    for task in ("wma", "qlearning"):
+        steps = []
+        for compile in (False, True):
+            config = small(task)
+            torch.manual_seed(0)
+            model = HookedLatentTransformer(config.model_config("m"))
+            value, _ = call(RoundsLoss(model, "own", compile), EpisodeSource(config, model.layout).batch(0, 0))
+            value.backward()
+            steps.append((value.detach(), model.W_E.grad))
+        found[task] = [float((plain - fast).abs().max()) for plain, fast in zip(*steps, strict=True)]
+    return found
+
+
+if __name__ == "__main__":
+    print(json.dumps(differences()))  # noqa: T201
