@@ -96,9 +96,10 @@ class _Run:
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
         beta_1, beta_2 = config.betas
-        parameters = dict(self.model.named_parameters())
-        stacks = [p for name, p in parameters.items() if config.muon_lr and is_stack(name, p)]
-        rest = [p for name, p in parameters.items() if not (config.muon_lr and is_stack(name, p))]
+        stacks: list[torch.nn.Parameter] = []
+        rest: list[torch.nn.Parameter] = []
+        for key, parameter in self.model.named_parameters():
+            (stacks if config.muon_lr and is_stack(key, parameter) else rest).append(parameter)
         optimizers: list[torch.optim.Optimizer] = [
             torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
         ]
@@ -106,7 +107,6 @@ class _Run:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
         loss = RoundsLoss(self.model, config.commit, config.compile)
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
-        self.rates = [group["lr"] for optimizer in self.optimizers for group in optimizer.param_groups]
         self.at = Progression()
 
     # Checkpoints.
@@ -197,9 +197,10 @@ class _Run:
         """One batch of episodes, an optimizer step a window; learning rates warm up, then follow a cosine to zero."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
-        groups = [group for optimizer in self.optimizers for group in optimizer.param_groups]
-        for group, rate in zip(groups, self.rates, strict=True):
-            group["lr"] = rate * schedule(self.at.step, self.config)
+        fraction = schedule(self.at.step, self.config)
+        for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
+            for group in optimizer.param_groups:
+                group["lr"] = rate * fraction
         self.loss.train()
         latents, total = None, torch.zeros((), device=self.accelerator.device)
         for window in batch.windows(self.config.window):

@@ -101,7 +101,8 @@ def report(
 
     step("interchanging variables")
     some, other = (tables.sample(model, CAUSAL_EPISODES, looked_at + 3, s) for s in (seed, seed + 1))
-    claims = interchange.wired(from_origin(model.config.origin), CARRIED, NOT_CARRIED) if handwired else None
+    wired = from_origin(model.config.origin) if handwired else None
+    claims = interchange.wired(wired, CARRIED, NOT_CARRIED) if wired else None
     carried = tables.interchange_table(model, some, other, looked_at, seed, claims)
     aligned = None if handwired else tables.alignment_table(model, some, other, looked_at, seed)
 
@@ -131,9 +132,7 @@ def report(
         steering.steering(steered, exact=handwired, change="first expert's weight + 1", outcome="P(its vote)"),
         edges.edges(found, inside.heads_of(smooth), softened=handwired),
         inside.attention(run, heads, [looked_at], episode=SHOWN),
-        inside.circuit(
-            model, run, heads, looked_at, episode=SHOWN, wired=from_origin(model.config.origin) if handwired else None
-        ),
+        inside.circuit(model, run, heads, looked_at, episode=SHOWN, wired=wired),
         *([softmax_only(softened, {"prediction": "P(y = 1)", "carried_state": "log-weights"})] if softened else []),
         *([] if elsewhere is None else [evaluated(elsewhere)]),
         *([] if compared is None else [learning(compared, "the Bayes predictor")]),

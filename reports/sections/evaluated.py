@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from interp.evaluation.suite import Evaluation
-from reports.blocks import Figure, Prose, Table, Verdict
+from reports.blocks import Figure, Prose, Table
 from reports.evaluation import draw
 from reports.page import Section
+from reports.sections.overview import verdict
 
 _TEXT = (
     "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
@@ -31,6 +32,8 @@ def evaluated(result: Evaluation) -> Section:
     """The summary by regime, controls, pictures, and the theory checks of a model of expert advice."""
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
+    theory = result.tables["theory"]
+    held = pd.Series([verdict(bool(holds), "holds", "fails") for holds in theory["holds"]], dtype=object)
     pictures = [Figure(figure, _caption(name), _caption(name)) for name, figure in draw(result.tables).items()]
     return Section(
         "Other regimes and longer episodes",
@@ -39,7 +42,7 @@ def evaluated(result: Evaluation) -> Section:
             Table(result.to_frame(), caption, collapsed=True),
             Table(result.tables["latent_control"], _CONTROL),
             *pictures,
-            Table(_theory(result.tables["theory"]), "The statements of the paper's appendix B, as numbers"),
+            Table(theory.assign(holds=held), "The statements of the paper's appendix B, as numbers"),
         ],
     )
 
@@ -47,8 +50,3 @@ def evaluated(result: Evaluation) -> Section:
 def _caption(name: str) -> str:
     start = next(start for start in _PICTURES if name.startswith(start))
     return _PICTURES[start].format(rest=name.removeprefix(start))
-
-
-def _theory(checks: pd.DataFrame) -> pd.DataFrame:
-    badges = [Verdict(bool(held), "holds" if held else "fails") for held in checks["holds"]]
-    return checks.assign(holds=pd.Series(badges, index=checks.index, dtype=object))

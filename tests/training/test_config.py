@@ -45,6 +45,8 @@ def test_toml_and_assignments_override(tmp_path):
         ({"lr": "fast"}, "lr must be like 0.001, got 'fast'"),
         ({"batch_size": 1.5}, "batch_size must be like 64, got 1.5"),
         ({"batch_size": 0}, "batch_size must be positive, got 0"),
+        ({"muon_lr": -1e-3}, "muon_lr must be 0 or more, got -0.001"),
+        ({"window": -1}, "window must be 0 or more, got -1"),
         ({"mix": 1.0}, r"mix must lie in \[0, 1\), got 1.0"),
         ({"latent_update": "overwrite"}, "unknown latent_update 'overwrite'"),
         ({"precision": "float16"}, "unknown precision 'float16'"),
