@@ -1,30 +1,34 @@
 """Run many patched copies of one round: only what a patch can change is computed again.
 
-A *cell* is one intervention: a site whose activation is replaced by its source's. Cells at one hook point run together
-as a batch ``[cell, episode]``. Layers below it are not run again, because the base's residual stream there is known
-(prefix reuse), and neither are positions before it, because attention is causal: their keys and values are the base's.
-Where only the prediction is read, positions after it are left out, too. The result equals patching one cell at a time
-to float precision.
+A *cell* is one intervention: a site whose activation is replaced by its source's. Many cells run together as a batch
+``[cell, episode]``. Layers below the lowest of them are not run again, because the base's residual stream there is
+known (prefix reuse), and neither are positions before the first, because attention is causal: their keys and values
+are the base's. Where only the prediction is read, positions after it are left out, too. The result equals patching one
+cell at a time to float precision.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from interp.errors import require
 from interp.interventions.sites import Site
-from interp.model.layout import EncodedRounds
+from interp.model.hooked import HookFunction
+from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.rollout import Rollout, replay
 from interp.model.transformer import HookedLatentTransformer
 
 CHUNK_CPU, CHUNK_ACCELERATOR = 256, 65_536
 """Rows (cell x episode) run at once: memory holds the activations of this many rounds. Small chunks hold neighbouring
-positions and so skip more on a CPU; an accelerator wants few launches."""
+sites and so skip more on a CPU; an accelerator wants few launches."""
 
 
 def repeated(rounds: EncodedRounds, times: int) -> EncodedRounds:
@@ -106,28 +110,24 @@ class RoundPatcher:
         if beyond:
             predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
             yield Patched(beyond, tile(predictions, len(beyond)), tile(latents, len(beyond)))
-        per_chunk = max(1, self.chunk // len(self.latents))
         by_hook: dict[str, list[int]] = {}
-        for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: starts[i]):
+        for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: (_depth(cells[i]), starts[i])):
             by_hook.setdefault(cells[i].hook, []).append(i)
-        for name, members in by_hook.items():
-            for first in range(0, len(members), per_chunk):
-                chosen = members[first : first + per_chunk]
-                start = min(starts[chosen[0]], layout.predict_position)
-                yield self._chunk(name, chosen, [cells[i] for i in chosen], start, end)
+        for chosen in packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
+            start = min(starts[i] for i in chosen)
+            yield self._chunk(chosen, [cells[i] for i in chosen], min(start, layout.predict_position), end)
 
-    def _chunk(self, name: str, chosen: list[int], cells: list[Site], start: int, end: int) -> Patched:
+    def _chunk(self, chosen: list[int], cells: list[Site], start: int, end: int) -> Patched:
         n, layer = len(cells), cells[0].layer
-        patch = _Patch(cells, self.source[name], self.run)
-        with torch.no_grad(), self.model.hooks(fwd_hooks=[(name, patch)]):
-            if layer is None:
-                return self._whole(chosen, self.base.tokens, patch)
-            patch.window = (start, end)
+        patches = _Patches(cells, self.source, self.run.layout)
+        if layer is None:
+            return self._whole(chosen, tile(self.base.tokens, n), patches)
+        with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):
             resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
             for i, block in enumerate(self.model.blocks[layer:], start=layer):
-                past = [tile(self.known[f"blocks.{i}.attn.hook_{kv}"][:, :start], n) for kv in "kv"]
-                resid = block(resid, KeyValues(past[0], past[1]) if start else None)
-            patch.check(name)
+                past = [tile(self.known[f"blocks.{i}.attn.hook_{kv}"][:, :start], n) for kv in "kv"] if start else None
+                resid = block(resid, KeyValues(*past) if past else None)
+            patches.check()
             before = tile(self.latents, n)
             if not self.update:
                 outcomes = self.model.unembed(self.model.ln_final(resid[:, -1:]))[:, 0]
@@ -135,20 +135,21 @@ class RoundPatcher:
                 return Patched(chosen, prediction, tile(self.run.latents[:, self.t + 1], n))
             output = self.model.read_out(torch.cat([tile(self.final[:, :start], n), resid], 1), before)
             tokens = self._own_choices(output.prediction, n)
-            if tokens is not None:
-                return self._whole(chosen, tokens, patch)
-        return Patched(chosen, output.prediction, self.model.write(before, output.update, tile(self.base.slots, n)))
+            if tokens is None:
+                latents = self.model.write(before, output.update, tile(self.base.slots, n))
+                return Patched(chosen, output.prediction, latents)
+        return self._whole(chosen, tokens, patches)
 
-    def _whole(self, chosen: list[int], tokens: Tensor, patch: _Patch) -> Patched:
+    def _whole(self, chosen: list[int], tokens: Tensor, patches: _Patches) -> Patched:
         """The patched round from its tokens on, its own choice committed."""
-        n, patch.window, patch.fired = len(chosen), None, 0
+        n = len(chosen)
         before, rows = tile(self.latents, n), repeated(self.base, n)
-        tokens = tokens if len(tokens) == len(before) else rows.tokens
-        output = self.model(tokens, before, rows.values)
-        patch.check("the whole round")
-        own = self._own_choices(output.prediction, n) if self.update else None
-        if own is not None and not torch.equal(own, tokens):
-            output = self.model(own, before, rows.values)
+        with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks(None)):
+            output = self.model(tokens, before, rows.values)
+            patches.check()
+            own = self._own_choices(output.prediction, n) if self.update else None
+            if own is not None and not torch.equal(own, tokens):
+                output = self.model(own, before, rows.values)
         return Patched(chosen, output.prediction, self.model.write(output.latents, output.update, rows.slots))
 
     def _own_choices(self, prediction: Tensor, n: int) -> Tensor | None:
@@ -163,37 +164,66 @@ class RoundPatcher:
         return tokens
 
 
-class _Patch:
-    """A hook on ``[cell * episode, ...]`` that gives each cell's rows the source at that cell's site."""
+def _depth(cell: Site) -> int:
+    """Cells are run from the lowest layer of any on; those before the first layer from the tokens on."""
+    return -1 if cell.layer is None else cell.layer
 
-    def __init__(self, cells: Sequence[Site], source: Tensor, run: Rollout) -> None:
-        self.cells, self.source, self.layout = cells, source, run.layout
-        self.fired = 0
-        self.window: tuple[int, int] | None = None
 
-    def __call__(self, activation: Tensor, hook: object) -> Tensor:
-        self.fired += 1
-        changed = activation.clone()
-        parts = changed.unflatten(0, (len(self.cells), len(self.source)))
-        for part, cell in zip(parts, self.cells, strict=True):
-            source, target = self._window(cell)
-            part[target] = self.source[source].to(changed.dtype)
-        return changed
+def packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
+    """``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are cut by themselves.
 
-    def _window(self, cell: Site) -> tuple[tuple[slice | int, ...], tuple[slice | int, ...]]:
-        """The cell's index in the whole activation, and in the window of positions that is run."""
-        whole = cell.index(self.layout)
-        if self.window is None or cell.kind.axes == "latent":
-            return whole, whole
-        start, end = self.window
-        axis = 2 if cell.kind.axes == "head pos" else 1
-        at = whole[axis]
-        source, target = list(whole), list(whole)
-        source[axis] = slice(start, end) if isinstance(at, slice) else at
-        target[axis] = slice(None) if isinstance(at, slice) else at - start
-        if cell.component in ("scores", "pattern"):
-            source.append(slice(0, end))
-        return tuple(source), tuple(target)
+    A chunk runs from its first group's layer on, so sharing saves launches and costs work; small chunks do not share.
 
-    def check(self, name: str) -> None:
-        require(self.fired == 1, f"the patch at {name!r} fired {self.fired} times in one round, which must be once")
+    >>> list(packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
+    [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
+    """
+    chunk: list[int] = []
+    for group in groups:
+        if len(chunk) + len(group) > size and chunk:
+            yield chunk
+            chunk = []
+        if len(group) > size:
+            yield from (group[first : first + size] for first in range(0, len(group), size))
+        else:
+            chunk = chunk + group
+    if chunk:
+        yield chunk
+
+
+class _Patches:
+    """Hooks on ``[cell * episode, ...]`` that give each cell's rows the source at that cell's site."""
+
+    def __init__(self, cells: Sequence[Site], source: dict[str, Tensor], layout: RoundLayout) -> None:
+        self.n_cells = len(cells)
+        self.sources = {name: source[name] for name in dict.fromkeys(cell.hook for cell in cells)}
+        self.masks: dict[str, Tensor] = {}
+        self.position_axes: dict[str, int | None] = {}
+        for name, values in self.sources.items():
+            mask = np.zeros((len(cells), 1, *values.shape[1:-1], 1), dtype=bool)
+            for row, cell in zip(mask, cells, strict=True):
+                if cell.hook == name:
+                    row[cell.index(layout)] = True
+                    self.position_axes[name] = {"latent": None, "head pos": 2}.get(cell.kind.axes, 1)
+            self.masks[name] = torch.from_numpy(mask).to(values.device)
+        self.fired: Counter[str] = Counter()
+
+    def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
+        """A hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
+        self.fired.clear()
+        return [(name, partial(self._write, name, window)) for name in self.sources]
+
+    def _write(self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object) -> Tensor:
+        self.fired[name] += 1
+        source, mask, axis = self.sources[name], self.masks[name], self.position_axes[name]
+        if window is not None and axis is not None:
+            start, length = window[0], window[1] - window[0]
+            source, mask = source.narrow(axis, start, length), mask.narrow(axis + 1, start, length)
+        # Attention over a window has fewer keys, too.
+        source = source[..., : activation.shape[-1]]
+        parts = activation.unflatten(0, (self.n_cells, len(source)))
+        return torch.where(mask, source.to(parts.dtype), parts).flatten(0, 1)
+
+    def check(self) -> None:
+        for name in self.sources:
+            times = self.fired[name]
+            require(times == 1, f"the patch at {name!r} fired {times} times in one round, which must be once")

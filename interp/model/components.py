@@ -19,6 +19,9 @@ from transformer_lens.hook_points import HookPoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import RuntimeConfig
 
+CPU_LANES = 16
+"""Float32 numbers in the widest vector register of a CPU."""
+
 
 class LayerNormPre(nn.Module):
     """LayerNorm without affine parameters ("LNPre": the next matrix would absorb them)."""
@@ -138,7 +141,12 @@ def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[
 
 
 def _softmax(scores: Tensor) -> Tensor:
-    return scores.softmax(-1)
+    if scores.device.type != "cpu" or scores.dtype == torch.float64:
+        return scores.softmax(-1)
+    # PyTorch's softmax is vectorised on a CPU in float32 and from CPU_LANES columns on: ten times faster at 13.
+    n = scores.shape[-1]
+    padded = nn.functional.pad(scores.float(), (0, max(0, CPU_LANES - n)), value=float("-inf"))
+    return padded.softmax(-1)[..., :n].to(scores.dtype)
 
 
 def _hard(scores: Tensor) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -105,10 +105,6 @@ class CheckedHooks(HookedRootModule):
             [(name, hook) for given, hook in pairs for name in self.hook_names(given)]
             for pairs in (fwd_hooks, bwd_hooks)
         ]
-        if not any(resolved) and not clear_contexts:
-            # Leaving TransformerLens' context visits every hook point: a quarter of a rollout of a small model.
-            yield self
-            return
         flags = {self._flag(name) for pairs in resolved for name, _ in pairs} - {None}
         saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
         for flag in saved:
@@ -119,6 +115,17 @@ class CheckedHooks(HookedRootModule):
         finally:
             for flag, value in saved.items():
                 setattr(self.runtime, flag, value)
+
+    def remove_all_hook_fns(
+        self,
+        direction: Literal["fwd", "bwd", "both"] = "both",
+        including_permanent: bool = False,
+        level: int | None = None,
+    ) -> None:
+        """TransformerLens' method, passing by the points without hooks: it runs at the end of every context."""
+        for point in self.hook_points():
+            if point.fwd_hooks or point.bwd_hooks:
+                point.remove_hooks(direction, including_permanent, level)
 
     def run_with_cache(
         self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any

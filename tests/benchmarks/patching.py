@@ -1,8 +1,9 @@
 """Speed of our patching sweep against TransformerLens' patching on the bound view, in one run.
 
 Both sweep (layer, head, position) of head outputs and (layer, position) of residuals at one round of 64 pairs, on the
-shape of the learned models (4 layers, 4 heads, d_model 64, 13 positions). Rollouts are left out of both. Run with
-``python -m tests.benchmarks patching`` or ``python tests/benchmarks/patching.py [device]``.
+shape of the learned models (4 layers, 4 heads, d_model 64, 13 positions). Rollouts are left out of both. Beside the
+seconds stand the operations that each dispatches with an accelerator's chunk: at this size, an accelerator's time is
+that of launching them. Run with ``python -m tests.benchmarks patching [device]``.
 """
 
 from __future__ import annotations
@@ -10,13 +11,17 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import Any
 
 import pandas as pd
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens import patching as tl_patching
 
 from interp.interventions import corruptions, metrics, patching, sites
 from interp.interventions.pairs import Pair, prepare
+from interp.interventions.resume import CHUNK_ACCELERATOR
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import ExpertRound
@@ -50,13 +55,31 @@ def _seconds(run: Callable[[], object], repeats: int = 3) -> float:
     return min(times)
 
 
+class _Counter(TorchDispatchMode):
+    """Counts the operations dispatched inside it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, operation: Callable, types: object, args: tuple = (), kwargs: Any = None) -> Any:
+        self.count += 1
+        return operation(*args, **(kwargs or {}))
+
+
+def _operations(run: Callable[[], object]) -> int:
+    with _Counter() as counter:
+        run()
+    return counter.count
+
+
 def _wait() -> None:
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
 
 def measure(device: str = "cpu") -> pd.DataFrame:
-    """One row per sweep: seconds of theirs and ours, their ratio, and the largest difference of a cell."""
+    """One row per sweep: seconds of both and their ratio, that of the operations, the largest difference of a cell."""
     pair = _pair(device)
     bound = bind(pair.model, pair.clean, pair.corrupted, rounds=ROUND)
     clean, corrupted = bound.tokens
@@ -72,8 +95,8 @@ def measure(device: str = "cpu") -> pd.DataFrame:
     for component, tool in TOOLS.items():
         cells = sites.sites(pair.model, pair.layout, component)
 
-        def ours(cells: list[sites.Site] = cells) -> torch.Tensor:
-            return patching.run_cells(pair, cells, metric, "denoising", True)
+        def ours(cells: list[sites.Site] = cells, chunk: int | None = None) -> torch.Tensor:
+            return patching.run_cells(pair, cells, metric, "denoising", True, chunk)
 
         def theirs(tool: Callable[..., torch.Tensor] = tool) -> torch.Tensor:
             with torch.no_grad():
@@ -84,6 +107,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
         layers, positions = pair.model.config.n_layers, pair.layout.n_positions
         grid = mean.view(layers, -1, positions).transpose(1, 2).reshape(shape) if len(shape) == 3 else mean.view(shape)
         seconds = [_seconds(theirs), _seconds(ours)]
+        operations = [_operations(theirs), _operations(partial(ours, chunk=CHUNK_ACCELERATOR))]
         rows.append(
             {
                 "sweep": component,
@@ -91,6 +115,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
                 "transformer_lens_s": seconds[0],
                 "ours_s": seconds[1],
                 "ratio": seconds[0] / seconds[1],
+                "operations_ratio": operations[0] / operations[1],
                 "max_difference": float((grid - theirs()).abs().max()),
             }
         )
