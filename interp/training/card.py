@@ -54,9 +54,9 @@ class TrainedRun:
     Attributes:
         model: in evaluation mode, on the CPU.
         config: what was trained.
-        step: optimizer steps made.
+        step: batches that it was trained on.
         seconds: time spent in them.
-        metrics: one row per step that was written to the run's metrics.
+        metrics: one row per batch that was written to the run's metrics.
         about: the run's own record: versions and git revision it started with.
     """
 
@@ -163,7 +163,7 @@ def describe(run: TrainedRun) -> str:
     n_parameters = sum(parameter.numel() for parameter in run.model.parameters())
     task = "expert advice" if config.task == "wma" else "imitation of tabular Q-learning"
     regimes = ", ".join(dict.fromkeys(config.regimes))
-    unfinished = "" if run.finished else f", stopped at step {run.step:,} of {config.total_steps:,}"
+    unfinished = "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
     return f"trained on {task} ({regimes}); {n_parameters:,} parameters, latents {_update(config)}{unfinished}"
 
 
@@ -177,7 +177,7 @@ def card(
     """The model card, in Markdown."""
     config, task = run.config, run.model.layout.task
     stages = "; ".join(_stage_text(stage) for stage in config.curriculum)
-    data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every step"
+    data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
     optimizers = f"AdamW at {config.lr:g}"
     if config.muon_lr:
@@ -188,7 +188,7 @@ def card(
         "Sizes": _sizes(config),
         "Curriculum": stages,
         "Optimisation": (
-            f"{optimizers}, warm-up {config.warmup_steps}, cosine to 0, "
+            f"{optimizers}, warm-up {config.warmup_steps}, linear to 0 in the second half, "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
             f"{config.precision}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
@@ -197,7 +197,7 @@ def card(
         if task == "qlearning"
         else "",
         "Seed": str(config.seed),
-        "Steps and time": f"{run.step:,} of {config.total_steps:,} steps, {run.seconds / 60:.0f} minutes in them",
+        "Batches and time": f"{run.step:,} of {config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
         "Machine": machine or this_machine(),
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
@@ -278,7 +278,7 @@ def _sizes(config: TrainingConfig) -> str:
 def _stage_text(stage: Stage) -> str:
     bounds = {"experts": stage.n_experts, "states": stage.n_states, "actions": stage.n_actions}
     sizes = " and ".join(f"{bound} {name}" for name, bound in bounds.items() if bound)
-    return f"{stage.steps:,} steps of {stage.n_rounds} rounds" + (f" with up to {sizes}" if sizes else "")
+    return f"{stage.steps:,} batches of {stage.n_rounds} rounds" + (f" with up to {sizes}" if sizes else "")
 
 
 def _table(frame: pd.DataFrame) -> list[str]:

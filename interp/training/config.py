@@ -50,7 +50,8 @@ class TrainingConfig:
         commit: the a* token is the model's "own" choice or the recorded "target" (qlearning).
         stages: the curriculum.
         mix: probability that a batch has the length of an earlier stage.
-        batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation (AdamW, cosine to zero).
+        batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW; the rates fall
+            linearly to zero in the second half.
         muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW.
         window: truncated backpropagation: after every this many rounds an optimizer step is made and the latents are
             detached; 0 makes one step of the whole episode.
@@ -188,7 +189,15 @@ def _lengths(*pairs: tuple[int, int]) -> tuple[Stage, ...]:
     return tuple(Stage(n_rounds, steps) for n_rounds, steps in pairs)
 
 
-_WMA_LAPTOP = TrainingConfig(task="wma", stages=_lengths((20, 1000), (30, 800), (40, 800), (60, 600), (100, 400)))
+_WMA_LAPTOP = TrainingConfig(
+    task="wma",
+    stages=_lengths((20, 1000), (30, 600), (50, 400), (100, 200)),
+    muon_lr=2e-3,
+    window=25,
+    precision="bfloat16",
+    warmup_steps=50,
+    eval_every=100,
+)
 _WMA_PAPER = TrainingConfig(
     task="wma",
     stages=_lengths(*((5 * i if i <= 10 else 50 + 15 * (i - 10), 9000) for i in range(1, 14))),
@@ -245,12 +254,8 @@ PRESETS: dict[tuple[str, str], TrainingConfig] = {
         _WMA_LAPTOP,
         stages=(Stage(20, 300, n_experts=4), *_lengths((20, 700), (30, 500), (50, 400), (100, 200))),
         n_experts=(2, 8),
-        muon_lr=2e-3,
-        window=25,
-        eval_every=100,
         regimes=("uniform", "wide"),
         position_codes="label",
-        precision="bfloat16",
     ),
     ("qlearning", "laptop"): _Q_LAPTOP,
     ("qlearning", "paper"): _Q_PAPER,

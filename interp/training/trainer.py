@@ -70,7 +70,6 @@ def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes:
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(
-        mixed_precision="bf16" if config.precision == "bfloat16" else "no",
         cpu=on_cpu,
         # The experts task has no payloads, so its payload embedding gets no gradient.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
@@ -194,7 +193,7 @@ class _Run:
         return self.at.stage >= len(self.config.curriculum)
 
     def step(self) -> float:
-        """One batch of episodes, an optimizer step a window; learning rates warm up, then follow a cosine to zero."""
+        """One batch of episodes, an optimizer step a window; learning rates follow :func:`schedule`."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
         fraction = schedule(self.at.step, self.config)
@@ -205,7 +204,8 @@ class _Run:
         latents, total = None, torch.zeros((), device=self.accelerator.device)
         for window in batch.windows(self.config.window):
             rounds = window.rounds
-            with self.accelerator.autocast():
+            # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
+            with torch.autocast(self.accelerator.device.type, torch.bfloat16, self.config.precision == "bfloat16"):
                 loss, latents = self.loss(
                     rounds.tokens, rounds.values, rounds.slots, window.targets, window.layout, latents
                 )
@@ -245,11 +245,13 @@ class _Run:
 
 
 def schedule(step: int, config: TrainingConfig) -> float:
-    """Fraction of the learning rate at ``step``: linear warm-up, then a cosine to zero."""
+    """Fraction of the learning rate at ``step``: linear warm-up, constant, and linear to zero in the second half.
+
+    A cosine over the whole run ended twice as far above the floor (1,250 batches of the ``wma`` preset).
+    """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps
-    done = (step - config.warmup_steps) / max(1, config.total_steps - config.warmup_steps)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
+    return min(1.0, 2 * (1 - step / config.total_steps))
 
 
 def _step_of(line: str) -> float:

@@ -66,6 +66,20 @@ def test_rules_are_what_they_say(rule):
     assert (rule == "softmax") == bool((second[:, -1] > 0).all() and rule != "linear")
 
 
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [(torch.float64, 1e-15), (torch.float32, 1e-6), (torch.bfloat16, 8e-3)]
+)
+@pytest.mark.parametrize("n_experts", [1, 4, 8])
+def test_softmax_is_softmax_at_every_width_and_precision(n_experts, dtype, tolerance):
+    """The pattern is the softmax of the scores, narrower and wider than a CPU's vectors, in the scores' precision."""
+    model = make(ExpertRound(n_experts)).to(dtype)
+    tokens, latents = inputs(model)
+    _, cache = model.run_with_cache(tokens, latents.to(dtype))
+    scores, pattern = cache["blocks.0.attn.hook_attn_scores"], cache["blocks.0.attn.hook_pattern"]
+    assert pattern.dtype == dtype and pattern.shape == scores.shape
+    torch.testing.assert_close(pattern.double(), scores.double().softmax(-1), rtol=0, atol=tolerance)
+
+
 def test_hard_attention_averages_over_exact_ties():
     model = make(attention_rules=(("hard", "hard"), ("hard", "hard")))
     for block in model.blocks:

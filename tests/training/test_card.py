@@ -19,7 +19,7 @@ from interp.training.trainer import train
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory):
-    """An unfinished run of 6 of 10 steps."""
+    """An unfinished run of 6 of 10 batches."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = TrainingConfig(
         task="wma", stages=({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), d_model=16, n_layers=1,
@@ -43,7 +43,7 @@ def test_the_shipped_weights_are_the_newest_state_of_the_run(run_folder, shipped
     model = load(str(shipped))
     for name, parameter in model.named_parameters():
         torch.testing.assert_close(parameter.detach(), state[f"model.{name}"], rtol=0, atol=0)
-    assert model.config.name == "tiny" and "stopped at step 6 of 10" in model.config.origin["description"]
+    assert model.config.name == "tiny" and "stopped after 6 of 10 batches" in model.config.origin["description"]
 
 
 def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
@@ -55,7 +55,7 @@ def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
 
 def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
     text = (shipped / "README.md").read_text()
-    for expected in ("6 of 10 steps", "a test", "Shared.", "interp train wma", "Loss against wall time", "Limits",
+    for expected in ("6 of 10 batches", "a test", "Shared.", "interp train wma", "Loss against wall time", "Limits",
                      "| uniform: accuracy |", "latent cut", "seed 11"):  # fmt: skip
         assert expected in text, expected
 
@@ -86,6 +86,6 @@ def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder,
 
 
 def test_a_stage_says_its_bounds():
-    assert card._stage_text(Stage(20, 1000)) == "1,000 steps of 20 rounds"
+    assert card._stage_text(Stage(20, 1000)) == "1,000 batches of 20 rounds"
     bounded = Stage(15, 100, n_actions=2, n_states=4)
-    assert card._stage_text(bounded) == "100 steps of 15 rounds with up to 4 states and 2 actions"
+    assert card._stage_text(bounded) == "100 batches of 15 rounds with up to 4 states and 2 actions"

@@ -16,12 +16,20 @@ from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.config import TrainingConfig
+from interp.training.config import TrainingConfig, override, preset
 from interp.training.data import EpisodeSource, encode
 from interp.training.loss import RoundsLoss
-from interp.training.trainer import train
+from interp.training.trainer import schedule, train
 
-SMALL = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 4, "warmup_steps": 2}
+SMALL = {
+    "d_model": 16,
+    "n_layers": 1,
+    "n_heads": 2,
+    "d_mlp": 16,
+    "batch_size": 4,
+    "warmup_steps": 2,
+    "precision": "float32",
+}
 EVALUATED = {"eval_every": 4, "eval_episodes": 4, "eval_rounds": 3, "checkpoint_every": 3}
 
 
@@ -69,7 +77,7 @@ def test_kill_9_loses_nothing(tmp_path):
     process.wait()
     assert 10 <= len(losses(tmp_path / "killed")) < 40
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    config = TrainingConfig(task="wma", stages=({"n_rounds": 3, "steps": 40},), **SMALL, **EVALUATED)
+    config = override(preset("wma", "laptop"), {"stages": ({"n_rounds": 3, "steps": 40},), **SMALL, **EVALUATED})
     train(config, tmp_path / "whole", name="killed")
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
@@ -92,7 +100,7 @@ def test_two_processes_are_really_two(tmp_path):
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([*launch, *arguments], check=True, env=environment, capture_output=True)
-    config = TrainingConfig(task="wma", stages=({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED)
+    config = override(preset("wma", "laptop"), {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED})
     torch.manual_seed(config.seed)
     model = HookedLatentTransformer(config.model_config("two"))
     source = EpisodeSource(config, model.layout)
@@ -101,6 +109,13 @@ def test_two_processes_are_really_two(tmp_path):
     first = [call(loss, shard)[0].item() for shard in shards]
     assert len(shards[0].targets) == 2
     assert losses(tmp_path / "two")[1] == pytest.approx(sum(first) / 2, abs=1e-6)
+
+
+def test_runs_of_both_precisions_in_one_process(tmp_path):
+    """bfloat16 runs the forward pass under autocast, and only its own run's."""
+    both = {p: train(small(precision=p), tmp_path / p, name="m").parent for p in ("bfloat16", "float32")}
+    train(small(precision="float32"), tmp_path / "again", name="m")
+    assert losses(both["float32"]) == losses(tmp_path / "again") != losses(both["bfloat16"])
 
 
 def test_fewer_processes_than_asked_for_are_refused(tmp_path):
@@ -228,3 +243,10 @@ def test_compiled_and_plain_steps_agree():
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
     assert set(found) == {"wma", "qlearning"}
     assert all(difference < 1e-6 for both in found.values() for difference in both)
+
+
+def test_rates_warm_up_stay_and_fall_to_zero():
+    """Linear over the warm-up, constant up to the middle of the run, then linear to zero at its end."""
+    config = small(warmup_steps=4, stages=[{"n_rounds": 2, "steps": 40}])
+    fractions = [schedule(step, config) for step in (0, 3, 4, 20, 30, 40)]
+    assert fractions == pytest.approx([0.25, 1, 1, 1, 0.5, 0])
