@@ -14,6 +14,7 @@ import typer
 from typer.core import TyperCommand
 
 from interp.errors import InputError
+from interp.threads import one_thread
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -113,6 +114,7 @@ def report(
 
 @app.command("verify", cls=ManyValues)
 @refusing
+@one_thread()
 def verify(
     model: ModelName,
     experts: Annotated[list[int] | None, typer.Option(help="Numbers of experts.")] = None,
@@ -140,6 +142,7 @@ def verify(
 
 @app.command("probe", cls=ManyValues)
 @refusing
+@one_thread()
 def probe(
     model: ModelName,
     targets: Annotated[list[str] | None, typer.Option(help="Such as log_weights_centred or q_column:before.")] = None,
@@ -186,6 +189,7 @@ def probe(
 
 @app.command("patch", cls=ManyValues)
 @refusing
+@one_thread()
 def patch(
     model: ModelName,
     corruption: Annotated[
@@ -243,6 +247,7 @@ def patch(
 
 
 @command
+@one_thread()
 def evaluate(
     model: ModelName,
     episodes: Annotated[int, typer.Option(help="Episodes per regime.")] = 128,
@@ -254,11 +259,10 @@ def evaluate(
     from interp.evaluation import suite
     from interp.library import load
     from interp.progress import bar
-    from reports.build import one_thread
     from reports.evaluation import save
 
     loaded = load(model)
-    with one_thread(), bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
+    with bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
         result = suite.evaluate(loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done)
     result.write(out / Path(model).name)
     save(result.tables, out / Path(model).name)

@@ -6,12 +6,11 @@ is checked against the algorithm that it is; a learned one is measured by the sa
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from interp.errors import require
 from interp.files import writable
+from interp.threads import one_thread
 from reports.progress import steps
 
 
@@ -39,16 +38,3 @@ def build(name: str, out: str | Path = "output", *, n_episodes: int = 64, n_roun
         report = recipe.report(model, name, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed, step=step)
         step("writing the page")
         return report.write(folder / f"{Path(name).name}.html")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Torch on one thread: the models are small, and on a busy machine waiting threads cost several times the work."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
