@@ -31,6 +31,7 @@ from interp.training.trainer import METRICS_FILE, STATE_FILE
 
 CURVE_POINTS = 12
 """Rows of the card's loss curve."""
+DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 LIMITS = {
     "experts": (
         "It predicts from how often each expert was right, under the prior that it was trained on; where accuracies "
@@ -188,7 +189,7 @@ def card(
         "Sizes": _sizes(config),
         "Curriculum": stages,
         "Optimisation": (
-            f"{optimizers}, warm-up {config.warmup_steps}, linear to 0 in the second half, "
+            f"{optimizers}, warm-up {config.warmup_steps}, {DECAYS[config.decay]}, "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
             f"{config.precision}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")

@@ -19,6 +19,7 @@ from interp.model.rollout import Commit
 
 Task = Literal["wma", "qlearning"]
 Precision = Literal["float32", "bfloat16"]
+Decay = Literal["cosine", "linear"]
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,8 @@ class TrainingConfig:
         commit: the a* token is the model's "own" choice or the recorded "target" (qlearning).
         stages: the curriculum.
         mix: probability that a batch has the length of an earlier stage.
-        batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW; the rates fall
-            linearly to zero in the second half.
+        batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW.
+        decay: how the rates reach zero after the warm-up: "cosine", or "linear" in the second half of the run.
         muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW.
         window: truncated backpropagation: after every this many rounds an optimizer step is made and the latents are
             detached; 0 makes one step of the whole episode.
@@ -84,6 +85,7 @@ class TrainingConfig:
     lr: float = 1e-3
     muon_lr: float = 0.0
     warmup_steps: int = 100
+    decay: str = "cosine"
     weight_decay: float = 1e-2
     betas: Sequence[float] = (0.9, 0.95)
     clip: float = 1.0
@@ -105,6 +107,7 @@ class TrainingConfig:
             "task": Task,
             "commit": Commit,
             "precision": Precision,
+            "decay": Decay,
             "latent_update": LatentUpdate,
             "position_codes": PositionCodes,
         }.items():
@@ -196,6 +199,7 @@ _WMA_LAPTOP = TrainingConfig(
     window=25,
     precision="bfloat16",
     warmup_steps=50,
+    decay="linear",
     eval_every=100,
 )
 _WMA_PAPER = TrainingConfig(
