@@ -1,6 +1,6 @@
 """What a training run is: a preset, every field of which a TOML file or the command line can override.
 
-Presets: ``laptop`` (one or two CPU cores, half an hour to an hour and a half) and ``paper`` (the paper's sections F.1
+Presets: ``laptop`` (one CPU core, half an hour to an hour and three quarters) and ``paper`` (the paper's sections F.1
 and F.2, for a GPU).
 """
 
