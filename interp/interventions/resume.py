@@ -195,15 +195,14 @@ class _Patches:
 
     def __init__(self, cells: Sequence[Site], source: dict[str, Tensor], layout: RoundLayout) -> None:
         self.n_cells = len(cells)
-        self.sources = {name: source[name] for name in dict.fromkeys(cell.hook for cell in cells)}
+        self.sources = {cell.hook: source[cell.hook] for cell in cells}
         self.masks: dict[str, Tensor] = {}
-        self.position_axes: dict[str, int | None] = {}
+        self.position_axes = {cell.hook: cell.kind.position_axis for cell in cells}
         for name, values in self.sources.items():
             mask = np.zeros((len(cells), 1, *values.shape[1:-1], 1), dtype=bool)
             for row, cell in zip(mask, cells, strict=True):
                 if cell.hook == name:
                     row[cell.index(layout)] = True
-                    self.position_axes[name] = {"latent": None, "head pos": 2}.get(cell.kind.axes, 1)
             self.masks[name] = torch.from_numpy(mask).to(values.device)
         self.fired: Counter[str] = Counter()
 

@@ -49,6 +49,12 @@ class Component:
     def has_head(self) -> bool:
         return "head" in self.axes
 
+    @property
+    def position_axis(self) -> int | None:
+        """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
+        axes = self.axes.split()
+        return axes.index("pos") + 1 if "pos" in axes else None
+
 
 COMPONENTS = {
     component.key: component

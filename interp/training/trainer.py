@@ -119,10 +119,9 @@ class _Run:
             return
         with safe_open(path, framework="pt") as stored:
             about = json.loads(stored.metadata()["state"])
-            if about["config"] != json.loads(json.dumps(self.config.to_dict())):
-                changed = [
-                    k for k, v in about["config"].items() if v != json.loads(json.dumps(self.config.to_dict())).get(k)
-                ]
+            held, given = about["config"], json.loads(json.dumps(self.config.to_dict()))
+            changed = [key for key in given | held if given.get(key) != held.get(key)]
+            if changed:
                 raise InputError(
                     f"{str(self.folder)!r} holds a run with another configuration ({', '.join(changed)} differ); "
                     "train in another folder or give the same settings"

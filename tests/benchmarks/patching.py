@@ -3,7 +3,8 @@
 Both sweep (layer, head, position) of head outputs and (layer, position) of residuals at one round of 64 pairs, on the
 shape of the learned models (4 layers, 4 heads, d_model 64, 13 positions). Rollouts are left out of both. Beside the
 seconds stand the operations that each dispatches with an accelerator's chunk: at this size, an accelerator's time is
-that of launching them. Run with ``python -m tests.benchmarks patching [device]``.
+that of launching them. Run with ``python -m tests.benchmarks patching``, elsewhere with
+``python -m tests.benchmarks.patching cuda``.
 """
 
 from __future__ import annotations
