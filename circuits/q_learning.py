@@ -44,7 +44,7 @@ from circuits.heads import (
 from circuits.q_truth import Truth, edges, variables
 from interp.errors import InputError, require, unknown_name
 from interp.model.config import AttentionRule
-from interp.model.layout import QLearningRound
+from interp.tasks.qlearning.layout import QLearningRound
 
 NAME = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")

@@ -1,6 +1,6 @@
 """Ground truth of the Q-learning circuit: its causal variables, where each lives, and which head feeds which.
 
-The true values are those of ``interp.algorithms.tabular`` on the same transitions; the choice is
+The true values are those of ``interp.tasks.qlearning.tabular`` on the same transitions; the choice is
 ``argmax_a (Q_t(s', a) - tau a)``, or the Boltzmann policy of Q_t. In "lin" single values become rows and columns of Q,
 because its heads read whole rows: Q(s_t, a_t) is an entry of the row at r, the maximum one of the column at Select.
 """
@@ -14,10 +14,10 @@ from jaxtyping import Float
 
 from circuits.basis import Basis, Block, Direction
 from circuits.circuit import Edge, Site, Variable
-from interp.algorithms import tabular
-from interp.model.layout import QLearningRound
-from interp.tasks import bellman
-from interp.tasks.mdp_types import MDPEpisodes
+from interp.tasks.qlearning import tabular
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.episodes import MDPEpisodes
 
 POST = "blocks.{}.hook_resid_post".format
 

@@ -234,7 +234,7 @@ def _subject(name: str) -> Subject:
 
 
 def _experts() -> Subject:
-    from interp.algorithms import experts as algorithms
+    from interp.tasks.experts import predictors as algorithms
     from interp.tasks import experts
 
     def tolerance(variable: str, dtype: str) -> tuple[float, str]:
@@ -254,9 +254,9 @@ def _experts() -> Subject:
 
 def _q_learning() -> Subject:
     from circuits.q_truth import Truth
-    from interp.algorithms import tabular
+    from interp.tasks.qlearning import tabular
     from interp.tasks import mdp
-    from interp.tasks.mdp_types import MDPEpisodes, MDPs
+    from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 
     kinds = ("grid", "deterministic", "sparse")
 

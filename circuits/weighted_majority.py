@@ -41,9 +41,9 @@ from circuits.heads import (
     soften,
     softmax_pair,
 )
-from interp.algorithms import experts as reference
+from interp.tasks.experts import predictors as reference
 from interp.errors import require, unknown_name
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts import ExpertEpisodes
 
 VARIANTS = ("R", "P")

@@ -10,7 +10,8 @@ import pandas as pd
 
 from interp.errors import InputError
 from interp.files import writable, write_atomic, write_json, write_text
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from probes.activations import check_sites

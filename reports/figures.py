@@ -256,7 +256,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
 
     Args:
         bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
-            (``interp.algorithms.calibration``); empty bins hold NaN.
+            (``interp.tasks.experts.calibration``); empty bins hold NaN.
     """
     figure = Figure(figsize=(WIDTH * 0.62, 4.4))
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))

@@ -28,7 +28,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.mdp_types import MDPEpisodes
+from interp.tasks.qlearning.episodes import MDPEpisodes
 
 READERS = ("p?", "w?")
 MEAN = "mean"

@@ -17,8 +17,8 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from interp.algorithms import regret
-from interp.algorithms.experts import bayes, majority_vote
+from interp.tasks.experts import regret
+from interp.tasks.experts.predictors import bayes, majority_vote
 from interp.errors import require
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer

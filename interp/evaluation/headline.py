@@ -9,9 +9,10 @@ from __future__ import annotations
 import numpy as np
 import pandas as pd
 
-from interp.evaluation import experts, lengths, play, qlearning, tables
+from interp.tasks.experts.evaluation import by_regime as experts, lengths
+from interp.tasks.qlearning.evaluation import playing as play, by_regime as qlearning, tables
 from interp.evaluation.controls import latent_control
-from interp.evaluation.discount import followed_discount
+from interp.tasks.qlearning.evaluation.discount import followed_discount
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval

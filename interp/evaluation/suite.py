@@ -15,14 +15,15 @@ import numpy as np
 import pandas as pd
 from rich.table import Table
 
-from interp.algorithms import regret, theory
-from interp.algorithms.calibration import calibration
-from interp.algorithms.experts import bayes
+from interp.tasks.experts import regret, theory
+from interp.tasks.experts.calibration import calibration
+from interp.tasks.experts.predictors import bayes
 from interp.errors import require
-from interp.evaluation import experts, lengths, play, qlearning, tables
+from interp.tasks.experts.evaluation import by_regime as experts, lengths
+from interp.tasks.qlearning.evaluation import playing as play, by_regime as qlearning, tables
 from interp.evaluation.attention import attention_to_experts, round_attention
 from interp.evaluation.controls import latent_control
-from interp.evaluation.discount import followed_discount
+from interp.tasks.qlearning.evaluation.discount import followed_discount
 from interp.files import write_json, write_text
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer

@@ -28,7 +28,8 @@ from torch import Tensor
 from interp.interventions.causal import CausalModel
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import Rounds, rollout
 from interp.model.transformer import HookedLatentTransformer
 

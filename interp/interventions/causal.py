@@ -31,8 +31,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
-from interp.algorithms import experts as weighting
-from interp.algorithms.posterior import keep_uncertain, mean_accuracy
+from interp.tasks.experts import predictors as weighting
+from interp.tasks.experts.posterior import keep_uncertain, mean_accuracy
 from interp.errors import InputError, unknown_name
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.mdp import MDPEpisodes

@@ -26,7 +26,8 @@ from interp.interventions.pairs import prepare
 from interp.interventions.patching import sweep
 from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, steer
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp

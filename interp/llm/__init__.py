@@ -8,6 +8,6 @@
   what its notes say, and the paper's numbers; ``tables`` writes them.
 
 Nothing here imports ``openai`` until a model is run (``pip install 'latent-context-interp[llm]'``), nor torch ever.
-Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.algorithms.experts``), pictures
+Not in this room: the episodes (``interp.tasks.experts``), the baselines (``interp.tasks.experts.predictors``), pictures
 (``reports.llm``).
 """

@@ -24,7 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.algorithms.experts import ALGORITHMS, decisions
+from interp.tasks.experts.predictors import ALGORITHMS, decisions
 from interp.errors import require
 from interp.llm.runs import LLMRun, episodes_of
 from interp.statistics import resample_weights

@@ -19,8 +19,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.algorithms import regret as metrics
-from interp.algorithms.experts import ALGORITHMS, Decision
+from interp.tasks.experts import regret as metrics
+from interp.tasks.experts.predictors import ALGORITHMS, Decision
 from interp.errors import require, unknown_name
 from interp.llm.runs import LLMRun, episodes_of, knows_accuracies
 from interp.provenance import provenance

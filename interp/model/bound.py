@@ -138,8 +138,7 @@ class BoundRounds:
     def outcome_logits(self, tokens: Tensor) -> Float[Tensor, "batch outcome"]:
         """Logits at the prediction position, for cross-entropy and DAS; log P for "probability" models."""
         outcomes = self(tokens)[:, self.predict_position]
-        if self.round_layout.task == "qlearning":
-            outcomes = outcomes[:, : self.round_layout.n_outputs]
+        outcomes = outcomes[:, : self.round_layout.n_outputs]
         return outcomes.clamp_min(_LOG_FLOOR).log() if self.model.config.output == "probability" else outcomes
 
     def run_with_hooks(self, tokens: Tensor, fwd_hooks: Any = (), bwd_hooks: Any = (), **options: Any) -> Tensor:

@@ -15,21 +15,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp import tasks
+from interp.algorithm import Episodes
 from interp.errors import InputError, require, unknown_name
 from interp.model.hooked import HookFunction, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
-
-if TYPE_CHECKING:
-    from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp_types import MDPEpisodes, MDPs
 
 Commit = Literal["own", "target"]
 Hooks = Sequence[tuple[str, HookFunction]]
@@ -44,7 +42,8 @@ class Rollout:
     """What a model did over a batch of episodes.
 
     Attributes:
-        predictions: experts: P(y = 1) ``[episode, round]``; Q-learning: the policy ``[episode, round, action]``.
+        predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
+            (expert advice: P(y = 1) ``[episode, round]``).
         latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
         tokens, values, slots: the rounds as they were fed, choices committed (:class:`EncodedRounds`).
         layout: the token layout of these rounds.
@@ -76,9 +75,7 @@ class Rollout:
     @property
     def choices(self) -> Int[Tensor, "episode round"]:
         """The most probable outcome at every round: the lowest index on ties."""
-        if self.layout.task == "experts":
-            return (self.predictions > 0.5).long()
-        return self.predictions.argmax(-1)
+        return self.layout.choose(self.predictions)
 
 
 def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
@@ -103,7 +100,7 @@ def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
 
 def rollout(
     model: HookedLatentTransformer,
-    episodes: ExpertEpisodes | MDPEpisodes,
+    episodes: Episodes,
     *,
     names_filter: NamesFilter = None,
     rounds: Rounds = "all",
@@ -204,30 +201,31 @@ def replay(
 
 def play(
     model: HookedLatentTransformer,
-    mdps: MDPs,
+    worlds: Any,
     n_rounds: int,
     seed: int,
     *,
     epsilon: float = 0.0,
-) -> tuple[MDPEpisodes, Rollout]:
-    """Let the model act: its choice at ``Select`` of round t is its action in round t + 1.
+) -> tuple[Any, Rollout]:
+    """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
     Args:
-        mdps: one MDP per episode.
+        worlds: one per episode; for Q-learning the MDPs of ``interp.tasks.mdp.sample_mdps``.
         epsilon: probability of a uniform random action instead (an epsilon-greedy wrapper around the model).
 
     Returns:
         The episodes that it made, and the rollout (own choices committed).
 
     Raises:
-        InputError: sizes that the model's layout does not serve; epsilon outside [0, 1].
+        InputError: a task without worlds, sizes that the model's layout does not serve; epsilon outside [0, 1].
     """
-    from interp.tasks.mdp import Interaction
-
+    task = tasks.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
-    layout = model.layout.fit(mdps)
-    interaction = Interaction(mdps, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
-    initial = model.initial_latents(len(mdps), layout.n_latents)
+    if task.interaction is None:
+        raise InputError(f"{model.config.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
+    layout = model.layout.fit(worlds)
+    interaction = task.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
+    initial = model.initial_latents(len(worlds), layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
         while not interaction.done:
@@ -265,13 +263,11 @@ def run_round(
     tokens, values, slots = encoded.tokens, encoded.values, encoded.slots
     with model.hooks(fwd_hooks=hooks):
         out = model(tokens, latents, values)
-        choice = out.prediction.argmax(-1) if out.prediction.ndim == 2 else (out.prediction > 0.5).long()
-        position = layout.choice_position
-        if position is not None and commit == "own":
-            own = choice + layout.token_ids["a_1"]
-            if not torch.equal(own, tokens[:, position]):
-                tokens = tokens.clone()
-                tokens[:, position] = own
+        choice = layout.choose(out.prediction)
+        if commit == "own":
+            committed = layout.commit(tokens, choice)
+            if not torch.equal(committed, tokens):
+                tokens = committed
                 out = model(tokens, latents, values)
     return Step(out.prediction, choice, model.write(out.latents, out.update, slots), tokens, values, slots)
 
@@ -360,9 +356,9 @@ def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds
         lowest, highest = float(encoded.values.min()), float(encoded.values.max())
         require(
             min(low, 0.0) <= lowest and highest <= max(high, 0.0),
-            f"rewards in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is proven for; "
-            f"load it with rewards=({min(low, lowest):g}, {max(high, highest):g}) (signed=True for negative ones), "
-            "or use variant='lin', which takes any",
+            f"{model.layout.payload} in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is "
+            f"proven for; load it with {model.layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
+            f"{model.layout.payload_hint}",
         )
     values = encoded.values.to(weights.device, weights.dtype)
     return EncodedRounds(encoded.tokens.to(weights.device), values, encoded.slots.to(weights.device))

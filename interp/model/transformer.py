@@ -35,7 +35,8 @@ class RoundOutput(NamedTuple):
     """What a model gives for a batch of rounds.
 
     Attributes:
-        prediction: experts: P(y = 1), Float[batch]; Q-learning: the policy, Float[batch, action].
+        prediction: the distribution over outcomes, Float[batch, outcome], or what the layout makes of it (expert
+            advice: P(y = 1), Float[batch]).
         update: Float[batch, d_model], what is written into (or added to) a latent slot.
         logits: Float[batch, pos, d_vocab_out], the unembedding at every position (probabilities, not logits, at the
             prediction position of a model whose ``config.output`` is "probability").
@@ -54,7 +55,7 @@ class HookedLatentTransformer(CheckedHooks):
 
     Example:
         >>> from interp.model.config import LatentTransformerConfig
-        >>> from interp.model.layout import ExpertRound
+        >>> from interp.tasks.experts.layout import ExpertRound
         >>> config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
         >>> model = HookedLatentTransformer(config)
         >>> sum(p.numel() for p in model.parameters())
@@ -85,6 +86,7 @@ class HookedLatentTransformer(CheckedHooks):
         self.unembed = Affine("U", config.d_vocab_out, config)
         self.write_map = Affine("write", config.d_model, config) if config.write_map else nn.Identity()
         self.register_buffer("state_map", torch.zeros(0, config.d_model) if state_map is None else state_map)
+        self.layout_of_length = {layout.n_positions: layout for layout in (*config.layout.family, config.layout)}
         # Row n: the codes of the positions of a round of n positions.
         ids = torch.arange(config.n_ctx).repeat(config.n_ctx + 1, 1)
         if config.position_codes == "label":
@@ -124,7 +126,7 @@ class HookedLatentTransformer(CheckedHooks):
         normalized = self.ln_final(resid)
         update = self.update(normalized[:, UPDATE_INDEX], resid.shape[1])
         logits = self.unembed(normalized)
-        prediction = self.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1])
+        prediction = self.read_prediction(logits[:, PREDICT_INDEX], resid.shape[1])
         return RoundOutput(prediction, update, logits, latents)
 
     def update(self, read: Float[Tensor, "batch d_model"], n_positions: int) -> Float[Tensor, "batch d_model"]:
@@ -143,7 +145,7 @@ class HookedLatentTransformer(CheckedHooks):
         """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
         prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, : PREDICT_INDEX + 1]
         outcome = self.unembed(self.advance(prefix, self.past(len(tokens)))[:, 0])
-        return self.read_prediction(outcome, latents.shape[1])
+        return self.read_prediction(outcome, tokens.shape[1])
 
     def embedded(
         self,
@@ -180,12 +182,11 @@ class HookedLatentTransformer(CheckedHooks):
         block.pass_by(embedded[:, :-n_read], known)
         return self.ln_final(block(embedded[:, -n_read:], known))
 
-    def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_latents: int) -> Tensor:
-        """Outcome logits (or probabilities) to P(y = 1) ``[batch]`` or a policy ``[batch, action]``."""
-        if self.layout.task == "qlearning":
-            outcome = outcome[..., :n_latents]
-        probabilities = outcome.softmax(-1) if self.config.output == "logits" else outcome
-        return probabilities[..., 1] if self.layout.task == "experts" else probabilities
+    def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int) -> Tensor:
+        """Outcome logits (or probabilities) to the prediction of a round of ``n_positions``, as its layout has it."""
+        layout = self.layout_of_length[n_positions]
+        outcome = outcome[..., : layout.n_outputs]
+        return layout.prediction(outcome.softmax(-1) if self.config.output == "logits" else outcome)
 
     # Latents and the algorithm's state.
 
@@ -210,18 +211,24 @@ class HookedLatentTransformer(CheckedHooks):
         """The algorithm's state that a handwired model's latents hold, exactly.
 
         Returns:
-            experts: log-weights ``[..., n_experts]``; Q-learning: the Q-table ``[..., S, A]``.
+            As the layout arranges it; expert advice: log-weights ``[..., n_experts]``; Q-learning: the Q-table
+            ``[..., S, A]``.
 
         Raises:
             InputError: a learned model, which has no exact readout.
         """
-        if not len(self.state_map):
+        if not self.is_handwired:
             raise InputError(
                 f"{self.config.name!r} is a learned model: it has no exact state readout; decode with a probe"
             )
         return self.layout.state(latents @ self.state_map.T)
 
     # Identity.
+
+    @property
+    def is_handwired(self) -> bool:
+        """Whether the model was compiled from a circuit, and so reads its state out exactly."""
+        return len(self.state_map) > 0
 
     @property
     def layout(self) -> RoundLayout:
@@ -275,7 +282,7 @@ class HookedLatentTransformer(CheckedHooks):
         return tokens
 
     def to_single_token(self, outcome: str | int) -> int:
-        """Index of an outcome: "q0" and "q1", or "a_1", "a_2", ..."""
+        """Index of an outcome, such as "q1" or "a_2"."""
         if isinstance(outcome, int):
             return outcome
         outcomes = self.outcomes
@@ -290,8 +297,7 @@ class HookedLatentTransformer(CheckedHooks):
     @property
     def outcomes(self) -> tuple[str, ...]:
         """Names of the columns of ``W_U``."""
-        prefix, first = ("q", 0) if self.layout.task == "experts" else ("a_", 1)
-        return tuple(f"{prefix}{first + i}" for i in range(self.config.d_vocab_out))
+        return self.layout.max_layout.outcomes
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
         """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""

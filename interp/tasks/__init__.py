@@ -1,6 +1,73 @@
-"""The tasks: what a model is given to learn online, as validated frozen episodes.
+"""The tasks: what a model is given to learn online. One folder holds all that is particular to a task.
 
-``experts`` (prediction with expert advice; ``expert_regimes``), ``mdp`` (Q-learning trajectories; ``mdps``,
-``mdp_types``, ``mdp_regimes``, ``bellman``), ``datasets`` (one file, same bytes for the same seed), ``environment``
-(Gymnasium). No algorithm beyond the pure Q-learning update that makes the trajectories, and no model, lives here.
+``experts`` (prediction with expert advice) and ``qlearning`` (tabular Q-learning) come with the package; ``mdp`` is the
+data side of the latter. :func:`get` looks a task up by key, :func:`of` by its episodes, layout or model,
+:func:`register` adds your own, :func:`every` lists them.
+
+    >>> import interp.tasks
+    >>> [task.key for task in interp.tasks.every()]
+    ['experts', 'qlearning']
+    >>> [size.name for size in interp.tasks.get("qlearning").sizes]
+    ['n_states', 'n_actions']
+
+A folder beside this file whose package defines ``TASK`` is found by itself: a new task edits nothing here.
 """
+
+from __future__ import annotations
+
+import pkgutil
+from importlib import import_module
+from typing import Any
+
+from interp.errors import InputError, require, unknown_name
+from interp.tasks.task import Corruption, RoundInputs, Size, Steering, Task, lazy
+
+__all__ = ["Corruption", "RoundInputs", "Size", "Steering", "Task", "every", "get", "lazy", "of", "register"]
+
+_REGISTRY: dict[str, Task] = {}
+
+
+def every() -> tuple[Task, ...]:
+    """All tasks: those that come with the package, in the order of their folders' names, then those registered."""
+    for module in pkgutil.iter_modules(__path__):
+        if module.ispkg and module.name not in _REGISTRY:
+            task = import_module(f"{__name__}.{module.name}").TASK
+            assert task.key == module.name, f"the folder {module.name!r} holds the task {task.key!r}"
+            _REGISTRY[task.key] = task
+    return tuple(_REGISTRY.values())
+
+
+def get(key: object) -> Task:
+    """The task called ``key``.
+
+    Raises:
+        InputError: no such task.
+    """
+    known = {task.key: task for task in every()}
+    if not isinstance(key, str) or key not in known:
+        raise unknown_name("task", key, known)
+    return known[key]
+
+
+def of(subject: Any) -> Task:
+    """The task that episodes, a layout or a model belong to.
+
+    Raises:
+        InputError: something that belongs to no task.
+    """
+    key = getattr(getattr(subject, "layout", subject), "task", None)
+    if not isinstance(key, str):
+        raise InputError(f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}")
+    return get(key)
+
+
+def register(task: Task) -> Task:
+    """Add a task of your own; its models can then be trained, saved, loaded and analysed like the others.
+
+    Raises:
+        InputError: the key is taken.
+    """
+    taken = {known.key for known in every()}
+    require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")
+    _REGISTRY[task.key] = task
+    return task

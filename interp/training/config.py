@@ -14,7 +14,8 @@ from typing import Any, Literal, get_args
 
 from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import Commit
 
 Task = Literal["wma", "qlearning"]

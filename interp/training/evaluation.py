@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from interp.algorithms import regret
-from interp.algorithms.agreement import agreement
-from interp.algorithms.experts import bayes
+from interp.tasks.experts import regret
+from interp.tasks.qlearning.agreement import agreement
+from interp.tasks.experts.predictors import bayes
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts import ExpertEpisodes

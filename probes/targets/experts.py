@@ -16,8 +16,8 @@ from jaxtyping import Float
 from numpy import ndarray as Array
 from scipy.special import logit, softmax
 
-from interp.algorithms import experts as algorithms
-from interp.algorithms.posterior import mean_accuracy
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.posterior import mean_accuracy
 from interp.tasks.experts import ExpertEpisodes
 from probes.targets.record import Computed, Moment, Target, at_moment, numbered, register
 

@@ -14,12 +14,12 @@ import interp
 import probes
 from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
-from interp.algorithms import experts as algorithms
-from interp.algorithms.calibration import calibration
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.calibration import calibration
 from interp.evaluation import suite
 from interp.interventions import corruptions, tables
 from interp.interventions.patching import sweep
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance

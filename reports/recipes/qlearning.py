@@ -17,13 +17,13 @@ import probes
 from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from circuits.verification import VerificationResult, verify
-from interp.algorithms.agreement import AgreementResult, agreement
-from interp.evaluation.qlearning import reference_table
+from interp.tasks.qlearning.agreement import AgreementResult, agreement
+from interp.tasks.qlearning.evaluation.by_regime import reference_table
 from interp.interventions import corruptions, tables
 from interp.interventions.carriers import Claim
 from interp.interventions.interchange import Place
 from interp.interventions.patching import sweep
-from interp.model.layout import QLearningRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance

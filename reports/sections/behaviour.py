@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from interp.algorithms.calibration import Calibration
+from interp.tasks.experts.calibration import Calibration
 from reports import figures
 from reports.blocks import Figure, Prose, number
 from reports.page import Section

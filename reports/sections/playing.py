@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from interp.algorithms import returns, tabular
+from interp.tasks.qlearning import returns, tabular
 from interp.model.rollout import play
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import bootstrap_mean

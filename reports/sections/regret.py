@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from interp.algorithms import experts as algorithms
-from interp.algorithms import regret
-from interp.algorithms.regret import Score
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts import regret
+from interp.tasks.experts.regret import Score
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes
 from reports import figures

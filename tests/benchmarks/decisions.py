@@ -14,7 +14,7 @@ import pandas as pd
 import torch
 
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts

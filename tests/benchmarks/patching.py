@@ -25,7 +25,7 @@ from interp.interventions.pairs import Pair, prepare
 from interp.interventions.resume import CHUNK_ACCELERATOR
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 

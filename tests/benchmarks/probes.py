@@ -23,7 +23,7 @@ from sklearn.preprocessing import StandardScaler
 import probes
 from interp.interventions.sites import Site
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts

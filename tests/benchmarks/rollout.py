@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 import interp
-from interp.algorithms import experts as algorithms
+from interp.tasks.experts import predictors as algorithms
 from interp.model.components import _RULES
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import PREDICT_INDEX, UPDATE_INDEX, ExpertRound

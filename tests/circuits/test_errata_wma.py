@@ -18,7 +18,7 @@ import circuits
 import interp
 from circuits.circuit import Circuit
 from circuits.heads import Head, Term, copy, match, shift_terms
-from interp.algorithms import experts as algorithms
+from interp.tasks.experts import predictors as algorithms
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 

@@ -11,7 +11,7 @@ import torch
 
 import circuits
 import interp
-from interp.algorithms import experts as algorithms
+from interp.tasks.experts import predictors as algorithms
 from interp.errors import InputError
 from interp.tasks import experts, mdp
 

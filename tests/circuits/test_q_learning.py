@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 import circuits
 import interp
 from circuits.q_learning import value_bound
-from interp.algorithms import tabular
+from interp.tasks.qlearning import tabular
 from interp.errors import InputError
 from interp.tasks import mdp
-from interp.tasks.mdp_types import MDPEpisodes, MDPs
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 
 VARIANTS = ("mlp", "softmlp", "lin")
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from interp.algorithms import experts as algorithms
+from interp.tasks.experts import predictors as algorithms
 from interp.errors import InputError
 from interp.tasks import experts
 

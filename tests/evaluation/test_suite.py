@@ -10,10 +10,11 @@ from typer.testing import CliRunner
 import interp
 from interp.cli import app
 from interp.errors import InputError
-from interp.evaluation import experts, headline, suite
+from interp.tasks.experts.evaluation import by_regime as experts
+from interp.evaluation import headline, suite
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import QLearningRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from reports.evaluation import draw
 

@@ -9,7 +9,8 @@ import torch
 import circuits
 from circuits.places import places
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 

@@ -87,7 +87,7 @@ def test_hypothesis_is_the_handwired_models_own_algorithm(wma, untrained, untrai
 
 
 def test_the_bayes_causal_model_is_the_bayes_predictor():
-    from interp.algorithms.experts import bayes as predictor
+    from interp.tasks.experts.predictors import bayes as predictor
 
     episodes = experts.sample(6, 12, 4, seed=1)
     causal = bayes()

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.algorithms import experts as algorithms
-from interp.algorithms.regret import expert_mistakes, regret
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.regret import expert_mistakes, regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.behaviour import behaviour

@@ -8,7 +8,8 @@ import torch
 from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 
 SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_head": 8, "d_mlp": 32}

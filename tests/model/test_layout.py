@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from interp.errors import InputError
-from interp.model.layout import ExpertRound, QLearningRound, layout_from_dict
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound, layout_from_dict
 from interp.tasks import experts, mdp
 
 

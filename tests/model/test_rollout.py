@@ -5,7 +5,8 @@ import torch
 
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound, QLearningRound
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import play, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp

@@ -14,7 +14,7 @@ import probes
 from interp.errors import InputError
 from interp.interventions import steering
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from probes import logistic

@@ -9,7 +9,7 @@ import interp
 import probes
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound
+from interp.tasks.experts.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from probes.fit import fit_targets

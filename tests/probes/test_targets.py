@@ -40,7 +40,7 @@ def test_log_weights_count_right_rounds(advice):
 
 def test_bayes_targets_are_the_predictors_own(advice):
     """The Bayes predictor's log-odds, and Laplace's rule where the prior is flat."""
-    from interp.algorithms import experts as algorithms
+    from interp.tasks.experts import predictors as algorithms
 
     prediction = 1 / (1 + np.exp(-targets.bayes_log_odds(advice).values[..., 0]))
     np.testing.assert_allclose(prediction, algorithms.bayes(advice, (0.3, 0.9)).predictions, rtol=1e-9)

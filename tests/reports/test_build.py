@@ -13,7 +13,8 @@ import torch
 from interp.errors import InputError
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import ExpertRound, QLearningRound, RoundLayout
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from reports.build import build
 

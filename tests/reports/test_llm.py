@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interp.algorithms.regret import regret
+from interp.tasks.experts.regret import regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.loading import load

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interp.algorithms import returns, tabular
+from interp.tasks.qlearning import returns, tabular
 from interp.tasks.mdp import Interaction
 from reports.sections import playing
 

@@ -1,0 +1,357 @@
+"""An algorithm as a causal model of one round: named variables, their equations, and counterfactuals.
+
+    >>> import interp.tasks
+    >>> from interp.tasks import experts
+    >>> algorithm = interp.tasks.get("experts").algorithm("weighted_majority", gain=0.5)
+    >>> values = algorithm.run(experts.sample(2, 10, 4, seed=0))
+    >>> values["log_weights"].shape, values["next_log_weights"].shape, values["prediction"].shape
+    ((2, 10, 4), (2, 10, 4), (2, 10))
+
+A round computes every variable from its parents, in order. Three kinds of variables are given rather than computed, or
+carried: an *input* is read from the episodes; a *state* variable is carried from round to round, and the variable
+``next_<key>`` is what the round makes of it; a *round* variable is computed within the round. A variable that depends
+on nothing but the state exists at two moments, before the round (``key``) and after it (``next_<key>``).
+
+Setting a variable, ``do={key: values}``, cuts it from its parents, and everything downstream follows (Pearl's do).
+Interchange interventions ask whether a network does the same when an activation is taken from another input.
+
+Everything that a room says about an algorithm goes through these keys: probe targets, interchange hypotheses, the
+ground truth of handwired circuits, verification, labels in reports. An algorithm is a hypothesis about a model, never
+evidence about one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import InputError, require, unknown_name
+
+Values = Mapping[str, NDArray[Any]]
+"""Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
+Equation = Callable[[Values], NDArray[Any]]
+Role = Literal["input", "state", "round"]
+NEXT = "next_"
+"""What the key of a state variable begins with when it is meant after the round."""
+
+
+class Episodes(Protocol):
+    """What every task's batch of episodes has, whatever else it holds.
+
+    Attributes:
+        task: key of the task that the episodes belong to.
+        n_rounds: rounds of every episode.
+        regime: what they were drawn from; seed: of the draw, None for recorded data.
+    """
+
+    task: Any
+
+    @property
+    def n_rounds(self) -> int: ...
+    @property
+    def regime(self) -> str: ...
+    @property
+    def seed(self) -> int | None: ...
+    def __len__(self) -> int: ...
+    def select(self, rows: Any) -> Any: ...
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A variable of an algorithm.
+
+    Attributes:
+        key: the one name that code, tables and the command line use.
+        symbol, meaning, units: what a reader sees.
+        role: "input", "state" (carried from round to round) or "round".
+        parents: keys of the variables that the equation reads; none for inputs and the carried state.
+        equation: the values from those of the parents, for any leading axes; None for inputs and the carried state.
+        outputs: a label for each element, from the values themselves.
+        kind: "real", or "class" for the numbers 0, 1, ...
+        n_classes: how many classes there are, from all values of the round; None for real variables.
+        scored: entries that a probe's score counts, from all values of the round; all of them when None.
+    """
+
+    key: str
+    symbol: str
+    meaning: str
+    units: str
+    role: Role = "round"
+    parents: tuple[str, ...] = ()
+    equation: Equation | None = None
+    outputs: Callable[[NDArray[Any]], tuple[str, ...]] | None = None
+    kind: Literal["real", "class"] = "real"
+    n_classes: Callable[[Values], int] | None = None
+    scored: Equation | None = None
+
+    def __post_init__(self) -> None:
+        given = self.equation is None
+        require(
+            given == (self.role != "round") and not (given and self.parents),
+            f"variable {self.key!r}: round variables need an equation, inputs and state variables take none",
+        )
+        require(
+            (self.n_classes is not None) == (self.kind == "class"),
+            f"variable {self.key!r}: a class variable, and no other, says how many classes there are",
+        )
+
+    def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
+        """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
+        n = int(np.prod(values.shape[2:], dtype=int))
+        if self.outputs is not None:
+            return self.outputs(values)
+        return (self.symbol,) if n == 1 else tuple(f"{self.symbol} {i + 1}" for i in range(n))
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A causal model of one round of a task.
+
+    Attributes:
+        key, name: how code and sentences call it.
+        task: key of the task whose episodes it runs on.
+        parameters: what it was made with.
+        variables: in causal order.
+        inputs: episodes to the input variables, ``[episode, round, ...]``.
+        initial: episodes to the state before the first round, ``[episode, ...]``.
+        distribution: all variables of a round to the predicted probability of each outcome, ``[..., outcome]``.
+        memory: the variable that holds what earlier rounds left, in the units that steering uses.
+        written: the variable that a round writes into its slot of the state: all of it, or one column of a table.
+    """
+
+    key: str
+    name: str
+    task: str
+    parameters: Mapping[str, Any]
+    variables: tuple[Variable, ...]
+    inputs: Callable[[Any], dict[str, NDArray[Any]]]
+    initial: Callable[[Any], dict[str, NDArray[Any]]]
+    distribution: Callable[[Values], NDArray[Any]]
+    memory: str = ""
+    written: str = ""
+    _by_key: dict[str, Variable] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        known: dict[str, Variable] = {}
+        for variable in self.variables:
+            require(variable.key not in known, f"{self.key!r} has two variables called {variable.key!r}")
+            for parent in variable.parents:
+                require(
+                    parent in known,
+                    f"{self.key}.{variable.key} reads {parent!r}, which does not come before it; known so far: "
+                    f"{', '.join(known) or 'none'}",
+                )
+            known[variable.key] = variable
+        for variable in self.variables:
+            if variable.role == "state":
+                require(
+                    NEXT + variable.key in known,
+                    f"state variable {variable.key!r} of {self.key!r} needs a round variable {NEXT + variable.key!r}",
+                )
+        object.__setattr__(self, "_by_key", known)
+        for name in (self.memory, self.written):
+            if name:
+                self.variable(name)
+
+    # The table of variables.
+
+    @cached_property
+    def state(self) -> tuple[str, ...]:
+        """Keys of the variables that are carried from round to round."""
+        return tuple(v.key for v in self.variables if v.role == "state")
+
+    @cached_property
+    def of_the_state(self) -> tuple[str, ...]:
+        """Keys of the variables that the carried state alone determines: they exist before and after a round."""
+        found: list[str] = []
+        for variable in self.variables:
+            computed = bool(variable.parents) and set(variable.parents) <= set(found)
+            if variable.role == "state" or (computed and not variable.key.startswith(NEXT)):
+                found.append(variable.key)
+        explicit = [k for k, v in self._by_key.items() if v.role == "round" and NEXT + k in self._by_key]
+        return tuple(k for k in self._by_key if k in found or k in explicit)
+
+    @cached_property
+    def of_the_inputs(self) -> tuple[str, ...]:
+        """Keys of the variables that the round's inputs alone determine."""
+        found: list[str] = []
+        for variable in self.variables:
+            if variable.role == "input" or (variable.parents and set(variable.parents) <= set(found)):
+                found.append(variable.key)
+        return tuple(found)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """Every key that :meth:`run` gives, the ``next_`` ones included."""
+        return (*self._by_key, *(NEXT + k for k in self.of_the_state if NEXT + k not in self._by_key))
+
+    def variable(self, key: str) -> Variable:
+        """The variable called ``key``; ``next_<key>`` is a state variable after the round.
+
+        Raises:
+            InputError: no such variable; the nearest ones are named.
+        """
+        if key in self._by_key:
+            return self._by_key[key]
+        if key.startswith(NEXT) and key.removeprefix(NEXT) in self.of_the_state:
+            return self._by_key[key.removeprefix(NEXT)]
+        raise unknown_name(f"variable of {self.key!r}", key, self.keys, limit=40)
+
+    # Running it.
+
+    def step(self, state: Values, inputs: Values, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
+        """One round: the state that it leaves, and every variable.
+
+        Args:
+            state, inputs: the carried state and the inputs, with any leading axes: all rounds of all episodes can be
+                computed at once where the state of each is known.
+            do: variables that are set.
+
+        Raises:
+            InputError: ``do`` names no variable.
+        """
+        do = {} if do is None else do
+        for key in do:
+            self.variable(key)
+        values: dict[str, NDArray[Any]] = {}
+        for variable in self.variables:
+            given = state if variable.role == "state" else inputs
+            if variable.key in do:
+                values[variable.key] = np.asarray(do[variable.key])
+            else:
+                values[variable.key] = (
+                    given[variable.key] if variable.equation is None else np.asarray(variable.equation(values))
+                )
+        after = {key: values[NEXT + key] for key in self.state}
+        later: dict[str, NDArray[Any]] = dict(after)
+        for key in self.of_the_state:
+            variable = self._by_key[key]
+            if NEXT + key in values:
+                later[key] = values[NEXT + key]
+                continue
+            assert variable.equation is not None
+            later[key] = np.asarray(do[NEXT + key]) if NEXT + key in do else np.asarray(variable.equation(later))
+            values[NEXT + key] = later[key]
+        return after, values
+
+    def run(self, episodes: Any, do: Values | None = None) -> Values:
+        """Every variable at every round, ``[episode, round, ...]``.
+
+        State variables stand under their key before the round and under ``next_<key>`` after it.
+
+        Args:
+            do: variables that are set, at every round, ``[episode, round, ...]``.
+
+        Raises:
+            InputError: episodes of another task, or ``do`` names no variable or has another shape.
+        """
+        inputs, do = self.read(episodes), {} if do is None else do
+        n_rounds = episodes.n_rounds
+        for key, value in do.items():
+            self.variable(key)
+            shape = np.shape(value)[:2]
+            wanted = (len(episodes), n_rounds)
+            require(shape == wanted, f"do[{key!r}] must be [episode, round, ...] = {wanted}, got shape {shape}")
+        state = self.initial(episodes)
+        before: dict[str, list[NDArray[Any]]] = {key: [] for key in self.state}
+        for t in range(n_rounds if self.state else 0):
+            for key in self.state:
+                before[key].append(state[key])
+            state = self._advance(
+                state, {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
+            )
+        held = {key: np.stack(steps, 1) for key, steps in before.items()}
+        return self.step(held, inputs, do)[1]
+
+    def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
+        """The inputs of every round.
+
+        Raises:
+            InputError: episodes of another task.
+        """
+        task = getattr(episodes, "task", None)
+        if task != self.task:
+            raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
+        return self.inputs(episodes)
+
+    def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:
+        """State and inputs of chosen rounds of a run, as :meth:`step` takes them."""
+        state = {key: values[key][:, rounds] for key in self.state}
+        return state, {v.key: values[v.key][:, rounds] for v in self.variables if v.role == "input"}
+
+    def interchange(
+        self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
+    ) -> Values:
+        """The rounds of ``base`` with one variable (or one element of it) set to its value in ``source``.
+
+        Args:
+            base, source: every variable of rounds that pair up, from :meth:`run` or :meth:`step`.
+
+        Raises:
+            InputError: no such variable.
+        """
+        self.variable(key)
+        value = source[key]
+        if element is not None:
+            value = base[key].copy()
+            at: tuple[Any, ...] = (Ellipsis, *((element,) if isinstance(element, int) else element))
+            value[at] = source[key][at]
+        state = {k: base[k] for k in self.state}
+        inputs = {v.key: base[v.key] for v in self.variables if v.role == "input"}
+        return self.step(state, inputs, {key: value})[1]
+
+    @cached_property
+    def _needed(self) -> tuple[Variable, ...]:
+        """The variables that the next state depends on, in order."""
+        wanted = {NEXT + key for key in self.state}
+        for variable in reversed(self.variables):
+            if variable.key in wanted:
+                wanted |= set(variable.parents)
+        return tuple(v for v in self.variables if v.key in wanted)
+
+    def _advance(self, state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
+        """The state after one round; only what it depends on is computed."""
+        values: dict[str, NDArray[Any]] = {}
+        for variable in self._needed:
+            if variable.key in do:
+                values[variable.key] = do[variable.key]
+            elif variable.equation is None:
+                values[variable.key] = (state if variable.role == "state" else inputs)[variable.key]
+            else:
+                values[variable.key] = np.asarray(variable.equation(values))
+        return {key: values[NEXT + key] for key in self.state}
+
+
+@dataclass(frozen=True)
+class AlgorithmRecord:
+    """An algorithm that a task registers, before its parameters are chosen.
+
+    Attributes:
+        key, name, short_name: for code, sentences and legends.
+        make: parameters to :class:`Algorithm`.
+        parameters: episodes to the parameters that they were made with, where these differ from the defaults.
+    """
+
+    key: str
+    name: str
+    short_name: str
+    make: Callable[..., Algorithm]
+    parameters: Callable[[Any], Mapping[str, Any]] = lambda episodes: {}
+
+    def for_episodes(self, episodes: Any, **parameters: Any) -> Algorithm:
+        """The algorithm with the episodes' own parameters, but for those given."""
+        return self.make(**{**self.parameters(episodes), **parameters})
+
+
+def numbered(prefix: str, suffix: str = "") -> Callable[[NDArray[Any]], tuple[str, ...]]:
+    """Labels ``prefix1``, ``prefix2``, ... along the last axis, for :attr:`Variable.outputs`.
+
+    >>> numbered("e_")(np.zeros((1, 1, 3)))
+    ('e_1', 'e_2', 'e_3')
+    """
+    return lambda values: tuple(f"{prefix}{i + 1}{suffix}" for i in range(values.shape[-1]))

@@ -1,0 +1,42 @@
+"""Prediction with expert advice (paper, section 3): all that is particular to this task.
+
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(n_episodes=2, n_rounds=5, n_experts=4, regime="uniform", seed=0)
+    >>> episodes.advice.shape, episodes.labels.shape
+    ((2, 5, 4), (2, 5))
+
+``episodes`` and ``regimes`` (the data), ``layout`` (the round), ``algorithms`` (causal models), ``predictors``
+(baselines, Bayes predictors, the oracle), ``posterior`` and ``assignments`` (what they are made of), ``regret``,
+``calibration`` and ``theory`` (scores and the paper's Appendix B), ``corruptions``, ``hypotheses`` (what interventions
+test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
+"""
+
+from interp.tasks.experts.episodes import ExpertEpisodes, sample
+from interp.tasks.experts.regimes import REGIMES, Bounds, Regime, get_regime
+from interp.tasks.task import Size, Task, lazy
+
+__all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "Regime", "get_regime", "sample"]
+
+TASK = Task(
+    key="experts",
+    name="expert advice",
+    what="predict a label from the advice of experts whose accuracies are unknown",
+    sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
+    layout=lazy("interp.tasks.experts.layout:ExpertRound"),
+    sample=sample,
+    losses=lazy("interp.tasks.experts.hypotheses:losses"),
+    regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
+    algorithms=lazy("interp.tasks.experts.algorithms:records"),
+    hypothesis=lazy("interp.tasks.experts.hypotheses:hypothesis"),
+    round_inputs=lazy("interp.tasks.experts.hypotheses:round_inputs"),
+    probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
+    corruptions=lazy("interp.tasks.experts.corruptions:records"),
+    default_corruption="exchange-history",
+    aligned=lazy("interp.tasks.experts.hypotheses:aligned"),
+    claims=lazy("interp.tasks.experts.hypotheses:claims"),
+    steering=lazy("interp.tasks.experts.hypotheses:steering"),
+    training=lazy("interp.tasks.experts.training:goal"),
+    evaluation=lazy("interp.tasks.experts.evaluation:plan"),
+    circuits=("wma-handwired",),
+    report=lazy("reports.tasks.experts:parts"),
+)

@@ -1,0 +1,208 @@
+"""Prediction with expert advice: the episodes and their sampler.
+
+Each round, label ``y_t ~ Bernoulli(1/2)``; expert i is right with probability ``q_i`` (or ``q_{t,i}`` where
+accuracies move), independently of the other experts given the label, and its advice is the label it believes
+(paper, section 3.1 and the appendix on LLM experiments). Which expert is which is permuted in every episode, so
+that an expert's index says nothing.
+
+The regimes that accuracies are drawn from are records in ``interp.tasks.experts.regimes``.
+
+An episode of one regime is evidence about that regime only: the Bayes predictor of another regime, or a model
+trained on one, need not be good on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import InputError, require
+from interp.tasks.experts.regimes import REGIMES, Bounds, Regime, get_regime
+
+__all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "Regime", "get_regime", "sample"]
+
+# One random stream per stage: what one stage draws never moves another.
+_LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertEpisodes:
+    """A batch of episodes of prediction with expert advice.
+
+    Arrays of any kind that hold valid values are taken; they are kept as int64 and float64.
+
+    Attributes:
+        advice: Int[episode, round, expert], each expert's prediction, 0 or 1.
+        labels: Int[episode, round], the truth, 0 or 1.
+        accuracies: Float[episode, expert], the probability of being right; Float[episode, round, expert] where it
+            moves. In [0, 1].
+        regime: name of the regime; "custom" when made by hand.
+        seed: the seed that made the episodes; None when made by hand.
+        params: the regime's parameters, JSON values.
+
+    Raises:
+        InputError: values outside their range, or shapes that disagree.
+    """
+
+    task: ClassVar[str] = "experts"
+
+    advice: NDArray[Any]
+    labels: NDArray[Any]
+    accuracies: NDArray[Any]
+    regime: str = "custom"
+    seed: int | None = None
+    params: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        advice, labels = _binary("advice", self.advice, 3), _binary("labels", self.labels, 2)
+        accuracies = _probabilities("accuracies", self.accuracies)
+        b, t, n = advice.shape
+        require(
+            labels.shape == (b, t),
+            f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {(b, t)}",
+        )
+        require(
+            accuracies.shape in ((b, n), (b, t, n)),
+            f"accuracies have shape {accuracies.shape} but advice {advice.shape} needs "
+            f"[episode, expert] = {(b, n)} or [episode, round, expert] = {(b, t, n)}",
+        )
+        for name, value in (("advice", advice), ("labels", labels), ("accuracies", accuracies)):
+            object.__setattr__(self, name, value)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    @property
+    def n_rounds(self) -> int:
+        return self.advice.shape[1]
+
+    @property
+    def n_experts(self) -> int:
+        return self.advice.shape[2]
+
+    @property
+    def correct(self) -> NDArray[np.bool_]:
+        """Bool[episode, round, expert]: was the advice right?"""
+        return self.advice == self.labels[..., None]
+
+    @property
+    def accuracies_by_round(self) -> NDArray[np.float64]:
+        """Float[episode, round, expert], constant over rounds where accuracies do not move."""
+        if self.accuracies.ndim == 3:
+            return self.accuracies
+        return np.broadcast_to(self.accuracies[:, None], self.advice.shape)
+
+    def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ExpertEpisodes:
+        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order.
+
+        Raises:
+            InputError: an index out of range, or no episode selected.
+        """
+        try:
+            chosen = np.arange(len(self))[indices if isinstance(indices, slice) else np.asarray(indices)]
+        except IndexError as error:
+            raise InputError(f"cannot select {indices!r} from {len(self)} episodes: {error}") from None
+        require(chosen.ndim == 1 and chosen.size > 0, f"{indices!r} selects no list of episodes; there are {len(self)}")
+        return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=self.accuracies[chosen])
+
+
+def _binary(name: str, values: Any, ndim: int) -> NDArray[np.int64]:
+    array = np.asarray(values)
+    axes = "[episode, round, expert]" if ndim == 3 else "[episode, round]"
+    require(
+        array.ndim == ndim and array.size > 0,
+        f"{name} must be a non-empty array {axes}, got shape {array.shape}",
+    )
+    wrong = ~np.isin(array, (0, 1))
+    if wrong.any():
+        raise InputError(f"{name} must be 0 or 1, got {array[wrong][0]} at {_first(wrong)}")
+    return array.astype(np.int64, copy=False)
+
+
+def _probabilities(name: str, values: Any) -> NDArray[np.float64]:
+    array = np.asarray(values)
+    require(np.issubdtype(array.dtype, np.number), f"{name} must be numbers in [0, 1], got dtype {array.dtype}")
+    wrong = ~((array >= 0) & (array <= 1))
+    if wrong.any():
+        raise InputError(f"{name} must be finite and in [0, 1], got {array[wrong][0]} at {_first(wrong)}")
+    return array.astype(np.float64, copy=False)
+
+
+def _first(wrong: NDArray[np.bool_]) -> str:
+    return f"[{', '.join(str(i) for i in np.argwhere(wrong)[0])}]"
+
+
+def sample(
+    n_episodes: int, n_rounds: int, n_experts: int, regime: str | Regime = "uniform", seed: int = 0
+) -> ExpertEpisodes:
+    """Draw episodes; the same arguments always give the same bytes.
+
+    Labels, accuracies and the experts' luck come from separate streams of ``seed``, so episodes of two regimes with
+    one seed have the same labels.
+
+    >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
+    >>> episodes.advice.shape, episodes.labels.shape, episodes.accuracies.shape
+    ((2, 3, 4), (2, 3), (2, 4))
+
+    Args:
+        n_episodes, n_rounds, n_experts: sizes, each at least 1.
+        regime: a name from :data:`REGIMES`, or a :class:`Regime`.
+        seed: a non-negative integer.
+
+    Raises:
+        InputError: a size below 1, a negative seed, an unknown regime, or too few experts for it.
+    """
+    for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_experts", n_experts)):
+        require(size >= 1, f"{name} must be an integer >= 1, got {size}")
+    require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
+    record = get_regime(regime)
+    labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
+    accuracies = _accuracies(record, (n_episodes, n_rounds, n_experts), seed)
+    by_round = accuracies if accuracies.ndim == 3 else accuracies[:, None]
+    luck = _stream(seed, _CORRECT).random((n_episodes, n_rounds, n_experts))
+    correct = luck < by_round
+    if record.correlation:
+        shared, shared_luck = _stream(seed, _SHARED).random((2, n_episodes, n_rounds))
+        together = shared_luck < by_round.mean(axis=-1)
+        correct = np.where((shared < record.correlation)[..., None], together[..., None], correct)
+    advice = np.where(correct, labels[..., None], 1 - labels[..., None])
+    return ExpertEpisodes(advice, labels, accuracies, record.name, seed, record.params)
+
+
+def _stream(seed: int, stage: int) -> np.random.Generator:
+    return np.random.default_rng([seed, stage])
+
+
+def _accuracies(record: Regime, shape: tuple[int, int, int], seed: int) -> NDArray[np.float64]:
+    n_episodes, n_rounds, n_experts = shape
+    low, high = np.array(record.slots(n_experts)).T
+    in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))
+    start = _stream(seed, _PERMUTATION).permuted(in_slots, axis=-1)
+    if record.switch_every is not None:
+        return _switching(start, n_rounds, record.switch_every, seed)
+    if record.drift_std is not None:
+        return _drifting(start, n_rounds, record.drift_std, record.drift_bounds, seed)
+    return start
+
+
+def _switching(start: NDArray[np.float64], n_rounds: int, every: int, seed: int) -> NDArray[np.float64]:
+    """Every ``every`` rounds, rotate accuracies by a random non-zero shift: the best expert always changes."""
+    n_episodes, n_experts = start.shape
+    segment = np.arange(n_rounds) // every
+    steps = _stream(seed, _MOTION).integers(1, n_experts, size=(n_episodes, segment[-1] + 1))
+    steps[:, 0] = 0
+    shift = steps.cumsum(axis=1)[:, segment]
+    source = (np.arange(n_experts) - shift[..., None]) % n_experts
+    return np.take_along_axis(np.broadcast_to(start[:, None], source.shape), source, axis=-1)
+
+
+def _drifting(start: NDArray[np.float64], n_rounds: int, std: float, bounds: Bounds, seed: int) -> NDArray[np.float64]:
+    steps = _stream(seed, _MOTION).normal(0, std, size=(n_rounds - 1, *start.shape))
+    path = [start]
+    for step in steps:
+        path.append(np.clip(path[-1] + step, *bounds))
+    return np.stack(path, axis=1)

@@ -1,0 +1,224 @@
+r"""What a model of prediction with expert advice is worth: a table of regimes by predictors, and its curves.
+
+Every model stands between what needs no training and what no predictor can beat: weighted majority at the classical
+learning rate and at the *best* one (chosen on the evaluated episodes themselves, so no tuning could do better), follow
+the leader, follow previous winners, majority vote, a coin; the Bayes predictor of the regime's own prior (the limit),
+that of the training prior (the limit for a model that saw nothing else), and the oracle that knows the accuracies.
+
+Final regret is against the best expert of the episode and never clipped; excess log-loss is over the Bayes predictor of
+the regime's own prior, in nats a round (``interp.tasks.experts.regret``). Its expectation, where that predictor is exact,
+is the KL divergence from it (paper, appendix B), given for the model with far less noise. Intervals are bootstrapped
+over episodes.
+
+Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from scipy import special
+
+from interp.tasks.experts import regret
+from interp.tasks.experts.predictors import (
+    ALGORITHMS,
+    Algorithm,
+    ExpertRun,
+    bayes,
+    horizon_eta,
+    weighted_majority,
+)
+from interp.tasks.experts.regret import Score
+from interp.errors import InputError, require
+from interp.evaluation.lookup import lookup
+from interp.tasks.experts.layout import ExpertRound
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.statistics import Interval, mean_interval
+from interp.tasks import experts
+from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime
+
+PerRound = Float[np.ndarray, "episode round"]
+MODEL = "model"
+ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
+BASELINES = (
+    "weighted_majority_best",
+    "weighted_majority_horizon",
+    "follow_the_leader",
+    "follow_previous_winners",
+    "majority_vote",
+    "random",
+    "bayes",
+    "bayes_training",
+    "oracle",
+)
+"""Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
+BATCH = 512
+"""Episodes per rollout: bounds memory, and is fastest on a CPU."""
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertScores:
+    """Scores of a model and of its baselines on several regimes.
+
+    Attributes:
+        scores: (regime, predictor key) -> :class:`~interp.tasks.experts.regret.Score`.
+        divergences: regime -> the model's KL divergence from the Bayes predictor, nats a round.
+        best_etas: regime -> the learning rate that suits weighted majority best.
+        settings: model, digest, training prior, sizes, seed, versions.
+    """
+
+    scores: dict[tuple[str, str], Score]
+    divergences: dict[str, Interval]
+    best_etas: dict[str, float]
+    settings: dict[str, object]
+
+    def get(self, regime: str, key: str = MODEL) -> Score:
+        """One score.
+
+        Raises:
+            InputError: no such regime or predictor here.
+        """
+        return lookup(self.scores, regime, key)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per regime, predictor and metric, with interval (and std over episodes for regret)."""
+        frames = [score.to_frame().assign(key=key) for (_, key), score in self.scores.items()]
+        shared = ["name", "reference", "decision", "regime", "n_episodes", "n_rounds", "n_experts", "seed", "key"]
+        for regime, value in self.divergences.items():
+            row = self.scores[regime, MODEL].to_frame().assign(key=MODEL).query("metric == 'excess_log_loss'")[shared]
+            frames.append(row.assign(metric="divergence", **vars(value)))
+        return pd.concat(frames, ignore_index=True)
+
+    def curves(self) -> pd.DataFrame:
+        """One row per regime, predictor and round: mean regret, low, high, std."""
+        frames = [s.curve_frame().assign(regime=regime, key=key) for (regime, key), s in self.scores.items()]
+        return pd.concat(frames, ignore_index=True)
+
+
+def training_prior(model: HookedLatentTransformer) -> str:
+    """The regime that a model was trained on: the first of its training, "uniform" for a handwired model."""
+    return str((model.config.origin.get("training", {}).get("regimes") or ["uniform"])[0])
+
+
+def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
+    """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
+    made = [regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes).sum() for eta in etas]
+    return float(etas[int(np.argmin(made))])
+
+
+def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Algorithm]:
+    """The predictors of :data:`BASELINES` for these episodes, by key.
+
+    Args:
+        prior: the regime that the model was trained on.
+    """
+    eta = best_eta(episodes)
+    special: dict[str, tuple[str, str, Callable[[ExpertEpisodes], ExpertRun]]] = {
+        "weighted_majority_best": (
+            f"weighted majority, best eta {eta:.2g}",
+            "WM best",
+            partial(weighted_majority, eta=eta),
+        ),
+        "bayes_training": (f"Bayes predictor, prior of {prior!r}", "Bayes, trained", partial(bayes, prior=prior)),
+    }
+    return {key: Algorithm(key, *special[key]) if key in special else ALGORITHMS[key] for key in BASELINES}
+
+
+def predict(model: HookedLatentTransformer, episodes: ExpertEpisodes) -> PerRound:
+    """P(y = 1) of every round, batch by batch."""
+    parts = [
+        rollout(model, episodes.select(slice(start, start + BATCH))).predictions.double().numpy(force=True)
+        for start in range(0, len(episodes), BATCH)
+    ]
+    return np.concatenate(parts)
+
+
+def divergence(reference: PerRound, predictions: PerRound) -> PerRound:
+    """KL divergence of ``predictions`` from ``reference`` in nats, both P(y = 1) in (0, 1).
+
+    >>> float(divergence(np.array([[0.5]]), np.array([[0.5]]))[0, 0])
+    0.0
+    """
+    p, q = reference, predictions
+    return special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
+
+
+def fitting_regimes(model: HookedLatentTransformer) -> list[str]:
+    """The regimes that have a meaning for the model's number of experts."""
+    n_experts = n_experts_of(model)
+    return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts]
+
+
+def n_experts_of(model: HookedLatentTransformer) -> int:
+    """The number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves.
+
+    Raises:
+        InputError: a model of another task.
+    """
+    layout = model.layout
+    if not isinstance(layout, ExpertRound):
+        raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of expert advice")
+    low, high = layout.n_experts_range or (layout.n_experts, layout.n_experts)
+    return min(max(4, low), high)
+
+
+def evaluate(
+    model: HookedLatentTransformer,
+    regimes: Sequence[str | Regime] | None = None,
+    *,
+    n_episodes: int = 256,
+    n_rounds: int = 100,
+    n_experts: int | None = None,
+    seed: int = 1,
+    done: Callable[[int], None] = lambda steps: None,
+) -> ExpertScores:
+    """Score a model and every baseline on fresh episodes of each regime.
+
+    Args:
+        regimes: names or records; every regime with a meaning for this number of experts when None.
+        n_experts: 4, or the nearest that the model serves, when None.
+        seed: of the episodes and the bootstrap; training used other streams.
+        done: called with 1 after each regime (see ``interp.progress``).
+
+    Raises:
+        InputError: a model of another task, an unknown regime, a size out of range.
+    """
+    n_experts = n_experts_of(model) if n_experts is None else n_experts
+    records = [get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)]
+    require(len(records) > 0, "no regime to evaluate on; give at least one")
+    prior = training_prior(model)
+    scores, divergences, etas = {}, {}, {}
+    for record in records:
+        episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
+        runs = {key: (a.name, a.run(episodes)) for key, a in baselines(episodes, prior).items()}
+        runs = {MODEL: (model.config.name, ExpertRun(predict(model, episodes))), **runs}
+        bound = runs["bayes"][1]
+        reference = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
+        for key, (name, run) in runs.items():
+            scores[record.name, key] = regret.score(
+                run.predictions, episodes, name=name, decision=run.decision, reference=bound.predictions,
+                reference_name=reference, seed=seed,
+            )  # fmt: skip
+        apart = divergence(bound.predictions, runs[MODEL][1].predictions).mean(1)
+        if np.isfinite(apart).all():
+            divergences[record.name] = mean_interval(apart, seed=seed)
+        etas[record.name] = best_eta(episodes)
+        done(1)
+    settings = provenance(
+        model=model.config.name,
+        digest=model.digest(),
+        training_prior=prior,
+        n_episodes=n_episodes,
+        n_rounds=n_rounds,
+        n_experts=n_experts,
+        horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0,
+        seed=seed,
+    )
+    return ExpertScores(scores, divergences, etas, settings)

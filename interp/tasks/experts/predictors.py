@@ -1,0 +1,305 @@
+"""Prediction with expert advice: weighted majority, the simple baselines, the Bayes predictor and the oracle.
+
+Every algorithm maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once. Weighted majority
+(paper, section 3.1) predicts 1 with probability
+
+    p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i},     log w_{t+1,i} = log w_{t,i} + log(gamma) [i was right]
+
+which, weights being relative, is multiplicative weights with eta = log(gamma): ``w <- w exp(-eta loss)``.
+
+How a prediction becomes a mistake is part of the algorithm (``ExpertRun.decision``): "threshold" predicts the likelier
+label, "sample" draws from the prediction. Ties (within 1e-12 of 1/2, or of the best count) are broken by a fair coin,
+and coins are never tossed: a tied or sampled round counts its *expected* mistakes (``interp.tasks.experts.regret``).
+
+Scope: the Bayes predictor is the exact ``P(y_t | history)`` where accuracies are fixed and experts independent, and
+where a known best expert switches; elsewhere ``ExpertRun.approximation`` says what it ignores.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Integer
+from numpy.typing import ArrayLike
+from scipy import special
+
+from interp.tasks.experts import assignments
+from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy
+from interp.errors import InputError, require, unknown_name
+from interp.tasks.experts import Bounds, ExpertEpisodes, Regime, get_regime
+
+Decision = Literal["threshold", "sample"]
+Predictions = Float[np.ndarray, "episode round"]
+States = Float[np.ndarray, "episode round_plus_1 expert"]
+
+TIE_TOLERANCE = 1e-12
+_ETA = 100  # stream of the learning rates, apart from the streams that make episodes
+
+
+@dataclass(frozen=True, eq=False)
+class ExpertRun:
+    """What an algorithm did.
+
+    Attributes:
+        predictions: Float[episode, round], P(y=1) before the label is seen.
+        decision: how a prediction becomes a mistake: "threshold" or "sample".
+        state: Float[episode, round + 1, expert], what it carries into each round; None when it carries nothing.
+        state_name: what the state is: "log-weights", "counts", "mean accuracies" or "".
+        approximation: what a Bayes predictor ignores of the episodes' regime; "" when it is exact.
+    """
+
+    predictions: Predictions
+    decision: Decision = "threshold"
+    state: States | None = None
+    state_name: str = ""
+    approximation: str = ""
+
+
+def counts(episodes: ExpertEpisodes) -> Integer[np.ndarray, "episode round_plus_1 expert"]:
+    """How often each expert was right before each round, and after the last."""
+    start = np.zeros((len(episodes), 1, episodes.n_experts), dtype=np.int64)
+    return np.concatenate([start, episodes.correct.cumsum(axis=1)], axis=1)
+
+
+def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
+    """The log-weights before each round, and after the last: + eta = log(gamma) whenever an expert was right.
+
+    Added up round by round, so that they are bitwise those of a plain loop.
+
+    Raises:
+        InputError: an eta that is negative or not finite, or neither one number nor one per episode.
+    """
+    rates = np.asarray(eta, dtype=np.float64)
+    require(
+        rates.shape in ((), (len(episodes),)),
+        f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}",
+    )
+    require(bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}")
+    gains = episodes.correct * rates.reshape(-1, 1, 1)
+    return np.concatenate([np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1)
+
+
+def weighted_majority(
+    episodes: ExpertEpisodes, *, eta: ArrayLike | None = None, gamma: float | None = None, randomised: bool = False
+) -> ExpertRun:
+    """Weighted majority: the weighted share of the experts that advise 1.
+
+    >>> from interp.tasks import experts
+    >>> run = weighted_majority(experts.sample(2, 100, 4), gamma=2.0)
+    >>> run.predictions.shape, run.state.shape
+    ((2, 100), (2, 101, 4))
+
+    Args:
+        eta: the learning rate, one number or one per episode; 1 when neither eta nor gamma is given.
+        gamma: the factor > 1 that a right expert's weight grows by, instead of ``eta = log(gamma)``.
+        randomised: predict 1 with the share as probability, instead of when it exceeds 1/2.
+
+    Raises:
+        InputError: both eta and gamma, gamma <= 1, or a bad eta.
+    """
+    require(eta is None or gamma is None, f"give eta or gamma, not both (got eta {eta!r} and gamma {gamma})")
+    if gamma is not None:
+        require(np.isfinite(gamma) and gamma > 1, f"gamma must be a finite number > 1, got {gamma}")
+        eta = np.log(gamma)
+    state = log_weights(episodes, 1.0 if eta is None else eta)
+    weights = special.softmax(state[:, :-1], axis=-1)
+    return ExpertRun(share(weights, episodes.advice), "sample" if randomised else "threshold", state, "log-weights")
+
+
+def horizon_eta(n_experts: int, n_rounds: int) -> float:
+    """The learning rate sqrt(ln n / T) of the classical regret bound."""
+    return float(np.sqrt(np.log(n_experts) / n_rounds))
+
+
+def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
+    """One learning rate U[.05, .5] per episode (paper, appendix on LLM baselines)."""
+    return np.random.default_rng([seed, _ETA]).uniform(0.05, 0.5, size=n_episodes)
+
+
+def follow_the_leader(episodes: ExpertEpisodes) -> ExpertRun:
+    """Follow an expert that was right most often so far, a tie broken uniformly at random."""
+    state = counts(episodes)
+    leaders = state[:, :-1] == state[:, :-1].max(axis=-1, keepdims=True)
+    return ExpertRun(share(leaders, episodes.advice), "sample", state.astype(np.float64), "counts")
+
+
+def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
+    """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
+    everyone = share(np.ones(episodes.advice.shape), episodes.advice)
+    winners = np.concatenate([np.zeros_like(episodes.correct[:, :1]), episodes.correct[:, :-1]], axis=1)
+    recent = share(winners, episodes.advice)
+    undecided = ~winners.any(axis=-1) | (np.abs(recent - 0.5) <= TIE_TOLERANCE)
+    return ExpertRun(np.where(undecided, everyone, recent))
+
+
+def majority_vote(episodes: ExpertEpisodes) -> ExpertRun:
+    """The majority of all experts, whatever happened before."""
+    return ExpertRun(episodes.advice.mean(axis=-1))
+
+
+def random(episodes: ExpertEpisodes) -> ExpertRun:
+    """A fair coin."""
+    return ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
+
+
+def bayes(episodes: ExpertEpisodes, prior: str | Regime | Bounds | None = None) -> ExpertRun:
+    """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
+
+    With independent priors U[low, high] the posterior is a product, and the prediction the log-odds vote
+    ``sum_i s_i log(q_i / (1 - q_i))`` of posterior mean accuracies, s_i = +1 for advice 1 and -1 for advice 0. Where a
+    regime gives its experts different intervals in unknown order, the vote is averaged over the orders by their
+    posterior. Where the best expert switches, the order is filtered through the switches.
+
+    Args:
+        prior: a regime, by name or record, or one interval for all experts; None for the episodes' own regime.
+
+    Raises:
+        InputError: a bad prior, a prior that needs too many orders, or None for episodes made by hand.
+    """
+    regime = _prior(episodes, prior)
+    slots = regime.slots(episodes.n_experts)
+    if regime.switch_every is not None:
+        predictions, state = assignments.filter_switches(episodes, slots, regime.switch_every)
+    elif len(set(slots)) == 1:
+        hits = counts(episodes)
+        misses = np.arange(episodes.n_rounds + 1)[:, None] - hits
+        state = mean_accuracy(hits, misses, slots[0])
+        predictions = vote(state[:, :-1], episodes.advice)
+    else:
+        predictions, state = assignments.average_orders(episodes, slots)
+    ignored = {"drifting accuracies taken as fixed": regime.drift_std, "shared predictions": regime.correlation}
+    approximation = "; ".join(name for name, parameter in ignored.items() if parameter)
+    return ExpertRun(predictions, "threshold", state, "mean accuracies", approximation)
+
+
+def oracle(episodes: ExpertEpisodes) -> ExpertRun:
+    """The log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
+    known = episodes.accuracies_by_round
+    return ExpertRun(vote(known, episodes.advice), approximation=_shared(episodes))
+
+
+def decisions(predictions: Predictions) -> Predictions:
+    """The likelier label of each prediction; 1/2 for a tie (within 1e-12), which counts as half a mistake."""
+    return np.where(np.abs(predictions - 0.5) <= TIE_TOLERANCE, 0.5, (predictions > 0.5).astype(np.float64))
+
+
+def share(weights: np.ndarray, advice: np.ndarray) -> Predictions:
+    """Share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
+    total = weights.sum(axis=-1)
+    return np.where(total > 0, (weights * advice).sum(axis=-1) / np.where(total > 0, total, 1), 0.5)
+
+
+def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
+    return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
+
+
+def _shared(episodes: ExpertEpisodes) -> str:
+    return "shared predictions" if episodes.params.get("correlation") else ""
+
+
+def _prior(episodes: ExpertEpisodes, prior: str | Regime | Bounds | None) -> Regime:
+    if isinstance(prior, str | Regime):
+        return get_regime(prior)
+    if prior is not None:
+        check_bounds(prior)
+        return Regime("interval", "one interval for all experts", prior)
+    if "rest" not in episodes.params:
+        raise InputError(
+            f"episodes of regime {episodes.regime!r} do not say how their accuracies were drawn; "
+            "give prior=(low, high) or the name of a regime"
+        )
+    own = dict(episodes.params)
+    own |= {"first": tuple(tuple(b) for b in own["first"]), "rest": tuple(own["rest"])}
+    own |= {"drift_bounds": tuple(own["drift_bounds"])} if "drift_bounds" in own else {}
+    return Regime(episodes.regime, "", min_experts=2 if "switch_every" in own else 1, **own)
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """A named algorithm, so that tables, legends and the command line agree.
+
+    Attributes:
+        key: what code and the command line call it.
+        name: what a sentence calls it.
+        short_name: what a legend calls it.
+        run: episodes -> :class:`ExpertRun`.
+    """
+
+    key: str
+    name: str
+    short_name: str
+    run: Callable[[ExpertEpisodes], ExpertRun]
+
+
+def registry(records: Iterable[Algorithm]) -> Mapping[str, Algorithm]:
+    """Algorithms by key, in order.
+
+    Raises:
+        InputError: two records share a key, a name or a short name.
+    """
+    found: dict[str, Algorithm] = {}
+    taken: set[str] = set()
+    for record in records:
+        names = {record.key, record.name, record.short_name}
+        require(
+            not names & taken, f"algorithm {record.key!r} reuses {', '.join(sorted(names & taken))}; names are unique"
+        )
+        taken |= names
+        found[record.key] = record
+    return MappingProxyType(found)
+
+
+ALGORITHMS: Mapping[str, Algorithm] = registry(
+    [
+        Algorithm("weighted_majority", "weighted majority, eta 1", "WM", weighted_majority),
+        Algorithm(
+            "weighted_majority_randomised",
+            "randomised weighted majority, eta 1",
+            "WM random",
+            lambda episodes: weighted_majority(episodes, randomised=True),
+        ),
+        Algorithm(
+            "weighted_majority_horizon",
+            "weighted majority, eta sqrt(ln n / T)",
+            "WM horizon",
+            lambda episodes: weighted_majority(episodes, eta=horizon_eta(episodes.n_experts, episodes.n_rounds)),
+        ),
+        Algorithm(
+            "weighted_majority_paper",
+            "weighted majority, eta U[.05, .5] per episode",
+            "WM paper",
+            lambda episodes: weighted_majority(episodes, eta=paper_eta(len(episodes), episodes.seed or 0)),
+        ),
+        Algorithm("follow_the_leader", "follow the leader", "FTL", follow_the_leader),
+        Algorithm("follow_previous_winners", "follow previous winners", "FPW", follow_previous_winners),
+        Algorithm("majority_vote", "majority vote", "majority", majority_vote),
+        Algorithm("random", "random guessing", "random guess", random),
+        Algorithm("bayes", "Bayes predictor, the regime's own prior", "Bayes", bayes),
+        Algorithm(
+            "bayes_uniform",
+            "Bayes predictor, prior U[.3, .9]",
+            "Bayes U[.3,.9]",
+            lambda episodes: bayes(episodes, (0.3, 0.9)),
+        ),
+        Algorithm(
+            "bayes_wide", "Bayes predictor, prior U[0, 1]", "Bayes U[0,1]", lambda episodes: bayes(episodes, (0.0, 1.0))
+        ),
+        Algorithm("oracle", "oracle that knows the accuracies", "oracle", oracle),
+    ]
+)
+
+
+def get_algorithm(key: str) -> Algorithm:
+    """The algorithm called ``key``.
+
+    Raises:
+        InputError: no such algorithm; the nearest keys are given.
+    """
+    try:
+        return ALGORITHMS[key]
+    except KeyError:
+        raise unknown_name("algorithm", key, ALGORITHMS, limit=len(ALGORITHMS)) from None

@@ -1,0 +1,252 @@
+r"""How good predictions are: mistakes, regret, accuracy, log-loss and its excess, with intervals over episodes.
+
+With mistakes :math:`L_t` of the learner and :math:`L_t^{(i)}` of expert i up to round t (paper, appendix on metrics),
+
+    R_t = L_t - min_i L_t^{(i)}
+
+against the best expert of the same prefix, never clipped: a learner that combines experts can beat the best of them,
+and then its regret is negative. Log-loss is in nats. Its excess over the exact Bayes predictor, summed over rounds,
+equals in expectation the summed KL divergence from the true conditional (paper, appendix B); over any other reference
+it is just a difference.
+
+Ties and random choices count their expected mistakes: a prediction within 1e-12 of 1/2 costs half a mistake under
+"threshold", and a prediction p costs \|p - y\| under "sample". So no metric has a seed, and the spread between episodes
+leaves out the luck of a learner's own coins.
+
+A certain prediction that is wrong costs infinite log-loss (weighted majority is certain when all experts agree); the
+mean is then infinite, and said so rather than clipped.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+
+from interp.tasks.experts.predictors import ALGORITHMS, Decision, decisions, get_algorithm
+from interp.errors import InputError, require, unknown_name
+from interp.provenance import provenance
+from interp.statistics import Interval, bootstrap_mean, mean_interval
+from interp.tasks.experts import ExpertEpisodes
+
+PerRound = Float[np.ndarray, "episode round"]
+
+_DECISIONS = ("threshold", "sample")
+ROUNDING = 1e-6
+"""A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
+
+
+def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
+    """``predictions`` as Float[episode, round].
+
+    Raises:
+        InputError: another shape than the episodes', or values outside [0, 1].
+    """
+    p = np.asarray(predictions, dtype=np.float64)
+    require(
+        p.shape == episodes.labels.shape,
+        f"predictions have shape {p.shape} but the episodes need P(y=1) [episode, round] = {episodes.labels.shape}",
+    )
+    wrong = ~((p >= -ROUNDING) & (p <= 1 + ROUNDING))
+    if wrong.any():
+        where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
+        raise InputError(f"predictions must be probabilities in [0, 1], got {p[wrong][0]} at [{where}]")
+    return np.clip(p, 0.0, 1.0)
+
+
+def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
+    """Expected mistakes of each round, in [0, 1].
+
+    Raises:
+        InputError: bad predictions or an unknown decision.
+    """
+    p = check_predictions(predictions, episodes)
+    if decision not in _DECISIONS:
+        raise unknown_name("decision", decision, _DECISIONS)
+    return np.abs((decisions(p) if decision == "threshold" else p) - episodes.labels)
+
+
+def expert_mistakes(episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:
+    """Cumulative mistakes of the best expert of each prefix."""
+    return (~episodes.correct).cumsum(axis=1).min(axis=-1).astype(np.float64)
+
+
+def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
+    """The regret after each round, never clipped.
+
+    Raises:
+        InputError: bad predictions or an unknown decision.
+    """
+    return mistakes(predictions, episodes, decision).cumsum(axis=1) - expert_mistakes(episodes)
+
+
+def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
+    """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong.
+
+    Raises:
+        InputError: bad predictions.
+    """
+    p = check_predictions(predictions, episodes)
+    with np.errstate(divide="ignore"):
+        return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
+
+
+def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
+    """Log-loss of ``predictions`` minus that of ``reference``, round by round, in nats.
+
+    Raises:
+        InputError: bad predictions, or a reference of infinite log-loss.
+    """
+    bound = log_loss(reference, episodes)
+    require(bool(np.isfinite(bound).all()), "the reference was certain and wrong; excess over infinity does not exist")
+    return log_loss(predictions, episodes) - bound
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """How good one learner's predictions were, each number with its 95 % bootstrap interval over episodes.
+
+    Attributes:
+        name: the learner.
+        decision: how its predictions became mistakes.
+        accuracy: share of rounds right.
+        regret: regret after the last round, and ``regret_std``, its standard deviation over episodes.
+        log_loss: nats a round; infinite when it was certain and wrong.
+        excess: log-loss above ``reference``, nats a round; None without a reference.
+        reference: name of the reference, with what it ignores of the regime, if anything.
+        regret_curve: Float[4, round]: mean, low, high and standard deviation over episodes.
+        settings: regime, sizes, seed, versions, git revision.
+    """
+
+    name: str
+    decision: str
+    accuracy: Interval
+    regret: Interval
+    regret_std: float
+    log_loss: Interval
+    excess: Interval | None
+    reference: str
+    regret_curve: Float[np.ndarray, "4 round"] = field(repr=False)
+    settings: dict[str, Any] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per metric: name, metric, estimate, low, high, std, and the settings that matter."""
+        metrics = {"accuracy": self.accuracy, "regret": self.regret, "log_loss": self.log_loss}
+        if self.excess is not None:
+            metrics["excess_log_loss"] = self.excess
+        rows = [
+            {
+                "name": self.name,
+                "metric": metric,
+                "estimate": interval.estimate,
+                "low": interval.low,
+                "high": interval.high,
+                "std": self.regret_std if metric == "regret" else np.nan,
+                "reference": self.reference if metric == "excess_log_loss" else "",
+                "decision": self.decision,
+                **{key: self.settings[key] for key in ("regime", "n_episodes", "n_rounds", "n_experts", "seed")},
+            }
+            for metric, interval in metrics.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def curve_frame(self) -> pd.DataFrame:
+        """One row per round: name, round (from 1), regret, low, high, std."""
+        columns = dict(zip(("regret", "low", "high", "std"), self.regret_curve, strict=True))
+        return pd.DataFrame({"name": self.name, "round": np.arange(1, self.regret_curve.shape[1] + 1), **columns})
+
+
+def score(
+    predictions: ArrayLike,
+    episodes: ExpertEpisodes,
+    *,
+    name: str = "model",
+    decision: Decision = "threshold",
+    reference: ArrayLike | None = None,
+    reference_name: str = "reference",
+    seed: int = 0,
+) -> Score:
+    """Score predictions against the truth and the best expert.
+
+    Args:
+        predictions: P(y=1) [episode, round].
+        name: what tables call it.
+        decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
+        reference: predictions to take the excess log-loss over, usually the Bayes predictor's.
+        seed: of the bootstrap.
+
+    Raises:
+        InputError: bad predictions or an unknown decision.
+    """
+    wrong = mistakes(predictions, episodes, decision)
+    curve = wrong.cumsum(axis=1) - expert_mistakes(episodes)
+    mean, low, high = bootstrap_mean(curve, seed=seed)
+    settings = provenance(
+        regime=episodes.regime,
+        n_episodes=len(episodes),
+        n_rounds=episodes.n_rounds,
+        n_experts=episodes.n_experts,
+        seed=episodes.seed,
+        params=dict(episodes.params),
+    )
+    excess = None if reference is None else excess_log_loss(predictions, reference, episodes)
+    return Score(
+        name=name,
+        decision=decision,
+        accuracy=mean_interval(1 - wrong.mean(axis=1), seed=seed),
+        regret=Interval(float(mean[-1]), float(low[-1]), float(high[-1])),
+        regret_std=float(curve[:, -1].std()),
+        log_loss=_interval(log_loss(predictions, episodes).mean(axis=1), seed),
+        excess=None if excess is None else _interval(excess.mean(axis=1), seed),
+        reference="" if reference is None else reference_name,
+        regret_curve=np.stack([mean, low, high, curve.std(axis=0)]),
+        settings=settings,
+    )
+
+
+def score_algorithms(
+    episodes: ExpertEpisodes, keys: Iterable[str] = tuple(ALGORITHMS), *, reference: str | None = "bayes", seed: int = 0
+) -> dict[str, Score]:
+    """Run and score algorithms by key, each against the ``reference`` algorithm.
+
+    >>> from interp.tasks import experts
+    >>> scores = score_algorithms(experts.sample(50, 20, 4), ["majority_vote", "bayes"])
+    >>> scores["bayes"].excess.estimate
+    0.0
+
+    Raises:
+        InputError: an unknown key.
+    """
+    chosen = [get_algorithm(key) for key in keys]
+    bound = None if reference is None else get_algorithm(reference).run(episodes)
+    bound_name = "" if bound is None else ", ignoring ".join(filter(None, (reference, bound.approximation)))
+    scores = {}
+    for algorithm in chosen:
+        run = algorithm.run(episodes)
+        scores[algorithm.key] = score(
+            run.predictions,
+            episodes,
+            name=algorithm.name,
+            decision=run.decision,
+            reference=None if bound is None else bound.predictions,
+            reference_name=bound_name,
+            seed=seed,
+        )
+    return scores
+
+
+def to_frame(scores: dict[str, Score]) -> pd.DataFrame:
+    """All scores as one tidy table, with a ``key`` column."""
+    frames = [scored.to_frame().assign(key=key) for key, scored in scores.items()]
+    return pd.concat(frames, ignore_index=True)
+
+
+def _interval(per_episode: np.ndarray, seed: int) -> Interval:
+    if np.isfinite(per_episode).all():
+        return mean_interval(per_episode, seed=seed)
+    return Interval(np.inf, np.inf, np.inf)

@@ -1,0 +1,47 @@
+"""Tabular Q-learning (paper, section 4): all that is particular to this task. ``interp.tasks.mdp`` is its data side.
+
+    >>> from interp.tasks import mdp
+    >>> episodes = mdp.sample(n_episodes=2, n_rounds=5, n_states=4, n_actions=3, seed=0)
+    >>> episodes.states.shape, episodes.q_tables.shape
+    ((2, 5), (2, 6, 4, 3))
+
+``mdps``, ``episodes``, ``sampling``, ``regimes``, ``datasets`` and ``environment`` (the data), ``bellman`` (the update),
+``layout`` (the round), ``algorithms`` (causal models), ``tabular`` and ``planning`` (agents and optimal policies),
+``returns``, ``agreement`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what interventions test),
+``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
+"""
+
+from interp.tasks.qlearning.regimes import REGIMES
+from interp.tasks.qlearning.sampling import Interaction, MDPEpisodes, MDPs, sample
+from interp.tasks.task import Size, Task, lazy
+
+__all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "sample"]
+
+TASK = Task(
+    key="qlearning",
+    name="Q-learning",
+    what="choose actions in an unknown Markov decision process as tabular Q-learning would",
+    sizes=(
+        Size("n_states", "states", "number of states", minimum=1, default=4),
+        Size("n_actions", "actions", "number of actions", minimum=1, default=3),
+    ),
+    layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
+    sample=sample,
+    losses=lazy("interp.tasks.qlearning.hypotheses:losses"),
+    sample_options=lazy("interp.tasks.qlearning.hypotheses:rates"),
+    interaction=Interaction,
+    regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
+    algorithms=lazy("interp.tasks.qlearning.algorithms:records"),
+    hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
+    round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),
+    probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
+    corruptions=lazy("interp.tasks.qlearning.corruptions:records"),
+    default_corruption="exchange-history",
+    aligned=lazy("interp.tasks.qlearning.hypotheses:aligned"),
+    claims=lazy("interp.tasks.qlearning.hypotheses:claims"),
+    steering=lazy("interp.tasks.qlearning.hypotheses:steering"),
+    training=lazy("interp.tasks.qlearning.training:goal"),
+    evaluation=lazy("interp.tasks.qlearning.evaluation:plan"),
+    circuits=("qlearning-handwired",),
+    report=lazy("reports.tasks.qlearning:parts"),
+)

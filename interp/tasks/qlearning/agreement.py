@@ -1,0 +1,222 @@
+r"""Does a policy agree with tabular Q-learning, and is that evidence that it bootstraps?
+
+The target of a round is ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``. Three traps (measured on the training grid):
+
+* about 12 % of the steps are ties (states never left so far: Q = 0), where no target says anything. So agreement is
+  given on *untied* steps, and over all steps under *random ties*: the target is drawn uniformly from the greedy
+  actions, sum_a pi(a) tau(a) in expectation; a perfect learner scores .92, and cross-entropy has a floor of .13.
+* a table with gamma = 0, which never bootstraps, scores .90. So its agreement stands beside every number, with the gain
+  over it, and so do the *disputed* steps (2 %), where no action is greedy by both tables: there, and only
+  there, agreement shows bootstrapping.
+* the target is by the table after the update. A machine that selects before it updates, as the handwired circuit does,
+  is exact by ``Q_t`` and yet scores .960 on untied steps (.886 under random ties), below the table that never
+  bootstraps: score it with ``table="before"``.
+
+Every quantity is a ratio of sums over episodes with a bootstrap interval over episodes, for whole episodes and for
+their early, middle and late thirds. NOT evidence of: how the policy computes its choice; for that, patch the state.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from interp.tasks.qlearning.returns import Batches, as_batches
+from interp.errors import require, unknown_name
+from interp.provenance import provenance
+from interp.statistics import Interval, ratio_interval, resample_weights
+from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.episodes import MDPEpisodes
+
+QUANTITIES: dict[str, str] = {
+    "untied": "agreement, untied steps",
+    "untied_gamma0": "... of the gamma = 0 table",
+    "untied_gain": "... gain over the gamma = 0 table",
+    "random_ties": "agreement, all steps, random ties",
+    "random_ties_ceiling": "... of a perfect learner",
+    "random_ties_gamma0": "... of the gamma = 0 table",
+    "disputed": "disputed steps: follows Q-learning",
+    "disputed_gamma0": "disputed steps: follows the gamma = 0 table",
+    "cross_entropy": "cross-entropy, random ties (nats)",
+    "cross_entropy_floor": "... of a perfect learner",
+    "cross_entropy_excess": "... above that floor",
+    "share_tied": "share of tied steps",
+    "share_disputed": "share of disputed steps",
+}
+PHASES = ("all", "early", "middle", "late")
+MINIMUM_PROBABILITY = 1e-12
+"""Probabilities are clipped here before the logarithm, so that a one-hot policy has a finite cross-entropy."""
+
+
+@dataclass(frozen=True)
+class AgreementResult:
+    """Agreement of a policy with tabular Q-learning, with its controls.
+
+    Attributes:
+        intervals: (quantity, phase) -> estimate with its 95 % interval; NaN where there was no such step.
+        n_steps: (quantity, phase) -> how many steps it rests on.
+        provenance: regime, seeds, sizes, versions.
+    """
+
+    intervals: dict[tuple[str, str], Interval]
+    n_steps: dict[tuple[str, str], int]
+    provenance: dict[str, Any] = field(default_factory=dict)
+
+    def get(self, quantity: str, phase: str = "all") -> Interval:
+        """One quantity (a key of ``QUANTITIES``) in one phase ("all", "early", "middle", "late").
+
+        Raises:
+            InputError: no such name, or no step that it could rest on.
+        """
+        for kind, name, valid in (("quantity", quantity, [q for q, _ in self.intervals]), ("phase", phase, PHASES)):
+            if name not in valid:
+                raise unknown_name(kind, name, valid, limit=20)
+        require(
+            self.n_steps[quantity, phase] > 0,
+            f"{quantity!r} does not exist here: no step of the {phase!r} phase counts for it; use more episodes",
+        )
+        return self.intervals[quantity, phase]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per quantity and phase."""
+        return pd.DataFrame(
+            [
+                {
+                    "quantity": quantity,
+                    "name": QUANTITIES[quantity],
+                    "phase": phase,
+                    "estimate": value.estimate,
+                    "low": value.low,
+                    "high": value.high,
+                    "n_steps": self.n_steps[quantity, phase],
+                }
+                for (quantity, phase), value in self.intervals.items()
+            ]
+        )
+
+
+def agreement(
+    predictions: Any,
+    episodes: Batches,
+    *,
+    table: Literal["after", "before"] = "after",
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> AgreementResult:
+    """Compare a policy with the greedy actions of the episodes' tables.
+
+    Args:
+        predictions: probabilities ``[episode, round, action]`` (the choice is the largest, lowest index on ties) or
+            choices ``[episode, round]``; one array per batch when ``episodes`` holds several batches.
+        episodes: one batch, or several of different sizes.
+        table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax Q_t(s_{t+1}, .)``,
+            that of a machine which chooses before it updates. They differ only where ``s_{t+1} = s_t``.
+        n_resamples, seed: of the bootstrap over episodes.
+
+    Raises:
+        InputError: predictions of another shape, or that are neither choices nor probabilities.
+    """
+    require(table in ("after", "before"), f"table must be 'after' or 'before', got {table!r}")
+    batches = as_batches(episodes)
+    given = [predictions] if isinstance(episodes, MDPEpisodes) else list(predictions)
+    require(
+        len(given) == len(batches), f"got {len(given)} arrays of predictions for {len(batches)} batches; give one each"
+    )
+    counted = [_count(_policy(p, batch), batch, table) for p, batch in zip(given, batches, strict=True)]
+    quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
+    intervals, n_steps = {}, {}
+    weights = resample_weights(sum(map(len, batches)), n_resamples, seed)
+    for quantity in quantities:
+        for phase in PHASES:
+            parts = [_over_phase(*counts[quantity], phase) for counts in counted]
+            hits, steps = (np.concatenate(column) for column in zip(*parts, strict=True))
+            intervals[quantity, phase] = ratio_interval(hits, steps, weights=weights)
+            n_steps[quantity, phase] = int(steps.sum())
+    record = provenance(
+        regimes=sorted({b.regime for b in batches}),
+        seeds=sorted({b.seed for b in batches}),
+        n_episodes=sum(map(len, batches)),
+        table=table,
+        bootstrap_seed=seed,
+    )
+    return AgreementResult(intervals, n_steps, record)
+
+
+@dataclass(frozen=True)
+class _Policy:
+    choices: NDArray[np.float64]
+    probabilities: NDArray[np.float64] | None
+
+
+def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
+    array = np.asarray(predictions)
+    shape, n_actions = batch.states.shape, batch.n_actions
+    if array.shape == shape and array.dtype.kind in "iu":
+        require(
+            bool(((array >= 0) & (array < n_actions)).all()),
+            f"choices must be actions 0 to {n_actions - 1}, got {array.min()} to {array.max()}",
+        )
+        return _Policy(np.eye(n_actions)[array], None)
+    require(
+        array.shape == (*shape, n_actions) and array.dtype.kind == "f",
+        f"predictions must be probabilities [episode, round, action] = {(*shape, n_actions)} or integer choices "
+        f"{shape}, got {array.dtype} of shape {array.shape}",
+    )
+    array = array.astype(np.float64)
+    valid = bool((array >= -1e-6).all() and (np.abs(array.sum(-1) - 1) < 1e-3).all())
+    require(valid, "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first")
+    return _Policy(np.eye(n_actions)[bellman.greedy(array)], array)
+
+
+Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+
+
+def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Counts:
+    """Hits and steps, each ``[episode, round]``, of every quantity."""
+    target = _greedy_shares(batch, table)
+    other = _greedy_shares(batch.relearned(gamma=0.0), table)
+    every = np.ones(batch.states.shape)
+    n_greedy = (target > 0).sum(-1)
+    untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
+    disputed: NDArray[np.float64] = np.asarray(~((target > 0) & (other > 0)).any(-1), np.float64)
+    chosen, gamma0 = (policy.choices * target).sum(-1), (other * target).sum(-1)
+    counts: Counts = {
+        "untied": (chosen * untied, untied),
+        "untied_gamma0": (gamma0 * untied, untied),
+        "untied_gain": ((chosen - gamma0) * untied, untied),
+        "random_ties": (chosen, every),
+        "random_ties_ceiling": ((target * target).sum(-1), every),
+        "random_ties_gamma0": (gamma0, every),
+        "disputed": ((policy.choices * (target > 0)).sum(-1) * disputed, disputed),
+        "disputed_gamma0": ((policy.choices * (other > 0)).sum(-1) * disputed, disputed),
+        "cross_entropy_floor": (np.log(n_greedy), every),
+        "share_tied": (1 - untied, every),
+        "share_disputed": (disputed, every),
+    }
+    if policy.probabilities is not None:
+        logs = np.log(np.maximum(policy.probabilities, MINIMUM_PROBABILITY))
+        paid = -(target * logs).sum(-1)
+        counts["cross_entropy"] = (paid, every)
+        counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)
+    return counts
+
+
+def _greedy_shares(batch: MDPEpisodes, table: str) -> NDArray[np.float64]:
+    """The target as a distribution: uniform over the greedy actions."""
+    values = batch.next_values if table == "after" else batch.next_values_before
+    greedy = bellman.greedy_sets(values)
+    return greedy / greedy.sum(-1, keepdims=True)
+
+
+def _over_phase(
+    hits: NDArray[np.float64], steps: NDArray[np.float64], phase: str
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    if phase != "all":
+        third = 3 * np.arange(hits.shape[1]) // hits.shape[1]
+        here = third == PHASES.index(phase) - 1
+        hits, steps = hits[:, here], steps[:, here]
+    return hits.sum(1), steps.sum(1)

@@ -1,0 +1,62 @@
+"""Corruptions of Q-learning episodes: a pair (clean, corrupted) that differs in one thing at one round.
+
+A corrupted episode gets the Q-tables that its own transitions produce. A reward is read after the round's choice, so
+its corruption shows from the next round on.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from interp.errors import InputError
+from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.task import Corruption, exchanged, corrupted_round
+
+Pair = tuple[MDPEpisodes, MDPEpisodes]
+
+
+def exchange_history(episodes: MDPEpisodes, round: int) -> Pair:
+    """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
+    t = corrupted_round(_mdp(episodes), round, history=True)
+    names = ("states", "actions", "rewards", "next_states")
+    return episodes, _relearned(episodes, **{name: exchanged(getattr(episodes, name), t) for name in names})
+
+
+def change_reward(episodes: MDPEpisodes, round: int) -> Pair:
+    """Move the reward of one round by a half, round the unit interval: ``r -> (r + 1/2) mod 1``, never the same."""
+    t = corrupted_round(_mdp(episodes), round)
+    rewards = episodes.rewards.copy()
+    rewards[:, t] = (rewards[:, t] + 0.5) % 1.0
+    return episodes, _relearned(episodes, rewards=rewards)
+
+
+def records() -> tuple[Corruption, ...]:
+    """The corruptions of this task."""
+    return (
+        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
+        Corruption("change-reward", "change the reward", 1, change_reward),
+    )
+
+
+def _relearned(episodes: MDPEpisodes, **changed: NDArray[Any]) -> MDPEpisodes:
+    """The episodes with other transitions, and the Q-tables that these produce."""
+    names = ("states", "actions", "rewards", "next_states")
+    transitions = {name: changed.get(name, getattr(episodes, name)) for name in names}
+    return MDPEpisodes.from_transitions(
+        episodes.mdps,
+        **transitions,
+        alpha=episodes.alpha,
+        gamma=episodes.gamma,
+        epsilon=episodes.epsilon,
+        initial=episodes.q_tables[:, 0],
+        regime=episodes.regime,
+        seed=episodes.seed,
+    )
+
+
+def _mdp(episodes: Any) -> MDPEpisodes:
+    if not isinstance(episodes, MDPEpisodes):
+        raise InputError(f"this corruption needs MDP episodes, got {type(episodes).__name__}")
+    return episodes

@@ -1,0 +1,228 @@
+"""A data set of MDP episodes in one file: train and validation split, and the configuration that made it.
+
+The file is safetensors. Its metadata holds the configuration as JSON; its tensors hold, for every batch of one size,
+the MDPs, the recorded transitions, the exploration rates and the targets. Q-tables are not stored: they follow from the
+transitions, and are learned again on loading (bit for bit the same; the stored targets are checked against them). That
+keeps the file of the paper's 50,000 episodes about ten times smaller.
+
+The same configuration gives the same bytes (checked on one machine and NumPy version; NumPy does not promise that its
+random streams stay the same between versions, so the version is recorded). Files are written atomically and read
+strictly: a missing or extra tensor, an unknown version, or a target that is not greedy is an error.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.numpy import save_file
+
+from interp.errors import InputError, require
+from interp.files import write_atomic
+from interp.tasks.qlearning import sampling
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+
+FORMAT = "interp-mdp-episodes"
+VERSION = 1
+
+Size = tuple[int, int, int]
+Batches = dict[Size, MDPEpisodes]
+_SPLIT_STREAM = 101
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Episodes in two splits, grouped by size.
+
+    Attributes:
+        train, validation: batches keyed by (n_states, n_actions, n_rounds).
+        config: the arguments that made it, JSON values, with the NumPy version.
+    """
+
+    train: Batches
+    validation: Batches
+    config: dict[str, Any]
+
+    def __post_init__(self) -> None:
+        for split in (self.train, self.validation):
+            for size, batch in split.items():
+                found = (batch.n_states, batch.n_actions, batch.n_rounds)
+                require(
+                    size == found, f"a batch of size {found} stands under the key {size}; key batches by their size"
+                )
+
+    def __len__(self) -> int:
+        return sum(len(batch) for split in (self.train, self.validation) for batch in split.values())
+
+
+def generate(
+    n_episodes: int = 50_000,
+    n_states: tuple[int, int] = (2, 8),
+    n_actions: tuple[int, int] = (2, 4),
+    n_rounds: int | tuple[int, int] = (10, 50),
+    seed: int = 0,
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+    epsilon: sampling.Epsilon = "uniform",
+    regime: str = "grid",
+    validation: float = 0.1,
+) -> Dataset:
+    """The paper's data set (its defaults), split at random into train and validation episodes.
+
+    Args:
+        validation: share of the episodes held out, in [0, 1); the others as in ``sampling.sample_grid``.
+
+    Raises:
+        InputError: a size, rate or share outside its range, or an unknown regime.
+    """
+    require(0 <= validation < 1, f"validation must lie in [0, 1), got {validation}; the paper holds out 0.1")
+    settings: dict[str, Any] = {
+        "n_episodes": n_episodes,
+        "n_states": n_states,
+        "n_actions": n_actions,
+        "n_rounds": n_rounds,
+        "seed": seed,
+        "alpha": alpha,
+        "gamma": gamma,
+        "epsilon": epsilon,
+        "regime": regime,
+    }
+    batches = sampling.sample_grid(**settings)
+    held_out = np.zeros(n_episodes, bool)
+    chosen = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(n_episodes)
+    held_out[chosen[: round(validation * n_episodes)]] = True
+    train: Batches = {}
+    held: Batches = {}
+    start = 0
+    for size, batch in batches.items():
+        mask = held_out[start : start + len(batch)]
+        start += len(batch)
+        for split, members in ((train, ~mask), (held, mask)):
+            if members.any():
+                split[size] = batch.select(members)
+    config = {**settings, "validation": validation, "numpy": np.__version__}
+    return Dataset(train, held, json.loads(json.dumps(config)))
+
+
+def save(dataset: Dataset, path: str | Path) -> Path:
+    """Write ``dataset`` to one file, atomically; the same data set gives the same bytes.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    tensors: dict[str, NDArray[Any]] = {}
+    records: dict[str, Any] = {}
+    for split in ("train", "validation"):
+        for size, batch in getattr(dataset, split).items():
+            name = "/".join(map(str, (split, *size)))
+            families = sorted(set(batch.mdps.families))
+            records[name] = {
+                "families": families,
+                "alpha": batch.alpha,
+                "gamma": batch.gamma,
+                "regime": batch.regime,
+                "seed": batch.seed,
+            }
+            for key, array in _arrays(batch, families).items():
+                tensors[f"{name}/{key}"] = np.ascontiguousarray(array)
+    header = {"format": FORMAT, "version": VERSION, "config": dataset.config, "batches": records}
+    # One metadata entry: safetensors writes several in no fixed order.
+    metadata = {FORMAT: json.dumps(header, sort_keys=True)}
+    return write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata))
+
+
+def load(path: str | Path) -> Dataset:
+    """Read what :func:`save` wrote, learn the Q-tables again, and check the stored targets against them.
+
+    Raises:
+        InputError: no such file, another format or version, missing or extra tensors, or contradictory contents.
+    """
+    path = Path(path)
+    require(path.is_file(), f"there is no data set file {str(path)!r}; make one with datasets.save")
+    try:
+        with safe_open(path, framework="np") as stream:
+            metadata = stream.metadata() or {}
+            tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118 (not a dict)
+    except SafetensorError as error:
+        raise InputError(f"{str(path)!r} is not a safetensors file ({error}); make it with datasets.save") from None
+    require(FORMAT in metadata, f"{str(path)!r} holds no MDP episodes; make it with datasets.save")
+    header = json.loads(metadata[FORMAT])
+    require(
+        header["version"] == VERSION,
+        f"{str(path)!r} has format version {header['version']}, this code reads {VERSION}; generate the data set again",
+    )
+    splits: dict[str, Batches] = {"train": {}, "validation": {}}
+    for name, record in header["batches"].items():
+        split, *size = name.split("/")
+        n_states, n_actions, n_rounds = map(int, size)
+        arrays = {key: tensors.pop(f"{name}/{key}", None) for key in _KEYS}
+        missing = [key for key, array in arrays.items() if array is None]
+        require(not missing, f"{str(path)!r} lacks {', '.join(missing)} of the batch {name}; generate it again")
+        splits[split][n_states, n_actions, n_rounds] = _batch(arrays, record, name)
+    require(not tensors, f"{str(path)!r} holds tensors that belong to no batch: {', '.join(sorted(tensors)[:5])}")
+    return Dataset(splits["train"], splits["validation"], header["config"])
+
+
+_LABELS = ("states", "actions", "next_states", "greedy")
+_KEYS = (
+    *_LABELS,
+    "rewards",
+    "epsilon",
+    "transitions",
+    "mdp_rewards",
+    "family",
+    "concentration",
+    "bernoulli",
+    "initial",
+)
+
+
+def _arrays(batch: MDPEpisodes, families: list[str]) -> dict[str, NDArray[Any]]:
+    labels = np.min_scalar_type(max(batch.n_states, batch.n_actions))
+    numbers = {family: i for i, family in enumerate(families)}
+    arrays: dict[str, NDArray[Any]] = {key: getattr(batch, key).astype(labels) for key in _LABELS}
+    return arrays | {
+        "rewards": batch.rewards,
+        "epsilon": batch.epsilon,
+        "transitions": batch.mdps.transitions,
+        "mdp_rewards": batch.mdps.rewards,
+        "family": np.array([numbers[family] for family in batch.mdps.families], np.uint8),
+        "concentration": batch.mdps.concentrations,
+        "bernoulli": batch.mdps.bernoulli,
+        "initial": batch.q_tables[:, 0],
+    }
+
+
+def _batch(arrays: Mapping[str, NDArray[Any]], record: Mapping[str, Any], name: str) -> MDPEpisodes:
+    mdps = MDPs(
+        arrays["transitions"],
+        arrays["mdp_rewards"],
+        families=tuple(record["families"][i] for i in arrays["family"]),
+        concentrations=arrays["concentration"],
+        bernoulli=arrays["bernoulli"],
+    )
+    labels = {key: arrays[key].astype(np.int64) for key in _LABELS}
+    batch = MDPEpisodes.from_transitions(
+        mdps,
+        labels["states"],
+        labels["actions"],
+        arrays["rewards"],
+        labels["next_states"],
+        alpha=record["alpha"],
+        gamma=record["gamma"],
+        epsilon=arrays["epsilon"],
+        initial=arrays["initial"],
+        regime=record["regime"],
+        seed=record["seed"],
+    )
+    require(
+        bool((batch.greedy == labels["greedy"]).all()),
+        f"the stored targets of the batch {name} are not those of its transitions; generate the file again",
+    )
+    return batch

@@ -1,0 +1,245 @@
+"""Recorded Q-learning episodes: frozen, validated when they are made.
+
+An :class:`MDPEpisodes` holds what happened in a batch of MDPs (one per episode), with the Q-table before and after
+every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table *after* the update (paper, appendix
+F.2). The handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two
+differ only where ``s_{t+1} = s_t``.
+
+Sizes are explicit: every episode of a batch has the same number of states, actions and rounds; nothing is padded.
+An episode never ends early: a state that ends a task is written as a loop onto itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Bool, Float, Int
+from numpy.typing import ArrayLike, NDArray
+
+from interp.errors import require
+from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, chosen_indices, freeze, inverse_labels
+
+__all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
+
+_TABLE_TOLERANCE = 1e-9
+
+
+@dataclass(frozen=True, eq=False)
+class MDPEpisodes:
+    """Recorded episodes of tabular Q-learning (or of any agent, with the tables that Q-learning makes of them).
+
+    Attributes:
+        states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
+        greedy: ``a*_t``, the greedy action at ``s_{t+1}`` by the table after the update, ``[episode, round]``.
+        q_tables: ``[episode, round + 1, state, action]``; entry t is the table before round t.
+        mdps: the MDP of each episode.
+        alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
+        epsilon: exploration rate of each episode; NaN where the behaviour has none.
+        regime: name of the regime that the MDPs come from.
+        seed: what the episodes were drawn with.
+
+    Raises:
+        InputError: shapes that do not fit, labels of another MDP, rates outside their ranges, tables that the
+            transitions do not produce, or targets that are not greedy.
+    """
+
+    task: ClassVar[str] = "qlearning"
+
+    states: NDArray[Any]
+    actions: NDArray[Any]
+    rewards: NDArray[Any]
+    next_states: NDArray[Any]
+    greedy: NDArray[Any]
+    q_tables: NDArray[Any]
+    mdps: MDPs
+    alpha: float
+    gamma: float
+    epsilon: NDArray[Any]
+    regime: str = "custom"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        bellman.check_rates(self.alpha, self.gamma)
+        n, sizes = len(self.mdps), {"state": self.mdps.n_states, "action": self.mdps.n_actions}
+        kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
+        arrays: dict[str, NDArray[Any]] = {k: as_labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
+        shape = arrays["states"].shape
+        require(shape[0] == n, f"episodes have {shape[0]} rows but there are {n} MDPs; give one MDP per episode")
+        arrays["rewards"] = as_array("rewards", self.rewards, np.float64, 2)
+        for name, array in arrays.items():
+            require(array.shape == shape, f"{name} must have the shape of states, {shape}, got {array.shape}")
+        require(bool(np.isfinite(arrays["rewards"]).all()), "rewards must be finite, got NaN or infinity")
+        tables = as_array("q_tables", self.q_tables, np.float64, 4)
+        expected = (n, shape[1] + 1, sizes["state"], sizes["action"])
+        require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
+        epsilon = as_array("epsilon", self.epsilon, np.float64, 1)
+        require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
+        check_epsilon(epsilon)
+        freeze(self, **arrays, q_tables=tables, epsilon=epsilon)
+        self._check_tables()
+
+    def _check_tables(self) -> None:
+        before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
+        at = (*np.indices(self.states.shape), self.states, self.actions)
+        target = self.rewards + self.gamma * bellman.rows_at(before, self.next_states).max(-1)
+        change = self.alpha * (target - before[at])
+        residual = after - before
+        residual[at] -= change
+        scale = 1 + np.abs(self.q_tables).max(initial=0)
+        wrong = np.abs(residual).max(initial=0)
+        require(
+            bool(wrong <= _TABLE_TOLERANCE * scale),
+            f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
+            f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
+        )
+        chosen = np.take_along_axis(self.next_values, self.greedy[..., None], -1)[..., 0]
+        require(
+            bool((chosen >= self.next_values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
+            "greedy holds an action that is not greedy at the next state by the table after the update; "
+            "build the episodes with MDPEpisodes.from_transitions",
+        )
+
+    @classmethod
+    def from_transitions(
+        cls,
+        mdps: MDPs,
+        states: ArrayLike,
+        actions: ArrayLike,
+        rewards: ArrayLike,
+        next_states: ArrayLike,
+        *,
+        alpha: float = 0.1,
+        gamma: float = 0.9,
+        epsilon: float | NDArray[np.float64] = float("nan"),
+        initial: NDArray[np.float64] | None = None,
+        regime: str = "custom",
+        seed: int = 0,
+    ) -> MDPEpisodes:
+        """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None)."""
+        bellman.check_rates(alpha, gamma)
+        s, following = (
+            as_labels(k, v, "state", mdps.n_states) for k, v in (("states", states), ("next_states", next_states))
+        )
+        a, r = as_labels("actions", actions, "action", mdps.n_actions), as_array("rewards", rewards, np.float64, 2)
+        for name, array in (("actions", a), ("rewards", r), ("next_states", following)):
+            require(
+                array.shape == s.shape and len(s) == len(mdps),
+                f"states {s.shape} and {name} {array.shape} must both be [episode, round] for the {len(mdps)} MDPs",
+            )
+        start = np.zeros((len(mdps), mdps.n_states, mdps.n_actions)) if initial is None else initial
+        tables = bellman.replay_tables(s, a, r, following, start, alpha, gamma)
+        return cls(
+            states=s,
+            actions=a,
+            rewards=r,
+            next_states=following,
+            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            q_tables=tables,
+            mdps=mdps,
+            alpha=alpha,
+            gamma=gamma,
+            epsilon=np.full(len(mdps), 1.0) * epsilon,
+            regime=regime,
+            seed=seed,
+        )
+
+    def relearned(self, alpha: float | None = None, gamma: float | None = None) -> MDPEpisodes:
+        """The same transitions with the tables and targets of another learning rate or discount."""
+        return MDPEpisodes.from_transitions(
+            self.mdps,
+            self.states,
+            self.actions,
+            self.rewards,
+            self.next_states,
+            alpha=self.alpha if alpha is None else alpha,
+            gamma=self.gamma if gamma is None else gamma,
+            epsilon=self.epsilon,
+            initial=self.q_tables[:, 0],
+            regime=self.regime,
+            seed=self.seed,
+        )
+
+    def __len__(self) -> int:
+        return len(self.states)
+
+    @property
+    def n_rounds(self) -> int:
+        return self.states.shape[1]
+
+    @property
+    def n_states(self) -> int:
+        return self.mdps.n_states
+
+    @property
+    def n_actions(self) -> int:
+        return self.mdps.n_actions
+
+    @property
+    def next_values(self) -> Float[np.ndarray, "episode round action"]:
+        """``Q_{t+1}(s_{t+1}, .)``, the values that ``greedy`` maximises."""
+        return bellman.rows_at(self.q_tables[:, 1:], self.next_states)
+
+    @property
+    def next_values_before(self) -> Float[np.ndarray, "episode round action"]:
+        """``Q_t(s_{t+1}, .)``, the values that the update bootstraps from."""
+        return bellman.rows_at(self.q_tables[:, :-1], self.next_states)
+
+    @property
+    def greedy_before(self) -> Int[np.ndarray, "episode round"]:
+        """``argmax_a Q_t(s_{t+1}, a)``: the target of a machine that chooses before it updates."""
+        return bellman.greedy(self.next_values_before)
+
+    @property
+    def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
+        """Every greedy action of the table after the update, ties included."""
+        return bellman.greedy_sets(self.next_values)
+
+    @property
+    def tied(self) -> Bool[np.ndarray, "episode round"]:
+        """Where more than one action is greedy: there a target says nothing about what was learned."""
+        return self.greedy_sets.sum(-1) > 1
+
+    def select(self, index: slice | ArrayLike) -> MDPEpisodes:
+        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask.
+
+        Raises:
+            InputError: an index out of range, or nothing selected.
+        """
+        chosen = chosen_indices(index, len(self))
+        per_episode = ("states", "actions", "rewards", "next_states", "greedy", "q_tables", "epsilon")
+        picked = {name: getattr(self, name)[chosen] for name in per_episode}
+        return replace(self, mdps=self.mdps.select(chosen), **picked)
+
+    def permuted(
+        self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
+    ) -> MDPEpisodes:
+        """The same episodes under new labels (see :meth:`MDPs.permuted`); target ties go to the lowest new label."""
+        rows = np.arange(len(self))
+        old_states = inverse_labels("states", states, len(self), self.n_states)
+        old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
+        tables = self.q_tables[rows[:, None, None], :, old_states[:, :, None], old_actions[:, None, :]]
+        tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
+        following = states[rows[:, None], self.next_states]
+        return replace(
+            self,
+            states=states[rows[:, None], self.states],
+            actions=actions[rows[:, None], self.actions],
+            next_states=following,
+            q_tables=tables,
+            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            mdps=self.mdps.permuted(states, actions),
+        )
+
+
+def check_epsilon(epsilon: ArrayLike) -> None:
+    """Refuse an exploration rate outside [0, 1]; NaN means that the behaviour has none.
+
+    Raises:
+        InputError: a value outside [0, 1].
+    """
+    values = np.asarray(epsilon, np.float64)
+    wrong = values[(values < 0) | (values > 1)]
+    require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")

@@ -1,0 +1,142 @@
+"""The round of tabular Q-learning (paper, section 4); :class:`QLearningRound` says what stands where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from einops import rearrange
+from torch import Tensor
+
+from interp.errors import InputError, require
+from interp.model.layout import EncodedRounds, RoundLayout, size_range
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+
+
+@dataclass(frozen=True)
+class QLearningRound(RoundLayout):
+    """A round of tabular Q-learning.
+
+    ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions; latent ``c_i``
+    belongs to action i.
+
+    Args:
+        n_states: number of states, at least 1.
+        n_actions: number of actions, at least 1.
+        n_states_range, n_actions_range: sizes that the vocabulary serves; just the given ones when None.
+    """
+
+    n_states: int
+    n_actions: int
+    n_states_range: tuple[int, int] | None = None
+    n_actions_range: tuple[int, int] | None = None
+    task: ClassVar[str] = "qlearning"
+    choice_label: ClassVar[str | None] = "a*"
+    payload: ClassVar[str | None] = "rewards"
+    payload_hint: ClassVar[str] = "(signed=True for negative ones), or use variant='lin', which takes any"
+
+    def __post_init__(self) -> None:
+        states = size_range("n_states", self.n_states, self.n_states_range)
+        actions = size_range("n_actions", self.n_actions, self.n_actions_range)
+        object.__setattr__(self, "n_states_range", states)
+        object.__setattr__(self, "n_actions_range", actions)
+
+    @property
+    def _bounds(self) -> tuple[tuple[int, int], tuple[int, int]]:
+        assert self.n_states_range is not None and self.n_actions_range is not None
+        return self.n_states_range, self.n_actions_range
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        actions = range(1, self.n_actions + 1)
+        candidates = [label for i in actions for label in (f"s'_{i}", f"a_{i}")]
+        return (
+            "<BOS>",
+            *(f"c_{i}" for i in actions),
+            *("Qcurr", "s", "a", "r", "Qnext", "s'"),
+            *candidates,
+            *("Select", "a*", "Update"),
+        )
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:
+        (_, max_states), (_, max_actions) = self._bounds
+        return (
+            *("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update"),
+            *(f"s_{i}" for i in range(1, max_states + 1)),
+            *(f"a_{i}" for i in range(1, max_actions + 1)),
+        )
+
+    @property
+    def n_latents(self) -> int:
+        return self.n_actions
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
+
+    @property
+    def max_layout(self) -> QLearningRound:
+        (_, max_states), (_, max_actions) = self._bounds
+        return replace(self, n_states=max_states, n_actions=max_actions)
+
+    @property
+    def family(self) -> tuple[QLearningRound, ...]:
+        (low, high), most = self._bounds[1], self.max_layout
+        return tuple(replace(most, n_actions=n) for n in range(low, high + 1))
+
+    def fit(self, episodes: MDPEpisodes | MDPs) -> QLearningRound:
+        if not isinstance(episodes, MDPEpisodes | MDPs):
+            raise InputError(f"this model reads MDP episodes, got {type(episodes).__name__}")
+        sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
+        for (name, size), (low, high) in zip(sizes.items(), self._bounds, strict=True):
+            require(
+                low <= size <= high,
+                f"episodes have {name} {size} but this model's layout serves {low} to {high}; "
+                f"sample with {name} in that range or load the model with {name}={size}",
+            )
+        return replace(self, n_states=episodes.n_states, n_actions=episodes.n_actions)
+
+    def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
+        layout = self.fit(episodes)
+        require(
+            layout == self,
+            f"episodes have {layout.n_states} states and {layout.n_actions} actions, this layout {self.n_states} and "
+            f"{self.n_actions}; call layout.fit(episodes) first",
+        )
+        ids, at = self.token_ids, self.position
+        states, actions = torch.from_numpy(episodes.states).long(), torch.from_numpy(episodes.actions).long()
+        following = torch.from_numpy(episodes.next_states).long()
+        tokens = torch.zeros(*states.shape, self.n_positions, dtype=torch.long)
+        for label in ("Qcurr", "r", "Qnext", "Select", "Update"):
+            tokens[..., at(label)] = ids[label]
+        tokens[..., at("s")] = ids["s_1"] + states
+        tokens[..., at("a")] = ids["a_1"] + actions
+        tokens[..., at("s'")] = ids["s_1"] + following
+        first = at("s'_1")
+        tokens[..., first : first + 2 * self.n_actions : 2] = ids["s_1"] + following[..., None]
+        candidates = torch.arange(ids["a_1"], ids["a_1"] + self.n_actions)
+        tokens[..., first + 1 : first + 2 * self.n_actions : 2] = candidates
+        tokens[..., at("a*")] = ids["a_1"] + torch.from_numpy(episodes.greedy).long()
+        values = torch.zeros(tokens.shape, dtype=torch.float64)
+        values[..., at("r")] = torch.from_numpy(episodes.rewards).to(torch.float64)
+        return EncodedRounds(tokens, values, actions)
+
+    def choice_token(self, choice: Tensor) -> Tensor:
+        return choice + self.token_ids["a_1"]
+
+    # Latent i holds column i of the Q-table.
+
+    def state(self, readout: Tensor) -> Tensor:
+        """``[..., A, S] -> [..., S, A]``."""
+        return rearrange(readout, "... action state -> ... state action")
+
+    def per_latent(self, state: Tensor) -> Tensor:
+        return rearrange(state, "... state action -> ... action state")
+
+    def written(self, state: Tensor, slots: Tensor) -> Tensor:
+        """The column of the action taken."""
+        chosen = slots[..., None, None].expand(*state.shape[:-1], 1)
+        return state.gather(-1, chosen).squeeze(-1)

@@ -1,0 +1,180 @@
+"""A batch of finite MDPs of one size: frozen, validated when made.
+
+    P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
+
+An episode never ends early: a state that ends a task is written as a loop onto itself. Everything a user can get wrong
+is refused here with one sentence, so that samplers and planners may rely on what they are given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
+
+import numpy as np
+from jaxtyping import Int
+from numpy.typing import ArrayLike, NDArray
+
+from interp.errors import InputError, require
+
+_ROW_TOLERANCE = 1e-8
+
+
+@dataclass(frozen=True, eq=False)
+class MDPs:
+    """A batch of finite MDPs of one size.
+
+    Attributes:
+        task: ClassVar[str] = "qlearning"
+
+    transitions: P(s' | s, a), ``[episode, state, action, next state]``; each row sums to 1.
+        rewards: r(s, a), ``[episode, state, action]``.
+        families: the reward family of each MDP, "custom" when none is given.
+        concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were not drawn so.
+        bernoulli: where True, the reward is 1 with probability r(s, a), else 0; where False it is r(s, a) itself.
+
+    Raises:
+        InputError: shapes that do not fit, no state or no action, a row that is not a distribution, rewards that are
+            not finite, or Bernoulli rewards outside [0, 1].
+
+    >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
+    3
+    """
+
+    transitions: NDArray[Any]
+    rewards: NDArray[Any]
+    families: tuple[str, ...] = ()
+    concentrations: NDArray[Any] = field(default_factory=lambda: np.empty(0))
+    bernoulli: NDArray[Any] = field(default_factory=lambda: np.empty(0, bool))
+
+    def __post_init__(self) -> None:
+        transitions = as_array("transitions", self.transitions, np.float64, 4)
+        rewards = as_array("rewards", self.rewards, np.float64, 3)
+        n, n_states, n_actions = rewards.shape
+        require(
+            n_states >= 1 and n_actions >= 1,
+            f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}",
+        )
+        require(
+            transitions.shape == (n, n_states, n_actions, n_states),
+            f"transitions must have shape [episode, state, action, state] = {(n, n_states, n_actions, n_states)} to go "
+            f"with rewards {rewards.shape}, got {transitions.shape}",
+        )
+        _check_rows(transitions)
+        require(bool(np.isfinite(rewards).all()), "rewards must be finite, got NaN or infinity")
+        defaults = {"families": ("custom",) * n, "concentrations": np.full(n, np.nan), "bernoulli": np.zeros(n, bool)}
+        filled = {k: getattr(self, k) if len(getattr(self, k)) else v for k, v in defaults.items()}
+        for name, value in filled.items():
+            require(len(value) == n, f"{name} must have one entry for each of the {n} MDPs, got {len(value)}")
+        filled["concentrations"] = as_array("concentrations", filled["concentrations"], np.float64, 1)
+        filled["bernoulli"] = as_array("bernoulli", filled["bernoulli"], np.bool_, 1)
+        chances = rewards[filled["bernoulli"]]
+        require(
+            chances.size == 0 or bool(chances.min() >= 0 and chances.max() <= 1),
+            "Bernoulli rewards are probabilities of success and must lie in [0, 1]",
+        )
+        freeze(self, transitions=transitions, rewards=rewards, **filled)
+
+    def __len__(self) -> int:
+        return len(self.rewards)
+
+    @property
+    def n_states(self) -> int:
+        return self.rewards.shape[1]
+
+    @property
+    def n_actions(self) -> int:
+        return self.rewards.shape[2]
+
+    def select(self, index: slice | ArrayLike) -> MDPs:
+        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask.
+
+        Raises:
+            InputError: an index out of range, or nothing selected.
+        """
+        chosen = chosen_indices(index, len(self))
+        families = tuple(self.families[i] for i in chosen)
+        arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"}
+        return MDPs(families=families, **arrays)
+
+    def permuted(self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]) -> MDPs:
+        """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions.
+
+        Raises:
+            InputError: a row that is not a permutation.
+        """
+        rows = np.arange(len(self))
+        old_states = inverse_labels("states", states, len(self), self.n_states)
+        old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
+        at = rows[:, None, None], old_states[:, :, None], old_actions[:, None, :]
+        transitions = np.take_along_axis(self.transitions[at], old_states[:, None, None, :], axis=3)
+        return replace(self, transitions=transitions, rewards=self.rewards[at])
+
+
+def _check_rows(transitions: NDArray[np.float64]) -> None:
+    require(bool(np.isfinite(transitions).all()), "transitions must be finite, got NaN or infinity")
+    if transitions.size and transitions.min() < 0:
+        where = tuple(int(i) for i in np.unravel_index(transitions.argmin(), transitions.shape))
+        raise InputError(f"transitions{list(where)} is {transitions.min():.4g}; a probability cannot be negative")
+    sums = transitions.sum(-1)
+    wrong = np.argwhere(np.abs(sums - 1) > _ROW_TOLERANCE)
+    if len(wrong):
+        where = tuple(int(i) for i in wrong[0])
+        raise InputError(
+            f"transitions{list(where)} (episode, state, action) sums to {sums[where]:.6g}, not 1; normalise the rows, "
+            "and write a terminal state as one that moves to itself, since episodes do not end"
+        )
+
+
+# Checks of user input that episodes share.
+
+
+def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
+    """Indices for a slice, integers (with repeats) or a mask."""
+    asked = index if isinstance(index, slice) else np.asarray(index)
+    try:
+        chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
+    except IndexError as error:
+        raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
+    require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
+    return chosen
+
+
+def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int64]:
+    """The old label of every new one; ``labels[episode, old]`` is the new label of every old one."""
+    array = as_array(name, labels, np.int64, 2)
+    require(
+        array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()),
+        f"{name} must hold a permutation of 0 to {size - 1} for each of the {n} episodes, shape {(n, size)}",
+    )
+    return np.argsort(array, 1)
+
+
+def freeze(record: Any, **values: Any) -> None:
+    """Set the checked values of a frozen dataclass."""
+    for name, value in values.items():
+        object.__setattr__(record, name, value)
+
+
+def as_array(name: str, value: Any, dtype: type, ndim: int) -> NDArray[Any]:
+    """A user's value as an array of that type and number of axes."""
+    try:
+        array: NDArray[Any] = np.asarray(value, dtype)
+    except (TypeError, ValueError):
+        raise InputError(f"{name} must be numbers in a rectangular array, got {type(value).__name__}") from None
+    require(array.ndim == ndim, f"{name} must have {ndim} axes, got shape {array.shape}")
+    return array
+
+
+def as_labels(name: str, value: Any, kind: str, size: int) -> NDArray[np.int64]:
+    """A user's state or action labels, ``[episode, round]``."""
+    array: NDArray[Any] = np.asarray(value)
+    require(array.dtype.kind in "iu", f"{name} must hold integers, got {array.dtype}")
+    array = as_array(name, array, np.int64, 2)
+    if array.size and (array.min() < 0 or array.max() >= size):
+        wrong = array.min() if array.min() < 0 else array.max()
+        raise InputError(
+            f"{name} holds {kind} {wrong} but this MDP has {size} {kind}s (0 to {size - 1}); "
+            "give the MDPs that the episodes were made in"
+        )
+    return array

@@ -1,0 +1,212 @@
+"""Where MDPs come from: named reward families, transition concentrations, and the regimes built from them.
+
+The training regime "grid" is the 6 x 3 grid of the paper (appendix F.2): six reward families by Dirichlet transitions
+of concentration .1 (nearly deterministic), 1 and 5 (diffuse), in equal shares. The other regimes evaluate: one reward
+family at a time over the same three concentrations, shifts away from training, and two tasks where control matters.
+
+Rewards are fixed within an episode, as in the paper's r_t = R(s_t, a_t). Its Bernoulli family is stated both ways, so
+both are here: "bernoulli", part of the grid, pays R(s, a) ~ U[.1, .9] as it is, and "bernoulli-draws" pays 1 with that
+probability, else 0; with draws in the grid, ties would rise from 12.5 % to 14 % of the steps. "coin" draws R(s, a) from
+{0, 1} once.
+
+The paper shows a 4-state, 2-action chain "where a_0 is optimal" and no more: here action 0 steps right, every other
+action steps left, and only action 0 in the last state pays 1. The ladder is known by its returns over 50 rounds
+(optimal 48.3, random 1.7): with 8 states, 3 actions, a climb of 1 by action 0, a fall of 2 by the others, reward
+(height reached / 7)^2 and a uniform start, exact expectations are 48.50 and 1.97; no other reading tried came closer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import require, unknown_name
+from interp.tasks.qlearning.episodes import MDPs
+
+CONCENTRATIONS = (0.1, 1.0, 5.0)
+NEARLY_DETERMINISTIC = 0.001
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class RewardFamily:
+    """How r(s, a) is drawn, independently for each state and action.
+
+    Attributes:
+        key: name in tables and files.
+        draw: (generator, shape) -> rewards.
+        bernoulli: True where r(s, a) is the probability of a reward of 1.
+    """
+
+    key: str
+    draw: Callable[[np.random.Generator, tuple[int, ...]], Array]
+    bernoulli: bool = False
+
+
+def _beta(key: str, a: float, b: float) -> RewardFamily:
+    return RewardFamily(key, lambda rng, shape: rng.beta(a, b, shape))
+
+
+FAMILIES: dict[str, RewardFamily] = {
+    family.key: family
+    for family in (
+        _beta("peaked", 2.0, 2.0),
+        _beta("bimodal", 0.5, 0.5),
+        _beta("uniform", 1.0, 1.0),
+        _beta("sparse", 0.2, 2.0),
+        _beta("dense", 2.0, 0.2),
+        RewardFamily("bernoulli", lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
+        RewardFamily("bernoulli-draws", lambda rng, shape: rng.uniform(0.1, 0.9, shape), bernoulli=True),
+        _beta("very-sparse", 0.1, 2.0),
+        _beta("concentrated", 10.0, 10.0),
+        _beta("high-variance", 0.1, 0.1),
+        RewardFamily("coin", lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64)),
+    )
+}
+GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A named source of MDPs.
+
+    Attributes:
+        key, name, short_name: for arguments, titles and table columns.
+        cells: the (reward family, concentration) pairs drawn from in equal shares; empty for a fixed MDP.
+        build: (n_states, n_actions) -> the one MDP of a fixed regime; None for a random one.
+    """
+
+    key: str
+    name: str
+    short_name: str
+    cells: tuple[tuple[str, float], ...] = ()
+    build: Callable[[int, int], MDPs] | None = None
+
+
+def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
+    """One linear chain: action 0 steps right, the others left; action 0 in the last state pays 1, all else nothing.
+
+    Raises:
+        InputError: fewer than 2 states or actions.
+    """
+    _at_least_two("chain", n_states, n_actions)
+    transitions, last = _steps(n_states, n_actions, up=1, down=1), n_states - 1
+    rewards = np.zeros((1, n_states, n_actions))
+    rewards[0, last, 0] = 1
+    return MDPs(transitions, rewards, families=("chain",))
+
+
+def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
+    """One ladder: action 0 climbs one rung, the others fall two; the reward is the squared height reached, in [0, 1].
+
+    Raises:
+        InputError: fewer than 2 states or actions.
+    """
+    _at_least_two("ladder", n_states, n_actions)
+    transitions = _steps(n_states, n_actions, up=1, down=2)
+    return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
+
+
+def _steps(n_states: int, n_actions: int, up: int, down: int) -> Array:
+    at = np.arange(n_states)
+    transitions = np.zeros((1, n_states, n_actions, n_states))
+    transitions[0, at, 0, np.minimum(at + up, n_states - 1)] = 1
+    transitions[0, at, 1:, np.maximum(at - down, 0)] = 1
+    return transitions
+
+
+def _at_least_two(kind: str, n_states: int, n_actions: int) -> None:
+    require(
+        n_states >= 2 and n_actions >= 2,
+        f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}",
+    )
+
+
+def _cells(*families: str, concentrations: tuple[float, ...] = CONCENTRATIONS) -> tuple[tuple[str, float], ...]:
+    return tuple((family, kappa) for family in families for kappa in concentrations)
+
+
+REGIMES: dict[str, Regime] = {}
+
+
+def register(regime: Regime) -> Regime:
+    """Add a regime to the registry.
+
+    Raises:
+        InputError: the key is taken.
+    """
+    require(regime.key not in REGIMES, f"regime {regime.key!r} is already registered; choose another key")
+    REGIMES[regime.key] = regime
+    return regime
+
+
+_fixed = (NEARLY_DETERMINISTIC,)
+for _regime in (
+    Regime("grid", "6 x 3 training grid", "grid", _cells(*GRID_FAMILIES)),
+    Regime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
+    Regime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
+    Regime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
+    Regime("sparse", "sparse rewards, Beta(.2, 2)", "B(.2,2)", _cells("sparse")),
+    Regime("dense", "dense rewards, Beta(2, .2)", "B(2,.2)", _cells("dense")),
+    Regime("bernoulli", "rewards U(.1, .9)", "U(.1,.9)", _cells("bernoulli")),
+    Regime("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli-draws")),
+    Regime("very-sparse", "very sparse rewards, Beta(.1, 2)", "B(.1,2)", _cells("very-sparse")),
+    Regime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
+    Regime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
+    Regime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
+    Regime("deterministic", "deterministic transitions", "det", _cells(*GRID_FAMILIES, concentrations=_fixed)),
+    Regime(
+        "adversarial",
+        "deterministic transitions, uniform rewards",
+        "adv",
+        _cells("uniform", concentrations=_fixed),
+    ),
+    Regime("chain", "linear chain", "chain", build=chain),
+    Regime("ladder", "ladder", "ladder", build=ladder),
+):
+    register(_regime)
+
+EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
+SHIFTS = ("deterministic", "sparse", "dense", "adversarial", "high-variance")
+
+
+def regime_named(key: str) -> Regime:
+    """The regime of that key.
+
+    Raises:
+        InputError: no such regime; the nearest names are given.
+    """
+    if key not in REGIMES:
+        raise unknown_name("MDP regime", key, REGIMES)
+    return REGIMES[key]
+
+
+def allocate(regime: Regime, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A cell for each of ``n`` MDPs, in equal shares and shuffled; which cells get one more is drawn."""
+    n_cells = max(len(regime.cells), 1)
+    return rng.permutation(rng.permutation(n_cells)[np.arange(n) % n_cells])
+
+
+def draw(regime: Regime, cells: NDArray[np.int64], n_states: int, n_actions: int, rng: np.random.Generator) -> MDPs:
+    """One MDP per entry of ``cells`` (from :func:`allocate`)."""
+    n = len(cells)
+    if regime.build is not None:
+        return regime.build(n_states, n_actions).select(np.zeros(n, np.int64))
+    rewards = np.empty((n, n_states, n_actions))
+    transitions = np.empty((n, n_states, n_actions, n_states))
+    for i, (family, kappa) in enumerate(regime.cells):
+        here = np.flatnonzero(cells == i)
+        rewards[here] = FAMILIES[family].draw(rng, (len(here), n_states, n_actions))
+        transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
+    chosen = [regime.cells[i] for i in cells]
+    return MDPs(
+        transitions,
+        rewards,
+        families=tuple(family for family, _ in chosen),
+        concentrations=np.array([kappa for _, kappa in chosen]),
+        bernoulli=np.array([FAMILIES[family].bernoulli for family, _ in chosen], bool),
+    )

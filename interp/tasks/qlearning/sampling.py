@@ -1,0 +1,331 @@
+"""MDP episodes: act in a batch of MDPs round by round, and sample the episodes that Q-learning experiments need.
+
+    s_0 uniform, Q_0 = 0;  a_t uniform with probability epsilon, else argmax_a Q_t(s_t, a);
+    r_t = r(s_t, a_t);  s_{t+1} ~ P(. | s_t, a_t);  Q_{t+1} by the Q-learning update;
+    a*_t = argmax_a Q_{t+1}(s_{t+1}, a)
+
+(paper, appendix F.2). :func:`sample` draws episodes of one size; :func:`sample_grid` the paper's mixed data set, as one
+batch per size, never padded; :class:`Interaction` lets any agent act.
+
+States and actions are relabelled at random after an episode was made, so that behaviour which breaks ties to the lowest
+index shows no preference for a label; the targets ``greedy`` break ties to the lowest of the *new* labels.
+Randomness comes in separate streams (MDPs, starts, exploration, transitions, ...): two agents with one seed meet the
+same luck, and the same seed gives the same bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from jaxtyping import Float, Int
+from numpy.typing import ArrayLike, NDArray
+
+from interp.errors import require
+from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.regimes import (
+    EVALUATION,
+    REGIMES,
+    SHIFTS,
+    Regime,
+    allocate,
+    chain,
+    draw,
+    ladder,
+    regime_named,
+)
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
+
+__all__ = [
+    "EVALUATION",
+    "REGIMES",
+    "SHIFTS",
+    "Interaction",
+    "MDPEpisodes",
+    "MDPs",
+    "Regime",
+    "chain",
+    "ladder",
+    "sample",
+    "sample_grid",
+    "sample_mdps",
+]
+
+Epsilon = float | Literal["uniform"]
+Seed = int | Sequence[int]
+
+_STREAMS = (
+    "cells",
+    "mdps",
+    "epsilon",
+    "start",
+    "explore",
+    "action",
+    "transition",
+    "reward",
+    "relabel",
+    "sizes",
+    "behaviour",
+)
+
+
+def stream(seed: Seed, name: str) -> np.random.Generator:
+    """The generator of one purpose: streams of one seed never share a draw."""
+    parts = [seed] if isinstance(seed, int | np.integer) else list(seed)
+    require(
+        all(isinstance(part, int | np.integer) and part >= 0 for part in parts),
+        f"seed must be an integer >= 0, got {seed!r}",
+    )
+    return np.random.default_rng([*(int(part) for part in parts), _STREAMS.index(name)])
+
+
+class Interaction:
+    """Agents acting in MDPs, one round at a time, with the table that Q-learning makes of what they do.
+
+    Args:
+        mdps: one MDP per episode.
+        n_rounds: how many rounds to play.
+        seed: draws starts, exploration, transitions and Bernoulli rewards; not the agents' own choices.
+        epsilon: probability of a uniform action in place of the agent's choice; one number, or one per episode.
+        alpha, gamma: of the table kept beside the agents.
+
+    Raises:
+        InputError: no rounds, epsilon, alpha or gamma outside their ranges.
+
+    >>> play = Interaction(chain(), n_rounds=2, seed=0)
+    >>> while not play.done:
+    ...     _ = play.step(np.array([0]))
+    >>> play.episodes().actions
+    array([[0, 0]])
+    """
+
+    def __init__(
+        self,
+        mdps: MDPs,
+        n_rounds: int,
+        seed: Seed,
+        epsilon: float | Float[np.ndarray, " episode"] = 0.0,
+        alpha: float = 0.1,
+        gamma: float = 0.9,
+    ) -> None:
+        bellman.check_rates(alpha, gamma)
+        require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
+        check_epsilon(epsilon)
+        n, shape = len(mdps), (len(mdps), n_rounds)
+        self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = mdps, n_rounds, alpha, gamma, 0
+        self.epsilon = np.broadcast_to(np.asarray(epsilon, np.float64), (n,))
+        self._explore = stream(seed, "explore").random(shape) < self.epsilon[:, None]
+        self._random_action = stream(seed, "action").integers(mdps.n_actions, size=shape)
+        self._luck = stream(seed, "transition").random(shape)
+        self._reward_luck = stream(seed, "reward").random(shape)
+        self._reach = _cumulative(mdps.transitions)
+        self._rows = np.arange(n)
+        self._states = np.zeros((n, n_rounds + 1), np.int64)
+        self._states[:, 0] = stream(seed, "start").integers(mdps.n_states, size=n)
+        self._actions, self._rewards = np.zeros(shape, np.int64), np.zeros(shape)
+        self._tables = np.zeros((n, n_rounds + 1, mdps.n_states, mdps.n_actions))
+        self._seed = int(seed if isinstance(seed, int | np.integer) else seed[0])
+
+    @property
+    def done(self) -> bool:
+        return self.round == self.n_rounds
+
+    @property
+    def states(self) -> Int[np.ndarray, " episode"]:
+        """Where each agent stands now."""
+        return self._states[:, self.round]
+
+    @property
+    def values(self) -> Float[np.ndarray, "episode action"]:
+        """``Q_t(s_t, .)``: the current table's values where each agent stands."""
+        return self._tables[self._rows, self.round, self.states]
+
+    @property
+    def values_before(self) -> Float[np.ndarray, "episode action"]:
+        """``Q_{t-1}(s_t, .)``: what a machine sees that selects before it updates (zeros at the start)."""
+        return self._tables[self._rows, max(self.round - 1, 0), self.states]
+
+    def advance(self, choices: ArrayLike | None = None) -> None:
+        """Play one round.
+
+        Args:
+            choices: the agents' actions, ``[episode]``; None stands for action 0, the greedy action of a table of
+                zeros, so that an agent with no first choice starts as a tabular learner does.
+
+        Raises:
+            InputError: all rounds are played, or a choice is not an action of these MDPs.
+        """
+        require(not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more")
+        t, rows, states = self.round, self._rows, self.states
+        chosen = np.zeros(len(rows), np.int64) if choices is None else np.asarray(choices)
+        require(
+            chosen.shape == rows.shape and chosen.dtype.kind in "iu",
+            f"choices must be {len(rows)} integers, one per episode, got {chosen.dtype} of shape {chosen.shape}",
+        )
+        lowest, highest = chosen.min(initial=0), chosen.max(initial=0)
+        require(
+            bool(lowest >= 0 and highest < self.mdps.n_actions),
+            f"choices must be actions 0 to {self.mdps.n_actions - 1} of these MDPs, got {lowest} to {highest}",
+        )
+        actions = np.where(self._explore[:, t], self._random_action[:, t], chosen)
+        rewards = self.mdps.rewards[rows, states, actions]
+        rewards = np.where(self.mdps.bernoulli, self._reward_luck[:, t] < rewards, rewards)
+        following = (self._reach[rows, states, actions] > self._luck[:, t, None]).argmax(-1)
+        self._actions[:, t], self._rewards[:, t], self._states[:, t + 1] = actions, rewards, following
+        self._tables[:, t + 1] = bellman.q_update(
+            self._tables[:, t], states, actions, rewards, following, self.alpha, self.gamma
+        )
+        self.round += 1
+
+    def step(self, choices: ArrayLike | None = None) -> MDPEpisodes:
+        """:meth:`advance`, then that round alone as episodes of one round (their first table is the current one)."""
+        self.advance(choices)
+        return self._record(self.round - 1, self.round)
+
+    def episodes(self, regime: str = "custom") -> MDPEpisodes:
+        """The rounds played so far."""
+        return self._record(0, self.round, regime)
+
+    def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
+        following, tables = self._states[:, start + 1 : stop + 1], self._tables[:, start : stop + 1]
+        return MDPEpisodes(
+            states=self._states[:, start:stop].copy(),
+            actions=self._actions[:, start:stop].copy(),
+            rewards=self._rewards[:, start:stop].copy(),
+            next_states=following.copy(),
+            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            q_tables=tables.copy(),
+            mdps=self.mdps,
+            alpha=self.alpha,
+            gamma=self.gamma,
+            epsilon=self.epsilon.copy(),
+            regime=regime,
+            seed=self._seed,
+        )
+
+
+def sample(
+    n_episodes: int,
+    n_rounds: int,
+    n_states: int,
+    n_actions: int,
+    seed: int = 0,
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+    epsilon: Epsilon = "uniform",
+    regime: str = "grid",
+) -> MDPEpisodes:
+    """Episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
+
+    Args:
+        n_episodes, n_rounds, n_states, n_actions: sizes, each at least 1.
+        seed: same seed, same episodes.
+        alpha, gamma: learning rate in (0, 1], discount in [0, 1).
+        epsilon: exploration rate in [0, 1], or "uniform": U(0, 1), drawn per episode.
+        regime: where the MDPs come from, a key of ``REGIMES``.
+
+    Raises:
+        InputError: a size below 1, an unknown regime, or a rate outside its range.
+
+    >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
+    (64, 51, 4, 3)
+    """
+    _check_sizes(n_episodes=n_episodes, n_rounds=n_rounds, n_states=n_states, n_actions=n_actions)
+    source = regime_named(regime)
+    cells = allocate(source, n_episodes, stream(seed, "cells"))
+    return _sample(source, cells, n_rounds, n_states, n_actions, seed, alpha, gamma, epsilon)
+
+
+def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid") -> MDPs:
+    """MDPs alone, labels shuffled, for agents that act on their own.
+
+    Raises:
+        InputError: a size below 1 or an unknown regime.
+    """
+    _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
+    source = regime_named(regime)
+    mdps = draw(source, allocate(source, n_mdps, stream(seed, "cells")), n_states, n_actions, stream(seed, "mdps"))
+    return mdps.permuted(*_relabelling(mdps, seed))
+
+
+def sample_grid(
+    n_episodes: int,
+    n_states: tuple[int, int] = (2, 8),
+    n_actions: tuple[int, int] = (2, 4),
+    n_rounds: int | tuple[int, int] = (10, 50),
+    seed: int = 0,
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+    epsilon: Epsilon = "uniform",
+    regime: str = "grid",
+) -> dict[tuple[int, int, int], MDPEpisodes]:
+    """The paper's mixed data set: every episode has its own size, uniform in the given ranges (ends included).
+
+    Returns:
+        One batch per size that was drawn, keyed by (n_states, n_actions, n_rounds), sorted. The cells of the regime are
+        shared out equally over the whole set.
+
+    Raises:
+        InputError: an empty range, an unknown regime, or a rate outside its range.
+    """
+    _check_sizes(n_episodes=n_episodes)
+    rounds = n_rounds if isinstance(n_rounds, tuple) else (n_rounds, n_rounds)
+    ranges = {"n_states": n_states, "n_actions": n_actions, "n_rounds": rounds}
+    for name, (low, high) in ranges.items():
+        require(1 <= low <= high, f"{name} must be a range (low, high) with 1 <= low <= high, got {(low, high)}")
+    source, rng = regime_named(regime), stream(seed, "sizes")
+    drawn = np.stack([rng.integers(low, high + 1, n_episodes) for low, high in ranges.values()], 1)
+    cells = allocate(source, n_episodes, stream(seed, "cells"))
+    order = np.lexsort(drawn.T[::-1])
+    sizes, starts = np.unique(drawn[order], axis=0, return_index=True)
+    groups = np.split(order, starts[1:])
+    batches = {}
+    for size, members in zip(sizes.tolist(), groups, strict=True):
+        states, actions, length = size
+        batches[states, actions, length] = _sample(
+            source, cells[members], length, states, actions, (seed, *size), alpha, gamma, epsilon
+        )
+    return batches
+
+
+def _sample(
+    regime: Regime,
+    cells: NDArray[np.int64],
+    n_rounds: int,
+    n_states: int,
+    n_actions: int,
+    seed: Seed,
+    alpha: float,
+    gamma: float,
+    epsilon: Epsilon,
+) -> MDPEpisodes:
+    rates: float | NDArray[np.float64]
+    if isinstance(epsilon, str):
+        require(epsilon == "uniform", f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}")
+        rates = stream(seed, "epsilon").random(len(cells))
+    else:
+        rates = epsilon
+    mdps = draw(regime, cells, n_states, n_actions, stream(seed, "mdps"))
+    interaction = Interaction(mdps, n_rounds, seed, rates, alpha, gamma)
+    while not interaction.done:
+        interaction.advance(bellman.greedy(interaction.values))
+    episodes = interaction.episodes(regime.key)
+    return episodes.permuted(*_relabelling(mdps, seed))
+
+
+def _relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    rng, n = stream(seed, "relabel"), len(mdps)
+    states = rng.permuted(np.tile(np.arange(mdps.n_states), (n, 1)), axis=1)
+    return states, rng.permuted(np.tile(np.arange(mdps.n_actions), (n, 1)), axis=1)
+
+
+def _cumulative(transitions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Cumulative rows that end at exactly 1: no draw in [0, 1) falls on an impossible state."""
+    total = transitions.cumsum(-1)
+    return total / total[..., -1:]
+
+
+def _check_sizes(**sizes: int) -> None:
+    for name, size in sizes.items():
+        require(isinstance(size, int | np.integer) and size >= 1, f"{name} must be an integer >= 1, got {size!r}")

@@ -1,0 +1,281 @@
+"""What a task is: one record that says everything the rest of the toolkit needs to know of it.
+
+A task is a kind of online learning: its episodes, the round that a model reads, the algorithms that solve it, what a
+model is trained on and measured by. Rooms look the record up (``interp.tasks.get``, ``interp.tasks.of``) and never ask
+which task it is.
+
+Only :attr:`Task.key`, a layout, a sampler and a loss are needed; each further part switches something on:
+``algorithms`` interchange, steering and probe targets, ``corruptions`` patching by name, ``training`` ``interp train``,
+``evaluation`` ``interp evaluate``, ``circuits`` handwired models, ``report`` sections of its own. Parts that need heavy
+imports, or rooms above this one, are named (:func:`lazy`) instead of imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interp.algorithm import Algorithm, AlgorithmRecord
+from interp.errors import require, unknown_name
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from interp.evaluation.record import EvaluationPlan
+    from interp.model.layout import RoundLayout
+    from interp.model.transformer import HookedLatentTransformer
+    from interp.training.goal import TrainingGoal
+
+
+def lazy(name: str) -> Callable[..., Any]:
+    """The function or class called ``"module:name"``, imported when it is first called.
+
+    >>> lazy("math:sqrt")(4)
+    2.0
+    """
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return named(name)(*args, **kwargs)
+
+    return call
+
+
+def named(name: str) -> Any:
+    """The object called ``"module:name"``."""
+    module, _, attribute = name.partition(":")
+    return getattr(import_module(module), attribute)
+
+
+@dataclass(frozen=True)
+class Size:
+    """A size of a task's episodes: an argument of its sampler, its layout and its circuits, and a shell option.
+
+    Attributes:
+        name: of the argument, such as "n_experts".
+        option: of the shell's option, such as "experts" for ``--experts``.
+        what: for the help, such as "number of experts".
+        minimum, default: the smallest that exists, and what is taken where none is given.
+    """
+
+    name: str
+    option: str
+    what: str
+    minimum: int = 1
+    default: int = 4
+
+
+@dataclass(frozen=True)
+class Corruption:
+    """A corruption: from episodes, a pair (clean, corrupted) that differs in one thing at one round.
+
+    Attributes:
+        key, name: for arguments and tables.
+        delay: rounds after the corrupted one until a prediction can differ.
+        build: ``(episodes, round, **options) -> (clean, corrupted)``.
+        changes_history: whether it changes what came before the round, and so the latents that the round reads.
+    """
+
+    key: str
+    name: str
+    delay: int
+    build: Callable[..., tuple[Any, Any]]
+    changes_history: bool = False
+
+
+def corrupted_round(episodes: Any, round: int, history: bool = False) -> int:
+    """The index of the round to corrupt; negative counts from the end.
+
+    Args:
+        history: whether the corruption changes what came before, in these or in other episodes.
+
+    Raises:
+        InputError: a round out of range, or without the history that is needed.
+    """
+    n_rounds = episodes.n_rounds
+    require(
+        -n_rounds <= round < n_rounds, f"round {round} is out of range: the episodes have rounds 0 to {n_rounds - 1}"
+    )
+    t = round % n_rounds
+    require(not history or t >= 1, "round 0 has no history to swap; choose a later round")
+    return t
+
+
+def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
+    """The next episode's rounds before ``t``, then one's own; ``values`` are ``[episode, round, ...]``.
+
+    Raises:
+        InputError: fewer than 2 episodes.
+    """
+    require(len(values) >= 2, f"swapping histories needs at least 2 episodes, got {len(values)}")
+    return np.concatenate([np.roll(values, -1, axis=0)[:, :t], values[:, t:]], axis=1)
+
+
+@dataclass(frozen=True)
+class RoundInputs:
+    """What one round says by itself: the control of every probe.
+
+    Attributes:
+        features: several forms of it, ``[episode, round, feature]`` each; the control takes the best.
+        kinds: numbers that together say which kind of round it is, ``[episode, round, part]``, for the control task.
+    """
+
+    features: tuple[NDArray[Any], ...]
+    kinds: NDArray[Any]
+
+
+@dataclass(frozen=True)
+class Steering:
+    """How a model of a task is steered by default.
+
+    Attributes:
+        change: the state change of dose 1: (shape of the state of one episode) -> array.
+        doses: multiples of it.
+        outcome: (episodes, round) -> the outcome whose probability should move, one for all or one per episode.
+        what, shows: the change and the outcome, in words.
+    """
+
+    change: Callable[[tuple[int, ...]], NDArray[Any]]
+    doses: tuple[float, ...]
+    outcome: Callable[[Any, int], Any]
+    what: str
+    shows: str
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task.
+
+    Attributes:
+        key: what code, checkpoints and the command line call it; name, what: for sentences and tables.
+        sizes: of its episodes.
+        layout: sizes to the :class:`~interp.model.layout.RoundLayout`.
+        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes, whose ``task`` is :attr:`key`.
+        sample_options: model to what else the sampler takes for it, such as its learning rate.
+        losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the truth of the
+            episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was predicted.
+        interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
+            (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where there is nothing to act in.
+        regimes: names of what episodes can be drawn from, each with what it is.
+        algorithms: the algorithms that it registers, in order of preference: a variable that several share is the
+            first one's.
+        hypothesis: model to the algorithm that it is held against; its first one by default.
+        round_inputs: what one round says by itself.
+        probed: variables that ``interp probe`` decodes by default.
+        corruptions: by key.
+        default_corruption: the one that ``interp patch`` and circuits of edges take.
+        aligned: ``model`` to (variable, site, rank) cases for learned subspaces, the last a place that cannot hold it.
+        claims: ``model`` to the (variable, sites, outcome) claims that interchange tests in a learned model.
+        steering: how it is steered by default.
+        training: what ``interp train`` learns, and from what presets.
+        evaluation: what ``interp evaluate`` measures.
+        circuits: names of its handwired models.
+        report: the parts that a report on it holds beside those that every task has.
+    """
+
+    key: str
+    name: str
+    what: str
+    sizes: tuple[Size, ...]
+    layout: Callable[..., RoundLayout]
+    sample: Callable[..., Any]
+    losses: Callable[[torch.Tensor, Any, slice], torch.Tensor]
+    sample_options: Callable[[HookedLatentTransformer], Mapping[str, Any]] = lambda model: {}
+    interaction: Callable[..., Any] | None = None
+    regimes: Callable[[], Mapping[str, str]] = lambda: {}
+    algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
+    hypothesis: Callable[[HookedLatentTransformer], Algorithm] | None = None
+    round_inputs: Callable[[Any], RoundInputs] | None = None
+    probed: tuple[str, ...] = ()
+    corruptions: Callable[[], tuple[Corruption, ...]] = lambda: ()
+    default_corruption: str = ""
+    aligned: Callable[[HookedLatentTransformer], tuple[tuple[str, str, int], ...]] = lambda model: ()
+    claims: Callable[[HookedLatentTransformer], Any] = lambda model: ()
+    steering: Callable[[], Steering] | None = None
+    training: Callable[[], TrainingGoal] | None = None
+    evaluation: Callable[[], EvaluationPlan] | None = None
+    circuits: tuple[str, ...] = ()
+    report: Callable[[], Any] | None = None
+    home: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
+        taken = [size.name for size in self.sizes]
+        require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {max(taken, key=taken.count)!r}")
+
+    def sizes_of(self, layout: Any) -> dict[str, int]:
+        """The sizes of a layout, or of episodes."""
+        return {size.name: int(getattr(layout, size.name)) for size in self.sizes}
+
+    def explains(self, model: HookedLatentTransformer) -> Algorithm:
+        """The algorithm that a model is held against.
+
+        Raises:
+            InputError: the task registers none.
+        """
+        if self.hypothesis is not None:
+            return self.hypothesis(model)
+        records = self.algorithms()
+        require(bool(records), f"task {self.key!r} registers no algorithm; give its record algorithms=...")
+        return records[0].make()
+
+    def sample_for(
+        self, model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed: int, regime: str = ""
+    ) -> Any:
+        """Episodes of a model's sizes; of the sampler's default regime when none is given."""
+        options = {**self.sizes_of(model.layout), **self.sample_options(model), **({"regime": regime} if regime else {})}
+        return self.sample(n_episodes, n_rounds, seed=seed, **options)
+
+    def algorithm_records(self) -> dict[str, AlgorithmRecord]:
+        """The registered algorithms by key.
+
+        Raises:
+            InputError: two of them share a key, a name or a short name.
+        """
+        return unique(self.algorithms(), f"algorithm of {self.key!r}")
+
+    def algorithm(self, key: str, **parameters: Any) -> Algorithm:
+        """An algorithm of this task.
+
+        Raises:
+            InputError: no such algorithm.
+        """
+        records = self.algorithm_records()
+        if key not in records:
+            raise unknown_name(f"algorithm of {self.key!r}", key, records, limit=20)
+        return records[key].make(**parameters)
+
+    def corruption(self, key: str) -> Corruption:
+        """The corruption called ``key``.
+
+        Raises:
+            InputError: no such corruption for this task.
+        """
+        found = unique(self.corruptions(), f"corruption of {self.key!r}")
+        if key not in found:
+            raise unknown_name(f"corruption of {self.key} episodes", key, found, limit=20)
+        return found[key]
+
+
+def unique(records: Any, kind: str) -> dict[str, Any]:
+    """Records by key, in order.
+
+    Raises:
+        InputError: two records share a key, a name or a short name.
+    """
+    found: dict[str, Any] = {}
+    taken: dict[str, str] = {}
+    for record in records:
+        for field_name in ("key", "name", "short_name"):
+            value = getattr(record, field_name, None)
+            if value is not None:
+                require(
+                    taken.setdefault(f"{field_name} {value}", record.key) == record.key and record.key not in found,
+                    f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another",
+                )
+        found[record.key] = record
+    return found

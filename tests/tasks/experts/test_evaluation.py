@@ -1,0 +1,153 @@
+"""Evaluations of expert models: the numbers mean what they say, and their controls say what they must."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+
+import interp
+from interp.tasks.experts import regret
+from interp.tasks.experts.predictors import bayes, weighted_majority
+from interp.errors import InputError
+from interp.tasks.experts.evaluation import by_regime as evaluation
+from interp.tasks.experts.evaluation import lengths
+from interp.evaluation.attention import attention_to_experts, round_attention
+from interp.evaluation.controls import latent_control
+from interp.model.config import LatentTransformerConfig
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts
+
+
+@pytest.fixture(scope="module")
+def handwired():
+    return interp.load("wma-handwired", n_experts=4)
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    torch.manual_seed(0)
+    layout = ExpertRound(4, (2, 8))
+    return HookedLatentTransformer(
+        LatentTransformerConfig(layout, d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=16)
+    ).eval()
+
+
+@pytest.fixture(scope="module")
+def scored(handwired):
+    return evaluation.evaluate(handwired, ["uniform", "anti-signal"], n_episodes=60, n_rounds=40, seed=5)
+
+
+def test_a_handwired_model_scores_as_the_algorithm_that_it_is(handwired, scored):
+    """The whole path (rollout, regret, interval) gives weighted majority's own regret at log gamma."""
+    episodes = experts.sample(60, 40, 4, regime="uniform", seed=5)
+    eta = handwired.config.origin["arguments"]["log_gamma"]
+    expected = regret.score(weighted_majority(episodes, eta=eta).predictions, episodes, seed=5)
+    assert scored.get("uniform").regret.estimate == pytest.approx(expected.regret.estimate, abs=1e-9)
+    assert scored.get("uniform").accuracy.estimate == pytest.approx(expected.accuracy.estimate, abs=1e-9)
+
+
+def test_every_baseline_stands_beside_the_model_with_an_interval(scored):
+    frame = scored.to_frame()
+    assert set(frame["key"]) == {"model", *evaluation.BASELINES} and set(frame["regime"]) == {"uniform", "anti-signal"}
+    finite = frame[np.isfinite(frame["estimate"])]
+    assert (finite["low"] <= finite["estimate"] + 1e-12).all() and (finite["estimate"] <= finite["high"] + 1e-12).all()
+    assert len(scored.curves()) == 2 * 10 * 40 and scored.settings["training_prior"] == "uniform"
+
+
+def test_no_learning_rate_beats_the_best_eta():
+    """Weighted majority's "best eta" row is a bound for every tuning on the grid."""
+    episodes = experts.sample(100, 50, 4, seed=0)
+    best = evaluation.best_eta(episodes)
+    final = {eta: regret.regret(weighted_majority(episodes, eta=eta).predictions, episodes)[:, -1].mean() for eta in
+             evaluation.ETAS}  # fmt: skip
+    assert final[best] == min(final.values())
+
+
+def test_the_divergence_is_the_expectation_of_the_excess():
+    """Over many labels drawn from the Bayes predictor itself, mean excess log-loss equals the KL divergence."""
+    rng = np.random.default_rng(0)
+    p, q = rng.uniform(0.05, 0.95, (2, 1, 50))
+    expected = p * np.log(p / q) + (1 - p) * np.log((1 - p) / (1 - q))
+    np.testing.assert_allclose(evaluation.divergence(p, q), expected, atol=1e-12)
+
+
+def test_the_training_prior_is_the_regime_of_the_training(untrained):
+    from dataclasses import replace
+
+    config = replace(untrained.config, origin={"training": {"regimes": ["wide"]}})
+    assert evaluation.training_prior(HookedLatentTransformer(config)) == "wide"
+    assert evaluation.training_prior(untrained) == "uniform"
+
+
+def test_models_of_ranges_are_evaluated_at_four_experts_and_at_any_number_they_serve(untrained):
+    assert evaluation.n_experts_of(untrained) == 4
+    found = evaluation.evaluate(untrained, ["uniform"], n_episodes=5, n_rounds=5, n_experts=7)
+    assert found.settings["n_experts"] == 7
+
+
+def test_models_of_the_other_task_are_refused():
+    config = LatentTransformerConfig(QLearningRound(4, 2), d_model=8, n_layers=1, n_heads=1, d_head=8)
+    with pytest.raises(InputError, match="is a model of 'qlearning', not of expert advice"):
+        evaluation.evaluate(HookedLatentTransformer(config), ["uniform"])
+
+
+def test_unknown_scores_are_refused_with_the_known_ones(scored):
+    with pytest.raises(InputError, match=r"unknown result 'flat/model'; did you mean .* Valid: .*uniform/model"):
+        scored.get("flat")
+
+
+def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
+    found = lengths.evaluate(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
+    assert {(a, b) for _, _, a, b in found.intervals} == {(0, 20), (20, 60)}
+    assert found.get("excess_log_loss", 20, 60, "bayes").estimate == 0
+    with pytest.raises(InputError, match=r"unknown result .* Valid: .*model/"):
+        found.get("accuracy", 0, 1000)
+
+
+def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
+    found = lengths.evaluate(handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3)
+    episodes = experts.sample(8, 60, 4, seed=3)
+    expected = regret.regret(bayes(episodes).predictions, episodes)[:, 19].mean()
+    assert found.get("regret", 0, 20, "bayes").estimate == pytest.approx(expected)
+
+
+def test_cutting_the_latent_makes_weighted_majority_a_majority_vote(handwired):
+    """The latent is the only channel between rounds: cut, the model is exactly the vote with equal weights."""
+    control = latent_control(handwired, experts.sample(50, 40, 4, seed=1))
+    assert control.accuracy["cut"].estimate == pytest.approx(control.accuracy["majority_vote"].estimate, abs=1e-9)
+    assert control.above_memoryless.low == control.above_memoryless.high == pytest.approx(0, abs=1e-9)
+    assert control.lost["cut"].low > 0.03 and control.lost["swapped"].low > 0.03
+    assert len(control.to_frame()) == 8
+
+
+def test_swapping_latents_needs_two_episodes(handwired):
+    with pytest.raises(InputError, match="at least 2 episodes"):
+        latent_control(handwired, experts.sample(1, 5, 4))
+
+
+def test_the_head_that_predicts_attends_to_experts_by_their_weights_and_equally_when_cut(handwired):
+    """Head 3.1 of weighted majority: its mean attention, experts ranked by accuracy, is the mean of the weights."""
+    episodes = experts.sample(30, 60, 4, regime="stratified", seed=2)
+    found = attention_to_experts(handwired, episodes, rounds=[40, 50])
+    log_weights = weighted_majority(episodes, eta=handwired.config.origin["arguments"]["log_gamma"]).state
+    weights = softmax(log_weights[:, [40, 50]], axis=-1).mean(1)
+    ranked = np.take_along_axis(weights, np.argsort(-episodes.accuracies, axis=1), axis=1).mean(0)
+    for rank, weight in enumerate(ranked):
+        key = (2, "0", "p?", f"expert {rank + 1}")
+        assert found.shares[key].estimate == pytest.approx(weight, abs=1e-5)
+        assert found.without_history[key] == pytest.approx(0.25, abs=1e-5)
+
+
+def test_attention_shares_of_softmax_heads_sum_to_one(untrained):
+    frame = attention_to_experts(untrained, experts.sample(4, 30, 5, seed=2)).to_frame()
+    np.testing.assert_allclose(frame.groupby(["layer", "head", "reader"])["estimate"].sum(), 1, atol=1e-6)
+
+
+def test_a_round_s_attention_is_a_mean_pattern_by_label(untrained):
+    episodes = experts.sample(3, 12, 4, seed=0)
+    frame = round_attention(untrained, episodes, rounds=[5, 6])
+    rows = frame.groupby(["layer", "head", "query"])["attention"].sum()
+    np.testing.assert_allclose(rows, 1, atol=1e-5)
+    assert set(frame["query"]) == set(untrained.layout.fit(episodes).labels)

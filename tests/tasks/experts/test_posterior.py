@@ -1,0 +1,164 @@
+"""Posterior means and evidences equal quadrature, tails included, and the orders of a regime are averaged exactly."""
+
+from itertools import pairwise, permutations, product
+
+import mpmath
+import numpy as np
+import pytest
+
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.assignments import different_orders, filter_switches
+from interp.tasks.experts.calibration import calibration
+from interp.tasks.experts.posterior import log_evidence, mean_accuracy
+from interp.tasks.experts.regret import excess_log_loss, log_loss
+from interp.errors import InputError
+from interp.statistics import mean_interval
+from interp.tasks.experts import REGIMES, Regime, sample
+
+INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
+
+
+def moments(hits, misses, bounds):
+    """log of the integral of q^k (1-q)^l, and the mean: Gauss-Legendre with enough nodes is exact for polynomials."""
+    nodes, weights = np.polynomial.legendre.leggauss((hits + misses) // 2 + 2)
+    low, high = bounds
+    q = low + (high - low) * (nodes + 1) / 2
+    logs = hits * np.log(q) + misses * np.log1p(-q)
+    scaled = weights * np.exp(logs - logs.max())
+    return np.log(scaled.sum() / 2) + logs.max(), (scaled * q).sum() / scaled.sum()
+
+
+@pytest.mark.parametrize("bounds", INTERVALS)
+def test_posterior_equals_quadrature(bounds):
+    records = [(0, 0), (1, 0), (0, 1), (3, 4), (20, 5), (5, 20), (70, 30), (100, 0), (0, 100), (500, 300), (0, 800)]
+    hits, misses = (np.array(side) for side in zip(*records, strict=True))
+    evidence, mean = log_evidence(hits, misses, bounds), mean_accuracy(hits, misses, bounds)
+    for i, record in enumerate(records):
+        expected = moments(*record, bounds)
+        assert evidence[i] == pytest.approx(expected[0], abs=1e-9, rel=1e-11), record
+        assert mean[i] == pytest.approx(expected[1], rel=1e-11), record
+
+
+@pytest.mark.parametrize("record", [(10_000, 0), (0, 10_000), (9_900, 100), (100_000, 3), (2_000, 98_000)])
+def test_tails_that_underflow_stay_exact(record):
+    """Records that the prior calls impossible, against arithmetic with 60 digits."""
+    hits, misses, (low, high) = *record, (0.3, 0.9)
+    with mpmath.workdps(60):
+        edge = mpmath.mpf("0.9") if hits > misses else mpmath.mpf("0.3")
+        peak = mpmath.mpf(hits) * mpmath.log(edge) + misses * mpmath.log1p(-edge)
+        # The posterior leaves the edge exponentially: 60 decay lengths hold all of it.
+        length = 60 / abs(hits / edge - misses / (1 - edge))
+        span = [edge - length, edge] if hits > misses else [edge, edge + length]
+
+        def density(q):
+            return mpmath.exp(hits * mpmath.log(q) + misses * mpmath.log1p(-q) - peak)
+
+        total = mpmath.quad(density, span, maxdegree=8)
+        mean = mpmath.quad(lambda q: q * density(q), span, maxdegree=8) / total
+        expected = float(mpmath.log(total / (mpmath.mpf("0.9") - mpmath.mpf("0.3"))) + peak)
+    k, l = np.array([hits]), np.array([misses])  # noqa: E741
+    assert mean_accuracy(k, l, (low, high))[0] == pytest.approx(float(mean), abs=1e-11)
+    assert log_evidence(k, l, (low, high))[0] == pytest.approx(expected, rel=1e-12, abs=1e-8)
+
+
+def test_a_known_accuracy_learns_nothing():
+    hits, misses = np.array([0, 3]), np.array([2, 0])
+    assert mean_accuracy(hits, misses, (0.7, 0.7)).tolist() == [0.7, 0.7]
+    assert log_evidence(hits, misses, (0.7, 0.7)) == pytest.approx([2 * np.log(0.3), 3 * np.log(0.7)])
+    assert log_evidence(hits, misses, (1.0, 1.0)).tolist() == [-np.inf, 0.0]
+
+
+def by_enumeration(episodes, slots):
+    """P(y = 1) of the first episode, by quadrature over every accuracy and a sum over all n! orders."""
+    predictions = []
+    for t in range(episodes.n_rounds):
+        right = episodes.correct[0, :t].sum(axis=0)
+        weight = np.zeros(2)
+        for order in permutations(slots):
+            for y in (0, 1):
+                hit = right + (episodes.advice[0, t] == y)
+                joint = [
+                    np.log(low) * h + np.log1p(-low) * (t + 1 - h)
+                    if low == high
+                    else moments(int(h), int(t + 1 - h), (low, high))[0]
+                    for h, (low, high) in zip(hit, order, strict=True)
+                ]
+                weight[y] += np.exp(sum(joint))
+        predictions.append(weight[1] / weight.sum())
+    return np.array(predictions)
+
+
+@pytest.mark.parametrize("name", ["stratified", "anti-signal", "2-real", "dominant", "3-high-quality", "uniform"])
+def test_bayes_of_a_regime_equals_enumeration(name):
+    episodes = sample(1, 12, 4, name, seed=2)
+    expected = by_enumeration(episodes, REGIMES[name].slots(4))
+    assert np.allclose(algorithms.bayes(episodes).predictions[0], expected, rtol=0, atol=1e-12)
+
+
+def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():
+    episodes = sample(3, 7, 3, Regime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2), seed=4)
+    paths = [p for p in product(range(3), repeat=4) if all(a != b for a, b in pairwise(p))]
+    run = algorithms.bayes(episodes)
+    for b, t in product(range(3), range(7)):
+        weight, accuracy = np.zeros(2), np.zeros((2, 3))
+        for path in paths:
+            q = np.full((8, 3), 0.4)
+            q[np.arange(8), np.repeat(path, 2)] = 0.85
+            past = np.where(episodes.correct[b, :t], q[:t], 1 - q[:t]).prod()
+            for y in (0, 1):
+                likelihood = past * np.where(episodes.advice[b, t] == y, q[t], 1 - q[t]).prod()
+                weight[y] += likelihood
+                accuracy[y] += past * q[t]
+        assert run.predictions[b, t] == pytest.approx(weight[1] / weight.sum(), abs=1e-12)
+        expected_mean = accuracy.sum(axis=0) / accuracy.sum(axis=0).sum() * (0.85 + 2 * 0.4)
+        assert run.state[b, t] == pytest.approx(expected_mean, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    "name", ["uniform", "stratified", "flat", "anti-signal", "1-real", "switch-10", "2-high-quality"]
+)
+def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
+    """What the exact conditional must be: its frequencies are right, and every other predictor has excess log-loss."""
+    episodes = sample(600, 60, 4, name, seed=8)
+    predictions = algorithms.bayes(episodes).predictions
+    measured = calibration(predictions, episodes)
+    assert measured.error < 1.5 * measured.chance.high
+    for key in ("bayes_uniform", "bayes_wide", "random"):
+        other = algorithms.get_algorithm(key).run(episodes).predictions
+        if not np.allclose(other, predictions):
+            assert mean_interval(excess_log_loss(other, predictions, episodes).mean(axis=1)).low > 0, key
+    assert (
+        mean_interval(excess_log_loss(algorithms.oracle(episodes).predictions, predictions, episodes).mean(1)).high < 0
+    )
+    assert np.isfinite(log_loss(predictions, episodes)).all()
+
+
+def test_posterior_means_approach_the_accuracies():
+    episodes = sample(50, 3000, 4, seed=1)
+    error = algorithms.bayes(episodes).state[:, -1] - episodes.accuracies
+    assert np.abs(error).max() < 5 * 0.5 / np.sqrt(3000)
+    assert error.std() == pytest.approx(
+        np.sqrt((episodes.accuracies * (1 - episodes.accuracies) / 3000).mean()), rel=0.15
+    )
+
+
+@pytest.mark.parametrize("name", ["stratified", "switch-10"])
+def test_blocks_of_episodes_change_nothing(name, monkeypatch):
+    episodes = sample(11, 30, 4, name, seed=0)
+    whole = algorithms.bayes(episodes)
+    monkeypatch.setattr("interp.tasks.experts.assignments._BLOCK", 1)
+    alone = algorithms.bayes(episodes)
+    assert np.allclose(whole.predictions, alone.predictions, rtol=0, atol=1e-14)
+    assert np.allclose(whole.state, alone.state, rtol=0, atol=1e-14)
+
+
+def test_orders_are_counted_before_they_are_listed():
+    assert len(different_orders(REGIMES["stratified"].slots(4))[1]) == 24
+    assert len(different_orders(REGIMES["2-real"].slots(7))[1]) == 21
+    with pytest.raises(InputError, match="30 experts in 4 kinds of slot have 24360 orders, more than 1000"):
+        different_orders(REGIMES["stratified"].slots(30))
+
+
+def test_switching_between_unknown_accuracies_is_refused():
+    with pytest.raises(InputError, match="needs known accuracies"):
+        filter_switches(sample(1, 4, 2), ((0.3, 0.9), (0.3, 0.9)), 2)

@@ -1,0 +1,309 @@
+"""The expert algorithms equal plain loops, an independent library, and the published numbers; and obey their laws."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.predictors import ALGORITHMS, Algorithm, decisions, get_algorithm, registry, weighted_majority
+from interp.tasks.experts.regret import mistakes, regret
+from interp.errors import InputError
+from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return sample(20, 60, 4, seed=3)
+
+
+def made_by_hand(advice, labels):
+    advice = np.array(advice)
+    return ExpertEpisodes(advice, np.array(labels), np.full((len(advice), advice.shape[2]), 0.5))
+
+
+@pytest.mark.parametrize(("arguments", "gamma"), [({}, np.e), ({"gamma": 1.5}, 1.5), ({"eta": 0.1}, np.exp(0.1))])
+def test_weighted_majority_is_the_papers_loop(episodes, arguments, gamma):
+    """Section 3.1: the weighted share predicts, and right experts' weights grow by gamma."""
+    run = weighted_majority(episodes, **arguments)
+    for b in range(len(episodes)):
+        weights = np.ones(4)
+        for t in range(episodes.n_rounds):
+            assert np.allclose(run.state[b, t], np.log(weights), rtol=0, atol=1e-12)
+            share = weights[episodes.advice[b, t] == 1].sum() / weights.sum()
+            assert run.predictions[b, t] == pytest.approx(share, abs=1e-13)
+            weights = np.where(episodes.advice[b, t] == episodes.labels[b, t], gamma * weights, weights)
+        assert np.allclose(run.state[b, -1], np.log(weights), rtol=0, atol=1e-12)
+
+
+def test_log_weights_are_bitwise_those_of_a_plain_sum(episodes):
+    """The golden trajectory for handwired models: adding log(gamma) round by round, in order."""
+    state = weighted_majority(episodes, gamma=1.5).state
+    total = np.zeros((len(episodes), 4))
+    for t in range(episodes.n_rounds):
+        total = np.where(episodes.correct[:, t], total + np.log(1.5), total)
+        assert (state[:, t + 1] == total).all()
+
+
+def test_one_learning_rate_per_episode(episodes):
+    rates = algorithms.paper_eta(len(episodes), seed=1)
+    assert rates.min() >= 0.05 and rates.max() <= 0.5
+    run = weighted_majority(episodes, eta=rates)
+    for b, rate in enumerate(rates):
+        assert (run.predictions[b] == weighted_majority(episodes.select([b]), eta=rate).predictions[0]).all()
+
+
+def test_weighted_majority_equals_rivers_hedge(episodes):
+    """An independent implementation. Its first prediction is n times too large (unnormalised weights), so skip that."""
+    from river import base, ensemble
+
+    class Advice(base.Regressor):
+        def __init__(self, i):
+            self.i = i
+
+        def predict_one(self, x):
+            return float(x[self.i])
+
+        def learn_one(self, x, y):
+            pass
+
+    run = weighted_majority(episodes, eta=0.3)
+    for b in range(5):
+        hedge = ensemble.EWARegressor([Advice(i) for i in range(4)], learning_rate=0.3)  # squared loss: 0 or 1 here
+        for t in range(episodes.n_rounds):
+            x = dict(enumerate(episodes.advice[b, t]))
+            if t:
+                assert run.predictions[b, t] == pytest.approx(hedge.predict_one(x), abs=1e-12)
+            hedge.learn_one(x, int(episodes.labels[b, t]))
+        weights = np.exp(run.state[b, -1] - run.state[b, -1].max())
+        assert np.allclose(weights / weights.sum(), hedge.weights, rtol=0, atol=1e-12)
+
+
+def test_follow_the_leader_draws_among_the_best_so_far(episodes):
+    run = algorithms.follow_the_leader(episodes)
+    assert run.decision == "sample"
+    for b in range(len(episodes)):
+        score = np.zeros(4, int)
+        for t in range(episodes.n_rounds):
+            leaders = [i for i in range(4) if score[i] == max(score)]
+            expected = np.mean([episodes.advice[b, t, i] for i in leaders])
+            assert run.predictions[b, t] == pytest.approx(expected, abs=1e-15)
+            score += episodes.advice[b, t] == episodes.labels[b, t]
+    assert (run.state[:, -1] == episodes.correct.sum(axis=1)).all()
+
+
+def test_follow_previous_winners_falls_back_to_everyone_without_winners_or_on_a_tie(episodes):
+    run = algorithms.follow_previous_winners(episodes)
+    fell_back = 0
+    for b in range(len(episodes)):
+        winners = np.zeros(4, bool)
+        for t in range(episodes.n_rounds):
+            advice = episodes.advice[b, t]
+            votes = advice[winners]
+            if len(votes) == 0 or 2 * votes.sum() == len(votes):
+                votes, fell_back = advice, fell_back + 1
+            assert run.predictions[b, t] == pytest.approx(votes.mean(), abs=1e-15)
+            winners = advice == episodes.labels[b, t]
+    assert fell_back > 100
+
+
+def test_ties_are_half_a_mistake_within_a_tolerance():
+    assert decisions(np.array([[0.5, 0.5 + 5e-13, 0.5 - 5e-13, 0.5 + 5e-12, 0.2]])).tolist() == [[0.5, 0.5, 0.5, 1, 0]]
+    tied = made_by_hand([[[0, 1]]], [[1]])
+    assert mistakes(weighted_majority(tied).predictions, tied).item() == 0.5
+
+
+def test_bayes_and_oracle_agree_when_the_prior_is_the_truth(episodes):
+    """With zero-width intervals the posterior mean is the accuracy itself, whatever the history."""
+    known = replace(episodes, accuracies=np.full((20, 4), 0.7))
+    assert (algorithms.bayes(known, (0.7, 0.7)).predictions == algorithms.oracle(known).predictions).all()
+
+
+def test_certain_experts_give_finite_votes():
+    """An expert known to be always right who is wrong must not make a NaN."""
+    contradiction = replace(made_by_hand([[[0, 1], [0, 1]]], [[0, 1]]), accuracies=np.array([[1.0, 1.0]]))
+    assert algorithms.oracle(contradiction).predictions.tolist() == [[0.5, 0.5]]
+    assert np.isfinite(algorithms.bayes(contradiction, (1.0, 1.0)).predictions).all()
+
+
+REGIME_NAMES = st.sampled_from(sorted(REGIMES))
+KEYS = sorted(ALGORITHMS)
+
+
+@settings(max_examples=15, deadline=None)
+@given(REGIME_NAMES, st.integers(0, 2**32), st.permutations(range(4)))
+def test_permuting_experts_permutes_states_and_keeps_predictions(regime, seed, order):
+    original = sample(3, 25, 4, regime, seed)
+    permuted = replace(original, advice=original.advice[..., order], accuracies=original.accuracies[..., order])
+    for key in KEYS:
+        run, other = ALGORITHMS[key].run(original), ALGORITHMS[key].run(permuted)
+        assert np.allclose(run.predictions, other.predictions, rtol=0, atol=1e-10), key
+        if run.state is not None:
+            assert np.allclose(run.state[..., order], other.state, rtol=0, atol=1e-10), key
+
+
+@settings(max_examples=15, deadline=None)
+@given(REGIME_NAMES, st.integers(0, 2**32), st.integers(2, 6))
+def test_swapping_the_labels_mirrors_predictions_and_keeps_states(regime, seed, n_experts):
+    n_experts = max(n_experts, REGIMES[regime].min_experts)
+    original = sample(3, 25, n_experts, regime, seed)
+    mirrored = replace(original, advice=1 - original.advice, labels=1 - original.labels)
+    for key in KEYS:
+        run, other = ALGORITHMS[key].run(original), ALGORITHMS[key].run(mirrored)
+        assert np.allclose(run.predictions, 1 - other.predictions, rtol=0, atol=1e-10), key
+        assert (mistakes(run.predictions, original, run.decision).sum()) == pytest.approx(
+            mistakes(other.predictions, mirrored, other.decision).sum()
+        ), key
+        if run.state is not None:
+            assert np.allclose(run.state, other.state, rtol=0, atol=1e-12), key
+
+
+@settings(max_examples=15, deadline=None)
+@given(REGIME_NAMES, st.integers(0, 2**32), st.integers(0, 24))
+def test_no_prediction_looks_ahead(regime, seed, t):
+    """Changing label t and everything after it moves no prediction up to t, and no state before round t + 1."""
+    original, other = sample(3, 25, 4, regime, seed), sample(3, 25, 4, regime, seed + 1)
+    labels, advice = original.labels.copy(), original.advice.copy()
+    labels[:, t:], advice[:, t + 1 :] = 1 - labels[:, t:], other.advice[:, t + 1 :]
+    changed = replace(original, labels=labels, advice=advice)
+    for key in KEYS:
+        run, after = ALGORITHMS[key].run(original), ALGORITHMS[key].run(changed)
+        assert np.allclose(run.predictions[:, : t + 1], after.predictions[:, : t + 1], rtol=0, atol=1e-12), key
+        if run.state is not None:
+            assert np.allclose(run.state[:, : t + 1], after.state[:, : t + 1], rtol=0, atol=1e-12), key
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 6), st.floats(0.05, 3))
+def test_weighted_majority_keeps_its_worst_case_bounds(seed, n_experts, eta):
+    """On any sequence, random or not: regret <= ln n / eta + eta T / 8 in expectation when randomised, and at most
+    (eta L* + ln n) / ln(2 / (1 + exp(-eta))) mistakes when not."""
+    rng = np.random.default_rng(seed)
+    hostile = made_by_hand(rng.integers(0, 2, (4, 40, n_experts)), rng.integers(0, 2, (4, 40)))
+    run = weighted_majority(hostile, eta=eta, randomised=True)
+    assert regret(run.predictions, hostile, run.decision)[:, -1].max() <= np.log(n_experts) / eta + eta * 40 / 8 + 1e-9
+    best = (~hostile.correct).sum(axis=1).min(axis=-1)
+    bound = (eta * best + np.log(n_experts)) / np.log(2 / (1 + np.exp(-eta)))
+    assert (mistakes(run.predictions, hostile).sum(axis=1) <= bound + 1e-9).all()
+
+
+@pytest.mark.parametrize("key", KEYS)
+def test_every_algorithm_runs_on_one_expert_and_one_round(key):
+    run = ALGORITHMS[key].run(sample(2, 1, 1))
+    assert run.predictions.shape == (2, 1) and np.isfinite(run.predictions).all()
+    assert run.state is None or run.state.shape == (2, 2, 1)
+
+
+# Published numbers (PROTOCOLS): 100 episodes of the uniform regime, 30 instances of the others, T = 100.
+@pytest.fixture(scope="module")
+def uniform():
+    return sample(2000, 100, 4, "uniform", seed=0)
+
+
+@pytest.mark.parametrize(
+    ("key", "accuracy", "final_regret"),
+    [
+        ("weighted_majority_horizon", 0.757, 2.65),
+        ("weighted_majority", 0.764, 2.01),
+        ("follow_the_leader", 0.762, 2.23),
+        ("bayes", 0.779, 0.50),
+        ("oracle", 0.801, -1.67),
+    ],
+)
+def test_uniform_regime_reproduces_the_published_table(uniform, key, accuracy, final_regret):
+    run = ALGORITHMS[key].run(uniform)
+    right = 1 - mistakes(run.predictions, uniform, run.decision).mean(axis=1)
+    ours = regret(run.predictions, uniform, run.decision)[:, -1]
+    # Three standard errors of their 100 episodes (ours are 20 times as many) and the rounding of the table.
+    assert abs(right.mean() - accuracy) < 3 * right.std() / 10 + 5e-4
+    assert abs(ours.mean() - final_regret) < 3 * ours.std() / 10 + 5e-3
+
+
+@pytest.mark.parametrize(
+    ("key", "published"),
+    [
+        ("weighted_majority_paper", (1.34, 3.41, 4.59)),
+        ("follow_the_leader", (1.3, 3.4, 2.6)),
+        ("majority_vote", (14.2, 8.5, 25.2)),
+        ("follow_previous_winners", (12, 8.6, 13.5)),
+        ("random", (44.7, 15.3, 15.2)),
+        ("bayes_uniform", (1.9, 3.5, -15.6)),
+        ("bayes_wide", (1.6, 4.1, -26.0)),
+    ],
+)
+def test_llm_regimes_reproduce_the_published_final_regret(key, published):
+    for regime, expected in zip(("stratified", "flat", "anti-signal"), published, strict=True):
+        episodes = sample(1000, 100, 4, regime, seed=0)
+        run = ALGORITHMS[key].run(episodes)
+        ours = regret(run.predictions, episodes, run.decision)[:, -1]
+        # Their learners toss coins, ours count expectations: allow for the coins of up to 100 rounds of 30 instances.
+        coins = np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean()) if run.decision == "sample" else 0
+        error = np.hypot(ours.std(), coins) / np.sqrt(30)
+        assert abs(ours.mean() - expected) < 3 * error + 0.05, regime
+
+
+ROBUSTNESS = {  # clipped final regret: weighted majority with eta sqrt(ln n / T), Bayes with prior U[.3, .9]
+    "1-real": (3.89, 3.51),
+    "2-real": (2.57, 2.87),
+    "3-real": (1.27, 1.24),
+    "4-real": (0.59, 0.76),
+    "dominant": (4.12, 1.41),
+    "close": (1.82, 2.75),
+    "switch-10": (5.27, 3.73),
+    "switch-25": (4.98, 1.90),
+    "switch-50": (5.16, 0.92),
+    "drift": (2.69, 1.75),
+    "correlated-0.3": (2.46, 2.98),
+    "correlated-0.7": (2.11, 3.12),
+    "correlated-0.9": (1.13, 1.99),
+}
+
+
+@pytest.mark.parametrize("regime", ROBUSTNESS)
+def test_robustness_regimes_reproduce_the_published_regret(regime):
+    """How many episodes the published rows average is not stated; their errors are taken as those of 50."""
+    episodes = sample(1000, 100, 4, regime, seed=0)
+    for key, published in zip(("weighted_majority_horizon", "bayes_uniform"), ROBUSTNESS[regime], strict=True):
+        clipped = np.maximum(regret(ALGORITHMS[key].run(episodes).predictions, episodes)[:, -1], 0)
+        assert abs(clipped.mean() - published) < 4 * clipped.std() / np.sqrt(50), key
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"gamma": 1.0}, "gamma must be a finite number > 1, got 1.0"),
+        ({"eta": -0.5}, "eta must be finite and >= 0, got -0.5"),
+        ({"eta": np.nan}, "eta must be finite"),
+        ({"eta": np.ones(3)}, r"one per episode \(20\), got shape \(3,\)"),
+        ({"eta": 1.0, "gamma": 2.0}, "give eta or gamma, not both"),
+    ],
+)
+def test_bad_rates_are_refused(episodes, arguments, message):
+    with pytest.raises(InputError, match=message):
+        weighted_majority(episodes, **arguments)
+
+
+def test_bad_priors_and_names_are_refused(episodes):
+    with pytest.raises(InputError, match=r"a prior is an interval \(low, high\) in \[0, 1\], got \(0.9, 0.3\)"):
+        algorithms.bayes(episodes, (0.9, 0.3))
+    with pytest.raises(InputError, match="unknown regime 'unifrom'"):
+        algorithms.bayes(episodes, "unifrom")
+    with pytest.raises(InputError, match="do not say how their accuracies were drawn"):
+        algorithms.bayes(made_by_hand([[[0, 1]]], [[1]]))
+    with pytest.raises(InputError, match="unknown algorithm 'bayess'; did you mean 'bayes'"):
+        get_algorithm("bayess")
+
+
+def test_the_registry_refuses_a_name_twice():
+    record = get_algorithm("bayes")
+    other = Algorithm("other", "another", record.short_name, record.run)
+    with pytest.raises(InputError, match="'other' reuses Bayes"):
+        registry([record, other])
+
+
+def test_bayes_says_what_it_ignores():
+    runs = {name: algorithms.bayes(sample(2, 10, 4, name)) for name in ("uniform", "flat", "switch-10", "drift")}
+    assert [run.approximation for run in runs.values()] == ["", "", "", "drifting accuracies taken as fixed"]
+    assert algorithms.bayes(sample(2, 10, 4, "correlated-0.9")).approximation == "shared predictions"

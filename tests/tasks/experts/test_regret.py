@@ -1,0 +1,151 @@
+"""Mistakes, regret and log-loss are what the paper defines; scores carry intervals, references and provenance."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.predictors import ALGORITHMS
+from interp.tasks.experts.regret import (
+    ROUNDING,
+    check_predictions,
+    excess_log_loss,
+    log_loss,
+    mistakes,
+    regret,
+    score,
+    score_algorithms,
+    to_frame,
+)
+from interp.errors import InputError
+from interp.tasks.experts import ExpertEpisodes, sample
+
+
+def by_hand():
+    """Two experts, three rounds: expert 1 is right, right, wrong; expert 2 wrong, right, right."""
+    return ExpertEpisodes(np.array([[[1, 0], [0, 0], [0, 1]]]), np.array([[1, 0, 1]]), np.array([[0.7, 0.7]]))
+
+
+def test_a_regret_that_fits_on_a_napkin():
+    """Mistakes 0, 1, 0; the best expert of each prefix has made 0, 0, 1: regret 0, 1, 0."""
+    assert regret(np.array([[0.9, 0.8, 0.7]]), by_hand()).tolist() == [[0, 1, 0]]
+
+
+def test_regret_is_not_clipped():
+    """A learner that is always right beats the best expert of three rounds by one mistake."""
+    assert regret(np.array([[1.0, 0.0, 1.0]]), by_hand()).tolist() == [[0, 0, -1]]
+
+
+def test_sampled_predictions_cost_their_expectation():
+    assert np.allclose(mistakes(np.array([[0.9, 0.8, 0.5]]), by_hand(), "sample"), [[0.1, 0.8, 0.5]])
+
+
+def test_expected_mistakes_are_the_mean_of_tossed_coins():
+    episodes = sample(200, 50, 4, seed=1)
+    run = algorithms.follow_the_leader(episodes)
+    tossed = np.random.default_rng(0).random((200, *run.predictions.shape)) < run.predictions
+    wrong = (tossed != episodes.labels).mean(axis=0)
+    expected = mistakes(run.predictions, episodes, run.decision)
+    assert abs(wrong.mean() - expected.mean()) < 5 * np.sqrt(
+        (run.predictions * (1 - run.predictions)).mean() / tossed.size
+    )
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 5))
+def test_an_expert_has_no_regret_against_itself_or_more(seed, n_experts):
+    """Following one expert: regret >= 0 always, and 0 at the end for the best of them."""
+    episodes = sample(3, 20, n_experts, seed=seed)
+    curves = np.stack([regret(episodes.advice[..., i], episodes) for i in range(n_experts)])
+    assert curves.min() == 0 and (curves.min(axis=0) == 0).all()
+
+
+def test_log_loss_in_nats_and_infinite_when_certain_and_wrong():
+    losses = log_loss(np.array([[0.25, 0.0, 0.0]]), by_hand())
+    assert losses[0, :2].tolist() == [np.log(4), 0] and losses[0, 2] == np.inf
+
+
+def test_the_published_log_losses_of_bayes_and_oracle():
+    """Uniform regime, T = 100: .4660 and .4297 over 100 episodes; the spread between episodes is .14."""
+    episodes = sample(2000, 100, 4, seed=5)
+    for key, published in (("bayes", 0.4660), ("oracle", 0.4297)):
+        ours = log_loss(ALGORITHMS[key].run(episodes).predictions, episodes).mean(axis=1)
+        assert abs(ours.mean() - published) < 3 * ours.std() / 10
+
+
+def test_excess_needs_a_reference_that_is_finite():
+    episodes = by_hand()
+    flat = np.full((1, 3), 0.5)
+    assert excess_log_loss(np.array([[0.25, 0.5, 0.5]]), flat, episodes).tolist() == [[np.log(2), 0, 0]]
+    with pytest.raises(InputError, match="certain and wrong"):
+        excess_log_loss(flat, np.array([[0.0, 0.5, 0.5]]), episodes)
+
+
+def test_scores_order_the_predictors_and_know_their_uncertainty():
+    """Bayes is within its interval of the truth's limit: oracle < bayes < weighted majority < majority < random."""
+    episodes = sample(1500, 60, 4, seed=0)
+    scores = score_algorithms(episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"])
+    finals = [scored.regret for scored in scores.values()]
+    assert all(a.high < b.low for a, b in pairwise(finals))
+    assert scores["bayes"].excess.estimate == 0 and scores["oracle"].excess.high < 0
+    assert scores["weighted_majority"].log_loss.estimate == np.inf
+    random = scores["random"]
+    assert random.accuracy.estimate == 0.5 and random.log_loss.estimate == pytest.approx(np.log(2))
+    assert random.reference == "bayes" and random.settings["git"] and random.settings["params"]["rest"] == [0.3, 0.9]
+
+
+def test_the_interval_covers_the_mean_of_many_more_episodes():
+    large = sample(20_000, 30, 4, seed=1)
+    truth = regret(algorithms.bayes(large).predictions, large)[:, -1].mean()
+    covered = 0
+    for seed in range(40):
+        episodes = sample(200, 30, 4, seed=100 + seed)
+        interval = score(algorithms.bayes(episodes).predictions, episodes).regret
+        covered += interval.low <= truth <= interval.high
+    assert covered >= 33  # 38 expected of 40; fewer than 33 once in a thousand
+
+
+def test_score_tables_are_tidy():
+    episodes = sample(30, 10, 4, "drift", seed=2)
+    scores = score_algorithms(episodes, ["bayes_uniform", "follow_the_leader"])
+    table = to_frame(scores)
+    assert set(table.key) == {"bayes_uniform", "follow_the_leader"}
+    assert set(table.metric) == {"accuracy", "regret", "log_loss", "excess_log_loss"}
+    assert (
+        table[table.metric == "excess_log_loss"].reference == "bayes, ignoring drifting accuracies taken as fixed"
+    ).all()
+    assert table.regime.unique().tolist() == ["drift"] and table.n_rounds.unique().tolist() == [10]
+    curve = scores["bayes_uniform"].curve_frame()
+    assert curve["round"].tolist() == list(range(1, 11))
+    assert curve.regret.iloc[-1] == scores["bayes_uniform"].regret.estimate
+    assert ((curve.low <= curve.regret) & (curve.regret <= curve.high)).all()
+
+
+@pytest.mark.parametrize(
+    ("predictions", "message"),
+    [
+        (np.full((1, 2), 0.5), r"predictions have shape \(1, 2\) but the episodes need .* \(1, 3\)"),
+        (np.array([[0.5, 1.5, 0.5]]), r"predictions must be probabilities in \[0, 1\], got 1.5 at \[0, 1\]"),
+        (np.array([[0.5, 0.5, np.nan]]), r"got nan at \[0, 2\]"),
+    ],
+)
+def test_bad_predictions_are_refused(predictions, message):
+    with pytest.raises(InputError, match=message):
+        score(predictions, by_hand())
+
+
+def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
+    """A float32 model's certainty may leave [0, 1] by its rounding; anything further is no probability."""
+    inside = np.array([[-0.9 * ROUNDING, 1 + 0.9 * ROUNDING, 0.5]])
+    assert check_predictions(inside, by_hand()).tolist() == [[0.0, 1.0, 0.5]]
+    for outside in (-1.1 * ROUNDING, 1 + 1.1 * ROUNDING):
+        with pytest.raises(InputError, match=r"must be probabilities in \[0, 1\], got .* at \[0, 1\]"):
+            check_predictions(np.array([[0.5, outside, 0.5]]), by_hand())
+
+
+def test_unknown_decisions_and_algorithms_are_refused():
+    with pytest.raises(InputError, match="unknown algorithm 'best'"):
+        score_algorithms(by_hand(), ["best"], reference=None)

@@ -1,0 +1,77 @@
+"""Appendix B of the paper: the update, the gradient and the KL identity, each against another computation."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.tasks.experts import theory
+from interp.errors import InputError
+
+
+def test_all_checks_hold_on_the_defaults():
+    checks = theory.check()
+    assert [c.claim for c in checks] == [
+        "posterior = multiplicative weights",
+        "gradient of the log-loss = w - w+",
+        "excess log-loss = summed KL",
+    ]
+    assert all(c.holds for c in checks)
+    assert checks[2].right > 3 * checks[2].bound  # the simulation could have told a wrong identity
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.integers(0, 2**32), st.integers(1, 8))
+def test_the_gradient_is_autograds(seed, n_experts):
+    rng = np.random.default_rng(seed)
+    logits, likelihoods = rng.normal(scale=3, size=(5, n_experts)), rng.uniform(0.01, 1, size=(5, n_experts))
+    leaf = torch.tensor(logits, requires_grad=True)
+    loss = -torch.log((torch.softmax(leaf, dim=-1) * torch.tensor(likelihoods)).sum(dim=-1))
+    assert np.allclose(theory.mixture_log_loss(logits, likelihoods), loss.detach().numpy(), rtol=0, atol=1e-12)
+    (gradient,) = torch.autograd.grad(loss.sum(), leaf)
+    closed = theory.mixture_log_loss_gradient(logits, likelihoods)
+    assert np.allclose(closed, gradient.numpy(), rtol=0, atol=1e-12)
+
+
+def test_the_posterior_is_the_frequency_of_the_generating_expert():
+    """Where the weight of expert i is near w, expert i generated the outcomes in about a share w of the episodes."""
+    episodes = theory.sample_latent_expert(20_000, 6, 3, seed=2)
+    weights = theory.posterior(episodes)[:, -1].ravel()
+    generated = (episodes.experts[:, None] == np.arange(3)).ravel()
+    for low in np.arange(0, 1, 0.1):
+        inside = (weights >= low) & (weights < low + 0.1)
+        standard_error = np.sqrt((weights[inside] * (1 - weights[inside])).sum()) / inside.sum()
+        assert abs(generated[inside].mean() - weights[inside].mean()) < 4 * standard_error
+
+
+def test_the_identity_holds_for_any_learner_and_fails_for_wrong_claims():
+    """Excess = KL also for a learner that ignores the experts; the reversed KL is told apart."""
+    episodes = theory.sample_latent_expert(8000, 10, 3, n_outcomes=3, seed=4)
+    flat = np.full((8000, 10, 3), 1 / 3)
+    excess, divergence = theory.excess_and_divergence(flat, episodes)
+    difference = excess - divergence
+    assert abs(difference.mean()) < 4 * difference.std() / np.sqrt(8000)
+    best = theory.mixture(theory.posterior(episodes)[:, :-1], episodes.distributions)
+    reverse = (flat * np.log(flat / best)).sum(axis=(1, 2))
+    wrong = excess - reverse
+    assert abs(wrong.mean()) > 5 * wrong.std() / np.sqrt(8000)
+
+
+def test_the_update_is_bayes_rule_on_a_napkin():
+    """Weights 1/2, 1/2 and likelihoods .9, .3 give 3/4, 1/4."""
+    assert theory.posterior_update(np.array([0.5, 0.5]), np.array([0.9, 0.3])) == pytest.approx([0.75, 0.25])
+
+
+def test_multiplicative_weights_is_the_posterior_from_any_prior():
+    episodes = theory.sample_latent_expert(50, 200, 5, n_outcomes=4, concentration=0.5, seed=1)
+    assert np.abs(theory.posterior(episodes) - theory.multiplicative_weights(episodes)).max() < 1e-12
+
+
+def test_check_tables_and_bad_sizes():
+    table = theory.check(50, 3, 2)[0].to_frame()
+    assert table.columns.tolist() == ["claim", "error", "bound", "holds", "left", "right"]
+    with pytest.raises(InputError, match="n_experts must be an integer >= 1, got 0"):
+        theory.check(n_experts=0)
+    with pytest.raises(InputError, match="concentration must be > 0"):
+        theory.sample_latent_expert(1, 1, 1, concentration=0.0)

@@ -1,0 +1,128 @@
+"""Agreement metrics on policies whose score is known, and the reference numbers of the training grid."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from interp.tasks.qlearning.agreement import PHASES, QUANTITIES, agreement
+from interp.errors import InputError
+from interp.tasks import mdp
+
+
+@pytest.fixture(scope="module")
+def grid():
+    """The training grid; five lengths stand for U{10..50}, to have fewer and larger batches."""
+    return [e for t in (14, 22, 30, 38, 46) for e in mdp.sample_grid(700, n_rounds=t, seed=t).values()]
+
+
+def perfect(batch):
+    """A learner that knows the table and breaks ties at random."""
+    greedy = batch.greedy_sets
+    return greedy / greedy.sum(-1, keepdims=True)
+
+
+def test_the_reference_numbers_of_the_grid(grid):
+    """12 % ties, a ceiling of .923 under random ties, .902 for the table that never bootstraps, and a floor of .128.
+
+    Within .01: those numbers came from a few hundred episodes.
+    """
+    result = agreement([perfect(batch) for batch in grid], grid)
+    expected = {
+        "share_tied": 0.12,
+        "random_ties_ceiling": 0.923,
+        "random_ties_gamma0": 0.902,
+        "cross_entropy_floor": 0.128,
+        "untied": 1.0,
+        "disputed": 1.0,
+        "disputed_gamma0": 0.0,
+    }
+    for quantity, value in expected.items():
+        assert abs(result.get(quantity).estimate - value) < 0.01, quantity
+    assert abs(result.get("cross_entropy").estimate - result.get("cross_entropy_floor").estimate) < 1e-12
+
+
+@pytest.mark.parametrize(("n_actions", "ceiling"), [(2, 0.940), (3, 0.919), (4, 0.909)])
+def test_the_ceiling_for_each_number_of_actions(grid, n_actions, ceiling):
+    batches = [batch for batch in grid if batch.n_actions == n_actions]
+    result = agreement([batch.greedy for batch in batches], batches)
+    assert abs(result.get("random_ties_ceiling").estimate - ceiling) < 0.01
+    assert result.get("random_ties") == result.get("random_ties_ceiling")
+
+
+def test_the_table_that_never_bootstraps_scores_as_its_own_control():
+    """Given as predictions, it gains nothing over itself and never follows the other table on disputed steps."""
+    e = mdp.sample(400, 50, 4, 3, seed=0)
+    result = agreement(perfect(e.relearned(gamma=0.0)), e)
+    assert result.get("disputed").estimate == 0.0 and result.get("disputed_gamma0").estimate == 1.0
+    assert abs(result.get("untied_gain").estimate) < 0.01
+
+
+def test_a_uniform_random_choice_scores_one_over_the_actions():
+    e = mdp.sample(300, 40, 4, 4, seed=0)
+    choices = np.random.default_rng(0).integers(4, size=e.states.shape)
+    result = agreement(choices, e)
+    for quantity in ("untied", "random_ties"):
+        assert abs(result.get(quantity).estimate - 0.25) < 0.02
+    uniform = agreement(np.full((300, 40, 4), 0.25), e).get("cross_entropy")
+    assert abs(uniform.estimate - np.log(4)) < 1e-12
+
+
+def test_a_hand_made_episode():
+    """One state, two actions paying 0 and 1: the first step of action 0 is a tie, all others favour action 1."""
+    mdps = mdp.MDPs(np.ones((1, 1, 2, 1)), np.array([[[0.0, 1.0]]]))
+    e = mdp.MDPEpisodes.from_transitions(mdps, [[0, 0, 0]], [[0, 1, 0]], [[0.0, 1.0, 0.0]], [[0, 0, 0]])
+    assert e.greedy.tolist() == [[0, 1, 1]] and e.tied.tolist() == [[True, False, False]]
+    result = agreement(np.array([[0, 1, 0]]), e)
+    assert result.get("untied").estimate == 0.5
+    assert result.get("random_ties").estimate == pytest.approx(1.5 / 3)
+    assert result.get("random_ties_ceiling").estimate == pytest.approx(2.5 / 3)
+    assert [result.get("random_ties", phase).estimate for phase in PHASES[1:]] == [0.5, 1.0, 0.0]
+    before = agreement(np.array([[0, 1, 1]]), e, table="before")
+    assert before.n_steps["untied", "all"] == 1 and before.get("untied").estimate == 1.0
+
+
+def test_selecting_before_the_update_is_scored_by_the_table_before(grid):
+    """An exact machine that selects by Q_t: perfect by that table, below the gamma = 0 table by the data's target."""
+    choices = [batch.greedy_before for batch in grid]
+    late, own = agreement(choices, grid), agreement(choices, grid, table="before")
+    assert own.get("untied").estimate == own.get("disputed").estimate == 1.0
+    assert abs(late.get("untied").estimate - 0.960) < 0.01 and abs(late.get("random_ties").estimate - 0.886) < 0.01
+    assert late.get("untied").high < late.get("untied_gamma0").low
+
+
+def test_swapping_tied_targets_changes_nothing():
+    """No metric depends on which of the tied actions was written down as the target."""
+    e = mdp.sample(60, 15, 4, 3, seed=0)
+    last = e.n_actions - 1 - e.greedy_sets[..., ::-1].argmax(-1)
+    assert (last != e.greedy).any()
+    choices = np.random.default_rng(0).integers(3, size=e.states.shape)
+    assert agreement(choices, replace(e, greedy=last)).intervals == agreement(choices, e).intervals
+
+
+def test_the_table_is_tidy_and_names_every_quantity():
+    e = mdp.sample(20, 9, 3, 2, seed=0)
+    frame = agreement(perfect(e), e).to_frame()
+    assert set(frame["quantity"]) == set(QUANTITIES) and len(frame) == 4 * len(QUANTITIES)
+    assert "cross_entropy" not in set(agreement(e.greedy, e).to_frame()["quantity"])
+
+
+def test_bad_input_is_refused_with_a_sentence():
+    e = mdp.sample(4, 5, 3, 2, seed=0)
+    cases = [
+        (np.zeros((4, 5, 3)), r"probabilities \[episode, round, action\] = \(4, 5, 2\)"),
+        (np.zeros((4, 5)), "or integer choices"),
+        (np.full((4, 5), 2), "choices must be actions 0 to 1, got 2 to 2"),
+        (np.full((4, 5, 2), 1.5), "apply a softmax to logits first"),
+        (np.full((4, 5, 2), np.nan), "sum to 1 over actions"),
+    ]
+    for predictions, message in cases:
+        with pytest.raises(InputError, match=message):
+            agreement(predictions, e)
+    with pytest.raises(InputError, match="got 1 arrays of predictions for 2 batches"):
+        agreement([e.greedy], [e, e])
+    result = agreement(e.greedy, e)
+    with pytest.raises(InputError, match="unknown quantity 'untyed'; did you mean 'untied'"):
+        result.get("untyed")
+    with pytest.raises(InputError, match="'disputed' does not exist here"):
+        agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0)).get("disputed")

@@ -1,0 +1,164 @@
+"""Evaluations of Q-learning models: exact on the algorithm itself, and able to tell bootstrapping from its absence."""
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.tasks.qlearning import tabular
+from interp.tasks.qlearning.rates import effective_rates
+from interp.errors import InputError
+from interp.tasks.qlearning.evaluation import playing as play, by_regime as qlearning, tables
+from interp.tasks.qlearning.evaluation.discount import followed_discount
+from interp.model.config import LatentTransformerConfig
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import mdp
+
+
+@pytest.fixture(scope="module")
+def untrained():
+    torch.manual_seed(0)
+    layout = QLearningRound(4, 3, (2, 4), (2, 3))
+    config = LatentTransformerConfig(layout, d_model=16, n_layers=1, n_heads=2, d_head=8, d_mlp=16)
+    return HookedLatentTransformer(config).eval()
+
+
+@pytest.fixture(scope="module")
+def handwired():
+    import circuits
+
+    if "qlearning-handwired" not in circuits.models():
+        pytest.skip("the handwired Q-learning circuit is not part of this installation")
+    return interp.load("qlearning-handwired", n_states=4, n_actions=2, alpha=0.1, gamma=0.9)
+
+
+@pytest.fixture(scope="module")
+def batches():
+    return [mdp.sample(40, 40, s, a, seed=i) for i, (s, a) in enumerate(((4, 2), (6, 3)))]
+
+
+def test_the_discount_followed_is_that_of_the_table_that_chose(batches):
+    """Choices of the gamma = .9 table are told from those of the gamma = 0 and gamma = .5 tables, without decoding."""
+    for gamma in (0.0, 0.5, 0.9):
+        choices = [batch.relearned(gamma=gamma).greedy for batch in batches]
+        found = followed_discount(choices, batches)
+        assert found.best.low <= gamma <= found.best.high and found.best.high - found.best.low <= 0.15
+        assert found.agreement[found.gammas.index(gamma)].estimate == max(value.estimate for value in found.agreement)
+
+
+def test_random_choices_follow_no_discount(batches):
+    rng = np.random.default_rng(0)
+    choices = [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches]
+    frame = followed_discount(choices, batches).to_frame()
+    assert (
+        frame["estimate"].max() - frame["estimate"].min() < 0.01 and frame["best_high"][0] - frame["best_low"][0] > 0.3
+    )
+
+
+def test_choices_of_other_batches_are_refused(batches):
+    with pytest.raises(InputError, match="for every batch"):
+        followed_discount([batches[0].actions], batches)
+
+
+def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
+    """Latents that are a random linear map of the Q columns give back the exact tables, and the rates (.1, .9)."""
+    rng = np.random.default_rng(0)
+    decoded = []
+    for batch in batches:
+        columns = np.moveaxis(batch.q_tables, -1, 2)
+        code = rng.normal(size=(batch.n_actions, batch.n_states, 12))
+        latents = np.einsum("btas,asd->btad", columns, code) + rng.normal(size=12)
+        decoded.append(tables.decode_latents(latents, batch))
+        np.testing.assert_allclose(decoded[-1], batch.q_tables, atol=1e-8)
+    rates = effective_rates(decoded, batches)
+    assert rates.alpha.estimate == pytest.approx(0.1, abs=1e-6) and rates.gamma.estimate == pytest.approx(0.9, abs=1e-6)
+
+
+def test_the_estimator_answers_the_controls_exactly_and_the_untrained_model_otherwise(untrained):
+    found = tables.evaluate(untrained, n_episodes=30, n_rounds=30)
+    expected = {"true table": 0.9, "gamma = 0 table": 0.0}
+    for source, gamma in expected.items():
+        assert found.rates[source].alpha.estimate == pytest.approx(0.1, abs=1e-9)
+        assert found.rates[source].gamma.estimate == pytest.approx(gamma, abs=1e-9)
+    assert found.r2["model"].estimate < 0.9
+    assert set(found.to_frame()["source"]) == {"model", "untrained model", *expected}
+
+
+def test_too_few_episodes_to_hold_any_out_are_refused(untrained):
+    with pytest.raises(InputError, match="at least 5 episodes"):
+        tables.decode(untrained, mdp.sample(4, 5, 4, 3))
+
+
+def test_the_handwired_model_has_the_rates_that_it_was_built_with(handwired):
+    found = tables.evaluate(handwired, n_episodes=20, n_rounds=30)
+    assert found.rates["model"].alpha.estimate == pytest.approx(0.1, abs=1e-6)
+    assert found.rates["model"].gamma.estimate == pytest.approx(0.9, abs=1e-6)
+    assert found.r2["model"].estimate == pytest.approx(1, abs=1e-9)
+
+
+def test_the_handwired_model_agrees_with_the_table_wherever_there_is_one_answer(handwired):
+    """It selects before it updates, so the table before the update is its reference; its a* is its own choice."""
+    found = qlearning.evaluate(handwired, ["grid"], n_episodes=60)
+    assert found.settings["table"] == "before" and found.settings["commit"] == "own"
+    assert found.get("grid").get("untied").estimate == 1
+    assert found.get("grid").get("disputed").estimate == 1
+    assert found.get("grid", "cut").get("untied").estimate < 0.8
+
+
+def test_agreement_stands_beside_its_controls_with_the_commit_mode(untrained):
+    found = qlearning.evaluate(untrained, ["grid", "chain"], n_episodes=12, commit="target")
+    frame = found.to_frame()
+    assert set(frame["key"]) == {"model", *qlearning.CONTROLS} and set(frame["regime"]) == {"grid", "chain"}
+    assert set(frame[frame["key"] == "model"]["commit"]) == {"target"}
+    quantities = set(frame[frame["key"] == "model"]["quantity"])
+    assert {"untied_gamma0", "random_ties_ceiling", "disputed_gamma0", "cross_entropy_excess"} <= quantities
+
+
+def test_cross_entropy_above_the_floor_is_the_difference_of_the_two(untrained):
+    found = qlearning.evaluate(untrained, ["grid"], n_episodes=12).get("grid")
+    paid, floor = found.get("cross_entropy").estimate, found.get("cross_entropy_floor").estimate
+    assert found.get("cross_entropy_excess").estimate == pytest.approx(paid - floor)
+
+
+def test_episodes_are_sampled_over_every_size_with_even_lengths(untrained):
+    batches = qlearning.sample(untrained, "grid", 12, (10, 30))
+    assert sorted((b.n_states, b.n_actions) for b in batches) == [(s, a) for s in (2, 3, 4) for a in (2, 3)]
+    assert sorted(b.n_rounds for b in batches) == [10, 14, 18, 22, 26, 30]
+
+
+def test_models_of_the_other_task_are_refused():
+    config = LatentTransformerConfig(ExpertRound(4), d_model=8, n_layers=1, n_heads=1, d_head=8)
+    with pytest.raises(InputError, match="is a model of 'experts', not of Q-learning"):
+        qlearning.evaluate(HookedLatentTransformer(config))
+
+
+def test_a_shorter_horizon_is_the_start_of_the_same_play(untrained):
+    found = play.evaluate(untrained, ["ladder"], n_episodes=6, horizons=(20, 60), seed=0)
+    frame = found.to_frame()
+    assert set(frame["key"]) == set(play.PLAYERS) and set(frame["horizon"]) == {20, 60}
+    assert found.get("ladder", 20, "greedy").earned.estimate < found.get("ladder", 60, "greedy").earned.estimate
+    mdps = [mdp.sample_mdps(3, s, a, seed=i, regime="ladder") for i, (s, a) in enumerate(found.settings["sizes"])]
+    plays = [tabular.run(tabular.agent("greedy"), batch, 60, i) for i, batch in enumerate(mdps)]
+    expected = np.concatenate([played.rewards[:, :20].sum(1) for played in plays]).mean()
+    assert found.get("ladder", 20, "greedy").earned.estimate == pytest.approx(expected)
+    assert found.rates_frame()["start"].unique().tolist() == [0, 50]
+
+
+def test_unknown_scores_are_refused(untrained):
+    found = play.evaluate(untrained, ["chain"], n_episodes=3, horizons=(5,))
+    with pytest.raises(InputError, match="unknown result 'grid/model/5'; did you mean 'chain/model/5'"):
+        found.get("grid", 5)
+
+
+def test_the_handwired_model_earns_exactly_what_greedy_q_learning_earns(handwired):
+    """Same luck, same table, same ties: playing goes through the whole round, own choice committed."""
+    found = play.evaluate(handwired, ["grid"], n_episodes=10, horizons=(30,))
+    assert found.get("grid", 30).earned == found.get("grid", 30, "greedy").earned
+    assert found.get("grid", 30).score == found.get("grid", 30, "greedy").score
+    learner = tabular.QLearner(epsilon=0.2, before_update=True)
+    (size,) = found.settings["sizes"]
+    explored = tabular.run(learner, mdp.sample_mdps(10, *size, seed=4, regime="grid"), 30, 4)
+    expected = explored.rewards.sum(1).mean()
+    assert found.get("grid", 30, play.EXPLORING).earned.estimate == pytest.approx(expected, abs=1e-12)

@@ -1,0 +1,65 @@
+"""The effective rates are exact on exact tables, survive noise in a decoding, and refuse what determines nothing."""
+
+import numpy as np
+import pytest
+
+from interp.tasks.qlearning.rates import effective_rates
+from interp.tasks.qlearning.tabular import replay
+from interp.errors import InputError
+from interp.tasks import mdp
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return mdp.sample(300, 50, 4, 3, seed=0)
+
+
+@pytest.mark.parametrize(("alpha", "gamma"), [(0.1, 0.9), (0.1, 0.0), (0.5, 0.5)])
+def test_exact_tables_give_their_own_rates(episodes, alpha, gamma):
+    """(.1, .9) on the true tables, (.1, 0) on the table that never bootstraps, by both estimators."""
+    result = effective_rates(replay(episodes, alpha=alpha, gamma=gamma), episodes)
+    for estimate, value in (
+        (result.alpha, alpha),
+        (result.alpha_plain, alpha),
+        (result.gamma, gamma),
+        (result.gamma_plain, gamma),
+    ):
+        assert abs(estimate.estimate - value) < 1e-9 and abs(estimate.high - estimate.low) < 1e-9
+    assert result.r2 == pytest.approx(1.0)
+
+
+def test_noise_in_the_decoding_hides_the_bootstrap_from_least_squares_only(episodes):
+    """Noise of .2 in every decoded value: least squares finds gamma near 0, the instruments still find it near .9."""
+    noise = np.random.default_rng(0).normal(scale=0.2, size=episodes.q_tables.shape)
+    result = effective_rates(episodes.q_tables + noise, episodes)
+    assert result.gamma_plain.estimate < 0.3 and result.alpha_plain.estimate > 0.2
+    assert result.gamma.estimate > 0.75 and abs(result.alpha.estimate - 0.1) < 0.04
+    flat = effective_rates(replay(episodes, gamma=0.0) + noise / 4, episodes)
+    assert abs(flat.gamma.estimate) < 0.1
+
+
+def test_the_interval_comes_from_episodes(episodes):
+    """It covers the truth under small noise, and pools batches of different sizes."""
+    other = mdp.sample(100, 20, 2, 2, seed=1)
+    noisy = [
+        e.q_tables + np.random.default_rng(i).normal(scale=0.01, size=e.q_tables.shape)
+        for i, e in enumerate((episodes, other))
+    ]
+    result = effective_rates(noisy, [episodes, other])
+    assert result.gamma.low < 0.9 < result.gamma.high and result.n_episodes == 400
+    frame = result.to_frame()
+    assert frame[["rate", "method"]].values.tolist() == [
+        ["alpha", "instruments"],
+        ["alpha", "least squares"],
+        ["gamma", "instruments"],
+        ["gamma", "least squares"],
+    ]
+
+
+def test_bad_input_is_refused_with_a_sentence(episodes):
+    with pytest.raises(InputError, match=r"tables must be \[episode, round \+ 1, state, action\]"):
+        effective_rates(episodes.q_tables[:, 1:], episodes)
+    with pytest.raises(InputError, match="tables must be finite"):
+        effective_rates(np.full(episodes.q_tables.shape, np.nan), episodes)
+    with pytest.raises(InputError, match="the decoded changes determine no rates"):
+        effective_rates(np.zeros(episodes.q_tables.shape), episodes)

@@ -1,0 +1,260 @@
+"""MDP episodes obey their definition, regimes are what they are called, and bad input is refused in one sentence."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.errors import InputError
+from interp.tasks.qlearning import bellman
+from interp.tasks import mdp
+from interp.tasks.qlearning.regimes import REGIMES, allocate, register
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+
+SIZES = {"n_states": st.integers(1, 5), "n_actions": st.integers(1, 4)}
+RATES = {"alpha": st.floats(0.01, 1.0), "gamma": st.floats(0.0, 0.99), "seed": st.integers(0, 10_000)}
+
+
+def permutations(n_episodes: int, size: int, seed: int) -> np.ndarray:
+    return np.random.default_rng(seed).permuted(np.tile(np.arange(size), (n_episodes, 1)), axis=1)
+
+
+def test_episodes_follow_the_update_rule():
+    """Every table is the previous one changed at (s_t, a_t) by alpha times the TD error, and nowhere else."""
+    e = mdp.sample(20, 12, 4, 3, seed=1, alpha=0.3, gamma=0.8)
+    for b in range(20):
+        table = np.zeros((4, 3))
+        for t in range(12):
+            s, a, r, following = e.states[b, t], e.actions[b, t], e.rewards[b, t], e.next_states[b, t]
+            table[s, a] = table[s, a] + 0.3 * (r + 0.8 * max(table[following]) - table[s, a])
+            np.testing.assert_allclose(e.q_tables[b, t + 1], table, atol=1e-12)
+            assert e.greedy[b, t] == int(np.argmax(e.q_tables[b, t + 1, following]))
+
+
+def test_episodes_are_trajectories_of_their_mdps():
+    """States follow each other, rewards are those of the MDP, and next states occur with the MDP's probabilities."""
+    e = mdp.sample(400, 50, 3, 2, seed=2, epsilon=1.0)
+    assert (e.next_states[:, :-1] == e.states[:, 1:]).all()
+    rows = np.arange(400)[:, None]
+    assert (e.rewards == e.mdps.rewards[rows, e.states, e.actions]).all()
+    expected = e.mdps.transitions[rows, e.states, e.actions]
+    assert (expected[np.arange(400)[:, None], np.arange(50), e.next_states] > 0).all()
+    seen = np.eye(3)[e.next_states]
+    np.testing.assert_allclose((seen - expected).mean((0, 1)), 0, atol=0.015)
+    np.testing.assert_allclose((seen * expected).sum(-1).mean(), (expected**2).sum(-1).mean(), atol=0.015)
+
+
+def test_bernoulli_draws_pay_one_with_the_stated_probability():
+    e = mdp.sample(500, 40, 2, 2, seed=0, regime="bernoulli-draws")
+    chances = e.mdps.rewards[np.arange(500)[:, None], e.states, e.actions]
+    assert set(np.unique(e.rewards)) == {0.0, 1.0}
+    assert abs((e.rewards - chances).mean()) < 0.015
+
+
+@pytest.mark.parametrize("regime", sorted(REGIMES))
+def test_every_regime_samples_valid_episodes(regime):
+    e = mdp.sample(36, 5, 4, 3, seed=0, regime=regime)
+    assert e.regime == regime and len(e) == 36 and (e.n_states, e.n_actions) == (4, 3)
+    np.testing.assert_allclose(e.mdps.transitions.sum(-1), 1)
+
+
+def test_the_grid_shares_its_cells_equally():
+    """6 reward families by 3 concentrations, in equal shares; over many small batches no cell is favoured."""
+    e = mdp.sample(180, 2, 3, 2, seed=0)
+    cells = list(zip(e.mdps.families, e.mdps.concentrations.tolist(), strict=True))
+    assert {cells.count(cell) for cell in cells} == {10} and len(set(cells)) == 18
+    drawn = np.concatenate([allocate(REGIMES["grid"], 5, np.random.default_rng(i)) for i in range(720)])
+    counts = np.bincount(drawn, minlength=18)
+    assert abs(counts - 200).max() < 60
+
+
+def test_deterministic_regime_is_nearly_deterministic():
+    e = mdp.sample(60, 1, 6, 3, seed=0, regime="deterministic")
+    assert (e.mdps.transitions.max(-1) > 0.9).mean() > 0.97
+
+
+def test_chain_has_action_zero_optimal_and_ladder_rewards_height_squared():
+    chain, ladder = mdp.chain(4, 2), mdp.ladder()
+    assert chain.transitions[0, :, 0].argmax(-1).tolist() == [1, 2, 3, 3]
+    assert chain.transitions[0, :, 1].argmax(-1).tolist() == [0, 0, 1, 2]
+    assert np.argwhere(chain.rewards).tolist() == [[0, 3, 0]]
+    assert ladder.transitions[0, :, 2].argmax(-1).tolist() == [0, 0, 0, 1, 2, 3, 4, 5]
+    np.testing.assert_allclose(ladder.rewards[0, 3], [(4 / 7) ** 2, (1 / 7) ** 2, (1 / 7) ** 2])
+
+
+def test_same_seed_same_bytes_and_streams_do_not_mix():
+    """The same seed repeats everything; changing one setting leaves the draws of the other stages alone."""
+    one, two = (mdp.sample(30, 10, 4, 3, seed=5) for _ in range(2))
+    assert one.q_tables.tobytes() == two.q_tables.tobytes() and one.rewards.tobytes() == two.rewards.tobytes()
+    other = mdp.sample(30, 10, 4, 3, seed=5, epsilon=0.5, alpha=0.7)
+    assert other.mdps.transitions.tobytes() == one.mdps.transitions.tobytes()
+    assert (other.states[:, 0] == one.states[:, 0]).all()
+    assert (mdp.sample(30, 10, 4, 3, seed=6).states != one.states).any()
+
+
+def test_labels_are_shuffled():
+    """Where behaviour breaks ties to the lowest index, no label is preferred."""
+    e = mdp.sample(3000, 1, 2, 4, seed=0, epsilon=0.0)
+    assert abs(np.bincount(e.actions[:, 0], minlength=4) / 3000 - 0.25).max() < 0.03
+
+
+@settings(max_examples=25, deadline=None)
+@given(**SIZES, **RATES)
+def test_permuting_states_and_actions_permutes_the_table(n_states, n_actions, alpha, gamma, seed):
+    """Q-learning knows labels only as labels."""
+    e = mdp.sample(3, 8, n_states, n_actions, seed=seed, alpha=alpha, gamma=gamma)
+    states, actions = permutations(3, n_states, seed), permutations(3, n_actions, seed + 1)
+    p = e.permuted(states, actions)
+    learned = bellman.replay_tables(
+        p.states, p.actions, p.rewards, p.next_states, np.zeros((3, n_states, n_actions)), alpha, gamma
+    )
+    assert (learned == p.q_tables).all()
+    for b in range(3):
+        assert (p.q_tables[b][:, states[b]][:, :, actions[b]] == e.q_tables[b]).all()
+        assert (p.mdps.transitions[b][states[b]][:, actions[b]][..., states[b]] == e.mdps.transitions[b]).all()
+
+
+@settings(max_examples=25, deadline=None)
+@given(**SIZES, **RATES)
+def test_tables_stay_in_the_convex_hull_of_returns(n_states, n_actions, alpha, gamma, seed):
+    """With rewards in [0, 1], every value lies in [0, 1 / (1 - gamma)]."""
+    e = mdp.sample(3, 8, n_states, n_actions, seed=seed, alpha=alpha, gamma=gamma)
+    assert e.q_tables.min() >= 0 and e.q_tables.max() <= 1 / (1 - gamma) + 1e-9
+
+
+def test_greedy_by_the_table_before_differs_only_on_self_transitions():
+    """CONSTRUCTIONS erratum: a* by Q_t and by Q_{t+1} differ only where s' = s."""
+    e = mdp.sample(400, 50, 2, 3, seed=0)
+    differs = e.greedy != e.greedy_before
+    assert differs.any() and (e.states == e.next_states)[differs].all()
+
+
+def test_ties_are_found_with_a_tolerance_and_go_to_the_lowest_index():
+    values = np.array([[0.1 + 0.2, 0.3, 0.0], [0.0, 0.0, 0.0], [0.0, 1.0, 1.0]])
+    assert bellman.greedy_sets(values).tolist() == [[True, True, False], [True] * 3, [False, True, True]]
+    assert bellman.greedy(values).tolist() == [0, 0, 1]
+
+
+def test_interaction_follows_given_choices_and_explores_with_epsilon():
+    mdps = mdp.sample_mdps(2000, 3, 4, seed=0)
+    never, always = (mdp.Interaction(mdps, 3, seed=1, epsilon=epsilon) for epsilon in (0.0, 1.0))
+    for play in (never, always):
+        while not play.done:
+            play.step(np.full(2000, 2))
+    assert (never.episodes().actions == 2).all()
+    assert abs(np.bincount(always.episodes().actions.ravel(), minlength=4) / 6000 - 0.25).max() < 0.03
+    assert (never.episodes().states[:, 0] == always.episodes().states[:, 0]).all()
+
+
+def test_steps_of_an_interaction_join_to_its_episodes():
+    play = mdp.Interaction(mdp.sample_mdps(5, 3, 2, seed=0), 6, seed=0, epsilon=0.5)
+    steps = [play.step() for _ in range(6)]
+    whole = play.episodes()
+    for t, step in enumerate(steps):
+        assert (step.actions[:, 0] == whole.actions[:, t]).all() and (step.greedy[:, 0] == whole.greedy[:, t]).all()
+        assert (step.q_tables == whole.q_tables[:, t : t + 2]).all()
+
+
+def test_the_grid_of_sizes_is_homogeneous_and_uniform():
+    """One batch per size, never padded; every size, length and cell gets its share."""
+    batches = mdp.sample_grid(4000, n_rounds=(5, 8), seed=0)
+    assert sum(map(len, batches.values())) == 4000
+    for (n_states, n_actions, n_rounds), e in batches.items():
+        assert (e.n_states, e.n_actions, e.n_rounds) == (n_states, n_actions, n_rounds)
+    shares = [sum(len(e) for key, e in batches.items() if key[0] == s) / 4000 for s in range(2, 9)]
+    np.testing.assert_allclose(shares, 1 / 7, atol=0.02)
+    families = [family for e in batches.values() for family in e.mdps.families]
+    assert max(families.count(f) for f in set(families)) - min(families.count(f) for f in set(families)) <= 3
+
+
+def test_select_and_relearned_keep_the_rest():
+    e = mdp.sample(10, 6, 3, 2, seed=0)
+    part = e.select([3, 3, 7])
+    assert (part.states == e.states[[3, 3, 7]]).all() and part.mdps.families[2] == e.mdps.families[7]
+    flat = e.relearned(gamma=0.0)
+    assert (flat.actions == e.actions).all() and flat.gamma == 0.0
+    assert (e.relearned().q_tables == e.q_tables).all()
+
+
+def episodes() -> MDPEpisodes:
+    return mdp.sample(3, 4, 3, 2, seed=0)
+
+
+def rows(fill: float) -> np.ndarray:
+    return np.full((1, 2, 2, 2), fill)
+
+
+REFUSED = {
+    "row does not sum to 1": (lambda: MDPs(rows(0.4), np.zeros((1, 2, 2))), r"sums to 0.8, not 1; normalise"),
+    "terminal state": (lambda: MDPs(rows(0.0), np.zeros((1, 2, 2))), "write a terminal state as one that moves to its"),
+    "negative probability": (
+        lambda: MDPs(np.array([[[[-0.5, 1.5]] * 2] * 2]), np.zeros((1, 2, 2))),
+        "is -0.5; a probability cannot be negative",
+    ),
+    "no actions": (
+        lambda: MDPs(np.zeros((1, 2, 0, 2)), np.zeros((1, 2, 0))),
+        "at least 1 state and 1 action, got 2 and 0",
+    ),
+    "NaN reward": (lambda: MDPs(rows(0.5), np.full((1, 2, 2), np.nan)), "rewards must be finite"),
+    "wrong shape": (lambda: MDPs(rows(0.5), np.zeros((1, 3, 2))), r"must have shape .* = \(1, 3, 2, 3\)"),
+    "Bernoulli above 1": (
+        lambda: MDPs(rows(0.5), np.full((1, 2, 2), 2.0), bernoulli=np.array([True])),
+        r"must lie in \[0, 1\]",
+    ),
+    "alpha 0": (lambda: mdp.sample(1, 1, 2, 2, alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
+    "alpha 1.1": (lambda: mdp.sample(1, 1, 2, 2, alpha=1.1), r"alpha must lie in \(0, 1\], got 1.1"),
+    "gamma 1": (lambda: mdp.sample(1, 1, 2, 2, gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
+    "gamma NaN": (lambda: mdp.sample(1, 1, 2, 2, gamma=float("nan")), "gamma must lie in"),
+    "epsilon 1.5": (lambda: mdp.sample(1, 1, 2, 2, epsilon=1.5), r"epsilon must lie in \[0, 1\], got 1.5"),
+    "no states": (lambda: mdp.sample(1, 1, 0, 2), "n_states must be an integer >= 1, got 0"),
+    "zero actions": (lambda: mdp.sample(1, 1, 2, 0), "n_actions must be an integer >= 1, got 0"),
+    "no rounds": (lambda: mdp.sample(1, 0, 2, 2), "n_rounds must be an integer >= 1, got 0"),
+    "negative seed": (lambda: mdp.sample(1, 1, 2, 2, seed=-1), "seed must be an integer >= 0, got -1"),
+    "unknown regime": (lambda: mdp.sample(1, 1, 2, 2, regime="lader"), "did you mean 'ladder'"),
+    "short chain": (lambda: mdp.sample(1, 1, 1, 2, regime="chain"), "a chain needs at least 2 states"),
+    "empty range": (lambda: mdp.sample_grid(5, n_states=(4, 2)), r"n_states must be a range .* got \(4, 2\)"),
+    "action of another MDP": (
+        lambda: replace(episodes(), actions=np.full((3, 4), 2)),
+        "actions holds action 2 but this MDP",
+    ),
+    "state of another MDP": (lambda: replace(episodes(), next_states=np.full((3, 4), 5)), "next_states holds state 5"),
+    "another MDP's action, played": (
+        lambda: mdp.Interaction(mdp.chain(), 2, seed=0).step(np.array([2])),
+        "choices must be actions 0 to 1 of these MDPs",
+    ),
+    "too many rounds": (lambda: [mdp.Interaction(mdp.chain(), 0, seed=0)], "n_rounds must be at least 1"),
+    "rewards without their tables": (
+        lambda: replace(episodes(), rewards=np.ones((3, 4))),
+        "q_tables differ from Q-learning .* with MDPEpisodes.from_transitions",
+    ),
+    "targets that are not greedy": (
+        lambda: replace(mdp.sample(50, 20, 3, 2, seed=0), greedy=np.zeros((50, 20), int)),
+        "greedy holds an action that is not greedy",
+    ),
+    "one MDP short": (lambda: replace(episodes(), mdps=episodes().mdps.select([0])), "3 rows but there are 1 MDPs"),
+    "no episode selected": (lambda: episodes().select([]), "selects no list of episodes; there are 3"),
+    "episode out of range": (lambda: episodes().select([3]), r"cannot select \[3\] from 3 episodes"),
+    "no relabelling": (
+        lambda: episodes().permuted(np.zeros((3, 3), int), np.tile([0, 1], (3, 1))),
+        "states must hold a permutation of 0 to 2 for each of the 3 episodes",
+    ),
+    "regime twice": (lambda: register(REGIMES["grid"]), "'grid' is already registered"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_bad_input_is_refused_with_a_sentence(case):
+    make, message = REFUSED[case]
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_negative_rewards_are_allowed():
+    """Rewards need only be finite: variants of the circuit that bound them say so themselves."""
+    mdps = MDPs(rows(0.5), np.full((1, 2, 2), -1.0))
+    play = mdp.Interaction(mdps, 3, seed=0)
+    while not play.done:
+        play.advance()
+    assert play.episodes().q_tables.min() < 0

@@ -1,0 +1,140 @@
+"""Tabular agents act by their tables, replay reproduces them, and the registry names each once."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.tasks.qlearning import tabular
+from interp.tasks.qlearning.tabular import Algorithm, OptimalAgent, QLearner, RandomAgent, agent, register, replay, run
+from interp.errors import InputError
+from interp.tasks.qlearning import bellman
+from interp.tasks import mdp
+
+CHAIN = mdp.chain().select(np.zeros(500, int))
+
+
+def test_greedy_acts_by_its_own_table():
+    """The action of round t is argmax Q_t(s_t, .), the lowest index on ties."""
+    e = run(QLearner(alpha=0.5), mdp.sample_mdps(50, 4, 3, seed=0), 20, seed=1)
+    assert (e.actions == bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)).all()
+    assert (e.actions[:, 0] == 0).all() and e.alpha == 0.5
+
+
+def test_choosing_before_the_update_is_what_a_round_of_the_circuit_does():
+    """Its action in round t + 1 is the greedy choice at s_{t+1} by Q_t, all else shared; after a loop it can differ."""
+    mdps = mdp.sample_mdps(200, 2, 3, seed=0)
+    e = run(QLearner(alpha=0.5, epsilon=0.3, before_update=True), mdps, 30, seed=1)
+    play, last = mdp.Interaction(mdps, 30, seed=1, epsilon=0.3, alpha=0.5), None
+    while not play.done:
+        last = play.step(None if last is None else last.greedy_before[:, 0])
+    assert (play.episodes().actions == e.actions).all() and (play.episodes().rewards == e.rewards).all()
+    assert (run(QLearner(alpha=0.5, epsilon=0.3), mdps, 30, seed=1).actions != e.actions).any()
+
+
+def test_epsilon_greedy_explores_as_often_as_it_says():
+    """A uniform action with probability epsilon: with 3 actions, 2/3 of those are not the greedy one."""
+    e = run(QLearner(epsilon=0.3), mdp.sample_mdps(400, 4, 3, seed=0), 40, seed=1)
+    greedy = bellman.rows_at(e.q_tables[:, :-1], e.states).argmax(-1)
+    assert abs((e.actions != greedy).mean() - 0.2) < 0.01
+    assert (e.epsilon == 0.3).all()
+
+
+@pytest.mark.parametrize("beta", [0.0, 1.0, 8.0])
+def test_boltzmann_follows_its_softmax(beta):
+    """Actions occur with probability exp(beta Q) / sum exp(beta Q)."""
+    learner = QLearner(alpha=0.5, beta=beta)
+    e = run(learner, mdp.sample_mdps(400, 3, 3, seed=0), 40, seed=1)
+    values = bellman.rows_at(e.q_tables[:, :-1], e.states)
+    policy = learner.policy(values)
+    np.testing.assert_allclose(policy, np.exp(beta * values) / np.exp(beta * values).sum(-1, keepdims=True))
+    np.testing.assert_allclose((np.eye(3)[e.actions] - policy).mean((0, 1)), 0, atol=0.012)
+    np.testing.assert_allclose((np.eye(3)[e.actions] * policy).sum(-1).mean(), (policy**2).sum(-1).mean(), atol=0.012)
+
+
+def test_ties_are_broken_by_index_or_at_random():
+    """Without rewards every action is tied for ever: by index the first is taken, at random each equally often."""
+    mdps = mdp.MDPs(np.full((200, 4, 3, 4), 0.25), np.zeros((200, 4, 3)))
+    assert (run(QLearner(), mdps, 20, seed=1).actions == 0).all()
+    actions = run(QLearner(random_ties=True), mdps, 20, seed=1).actions
+    np.testing.assert_allclose(np.bincount(actions.ravel(), minlength=3) / actions.size, 1 / 3, atol=0.03)
+    assert QLearner(random_ties=True).policy(np.array([0.5, 0.0, 0.5])).tolist() == [0.5, 0.0, 0.5]
+
+
+def test_boltzmann_of_large_beta_is_greedy_and_does_not_overflow():
+    values = np.array([[1.0, 900.0, 3.0]])
+    assert QLearner(beta=1e6).policy(values).tolist() == [[0.0, 1.0, 0.0]]
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.floats(0.01, 1.0), st.floats(0.0, 0.99), st.integers(0, 10_000))
+def test_replay_gives_the_tables_of_any_rates(alpha, gamma, seed):
+    """Replayed over recorded transitions, a learner's tables are those of an agent that used these rates."""
+    e = mdp.sample(4, 10, 3, 2, seed=seed)
+    tables = replay(e, alpha=alpha, gamma=gamma)
+    table = np.zeros((3, 2))
+    for t in range(10):
+        s, a, r, following = e.states[0, t], e.actions[0, t], e.rewards[0, t], e.next_states[0, t]
+        table[s, a] = (1 - alpha) * table[s, a] + alpha * (r + gamma * table[following].max())
+        np.testing.assert_allclose(tables[0, t + 1], table, atol=1e-12)
+    assert (replay(e) == e.q_tables).all()
+
+
+def test_the_table_without_bootstrapping_averages_rewards():
+    """With gamma = 0 and fixed rewards, Q(s, a) = (1 - (1 - alpha)^n) r(s, a) after n visits."""
+    e = mdp.sample(30, 40, 3, 2, seed=0)
+    visits = np.zeros((30, 3, 2))
+    np.add.at(visits, (np.arange(30)[:, None], e.states, e.actions), 1)
+    np.testing.assert_allclose(replay(e, gamma=0.0)[:, -1], (1 - 0.9**visits) * e.mdps.rewards, atol=1e-12)
+
+
+def test_agents_of_one_seed_meet_the_same_luck():
+    """Starts agree, and so does everything else for agents that act alike."""
+    mdps = mdp.sample_mdps(50, 3, 2, seed=0)
+    one, two = run(QLearner(), mdps, 30, seed=3), run(QLearner(), mdps, 30, seed=3)
+    assert (one.rewards == two.rewards).all()
+    assert (run(RandomAgent(), mdps, 30, seed=3).states[:, 0] == one.states[:, 0]).all()
+    assert (run(QLearner(), mdps, 30, seed=4).states != one.states).any()
+
+
+def test_random_is_uniform_and_optimal_climbs_the_chain():
+    actions = run(RandomAgent(), CHAIN, 20, seed=0).actions
+    assert abs(actions.mean() - 0.5) < 0.02
+    for optimal in (OptimalAgent(), OptimalAgent(discount=0.9)):
+        best = run(optimal, CHAIN, 20, seed=0)
+        # In the last rounds of a finite horizon nothing can be reached any more: every action is optimal there.
+        assert (best.actions[:, :17] == 0).all() and (best.rewards.sum(1) == 20 - (3 - best.states[:, 0])).all()
+
+
+@pytest.mark.parametrize("key", tabular.ALGORITHMS)
+def test_every_registered_algorithm_runs(key):
+    e = run(agent(key), mdp.sample_mdps(5, 3, 2, seed=0), 6, seed=0)
+    assert e.n_rounds == 6 and len(e) == 5
+
+
+def test_no_bootstrap_means_gamma_zero():
+    assert agent("no-bootstrap").gamma == 0.0
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: QLearner(alpha=0.0), r"alpha must lie in \(0, 1\], got 0.0"),
+        (lambda: QLearner(alpha=1.01), r"alpha must lie in \(0, 1\], got 1.01"),
+        (lambda: QLearner(gamma=1.0), r"gamma must lie in \[0, 1\), got 1.0"),
+        (lambda: QLearner(gamma=-0.1), r"gamma must lie in \[0, 1\), got -0.1"),
+        (lambda: QLearner(epsilon=-0.1), r"epsilon must lie in \[0, 1\], got -0.1"),
+        (lambda: QLearner(beta=-1.0), "beta must be a finite number >= 0, or None for greedy behaviour, got -1.0"),
+        (lambda: QLearner(beta=float("inf")), "beta must be a finite number"),
+        (lambda: run(QLearner(), CHAIN, 0, seed=0), "n_rounds must be at least 1, got 0"),
+        (lambda: replay(mdp.sample(1, 2, 2, 2), alpha=2.0), "alpha must lie in"),
+        (lambda: agent("gredy"), "unknown tabular algorithm 'gredy'; did you mean 'greedy'"),
+        (lambda: agent("random", beta=1.0), r"the settings \['beta'\] do not fit the algorithm 'random'"),
+        (lambda: register(Algorithm("new", "random actions", "new", QLearner)), "name 'random actions' is already"),
+        (lambda: register(Algorithm("greedy", "new", "new", QLearner)), "key 'greedy' is already registered"),
+    ],
+)
+def test_bad_input_is_refused_with_a_sentence(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+    assert "new" not in tabular.ALGORITHMS
