@@ -3,10 +3,16 @@
 Rounds of one episode depend on each other, so episodes are resampled, never rounds. A resample is a row of
 weights (how often each episode was drawn, over the number of episodes); a statistic that is a ratio of sums, such
 as R2, is the ratio of two weighted sums, so no resample is ever materialised.
+
+    >>> import numpy as np
+    >>> samples = resample_weights(100) @ np.arange(100.0)
+    >>> print(Interval.of_samples(samples, estimate=49.5))
+    49.5 [44, 55.29]
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -23,8 +29,37 @@ class Interval:
     low: float
     high: float
 
+    @classmethod
+    def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
+        """The interval around ``estimate`` that holds the middle ``level`` of ``samples [resample]``.
+
+        Samples that are not finite, such as a ratio over 0, are left out; where none is left, the bounds are NaN.
+        """
+        low, high = percentile_bounds(samples if np.size(samples) else [np.nan], level)
+        return cls(float(estimate), float(low), float(high))
+
     def __str__(self) -> str:
         return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
+
+
+def percentile_bounds(
+    samples: ArrayLike, level: float = 0.95, axis: int = 0
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Lower and upper percentile of many statistics at once, along ``axis``; samples that are not finite are left out.
+
+    >>> low, high = percentile_bounds([[0.0, 1.0], [10.0, np.nan]], level=0.5)
+    >>> low.tolist(), high.tolist()
+    ([2.5, 1.0], [7.5, 1.0])
+    """
+    samples, levels = np.asarray(samples, dtype=np.float64), [(1 - level) / 2, (1 + level) / 2]
+    known = np.isfinite(samples)
+    if known.all():
+        low, high = np.quantile(samples, levels, axis=axis)
+    else:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # nothing left: NaN is the answer
+            low, high = np.nanquantile(np.where(known, samples, np.nan), levels, axis=axis)
+    return np.asarray(low), np.asarray(high)
 
 
 def resample_weights(n_episodes: int, n_resamples: int = 1000, seed: int = 0) -> NDArray[np.float64]:
@@ -46,8 +81,7 @@ def bootstrap_mean(
     values = np.asarray(values, dtype=np.float64)
     weights = resample_weights(len(values), n_resamples, seed)
     samples = np.tensordot(weights, values, axes=1)
-    low, high = np.quantile(samples, [(1 - level) / 2, (1 + level) / 2], axis=0)
-    return np.asarray(values.mean(axis=0)), np.asarray(low), np.asarray(high)
+    return np.asarray(values.mean(axis=0)), *percentile_bounds(samples, level)
 
 
 def mean_interval(values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0) -> Interval:
@@ -76,7 +110,4 @@ def ratio_interval(
         return Interval(float("nan"), float("nan"), float("nan"))
     sums = (resample_weights(len(parts), n_resamples, seed) if weights is None else weights) @ parts
     samples = sums[sums[:, 1] != 0]
-    low = high = float("nan")
-    if len(samples):
-        low, high = np.quantile(samples[:, 0] / samples[:, 1], [(1 - level) / 2, (1 + level) / 2])
-    return Interval(float(parts[:, 0].sum() / parts[:, 1].sum()), float(low), float(high))
+    return Interval.of_samples(samples[:, 0] / samples[:, 1], parts[:, 0].sum() / parts[:, 1].sum(), level)

@@ -19,11 +19,11 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from interp.tasks.experts.regret import check_predictions
 from interp.errors import require
 from interp.provenance import provenance
-from interp.statistics import Interval, resample_weights
+from interp.statistics import Interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes
+from interp.tasks.experts.regret import check_predictions
 
 N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show by chance
 
@@ -102,21 +102,18 @@ def calibration(
     with np.errstate(invalid="ignore"):
         total = count.sum(axis=0)
         frequencies = (resampled @ observed) / (resampled @ count)
-        filled = total > 0
-        bounds = np.full((2, n_bins), np.nan)
-        bounds[:, filled] = np.nanquantile(frequencies[:, filled], [0.025, 0.975], axis=0)
+        low, high = percentile_bounds(frequencies)
         prediction, frequency = predicted.sum(axis=0) / total, observed.sum(axis=0) / total
     rng = np.random.default_rng([seed, 1])
     drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(N_DRAWS)]
-    low, high = np.quantile(drawn, [0.025, 0.975])
     return Calibration(
         edges=np.linspace(0, 1, n_bins + 1),
         share=total / total.sum(),
         prediction=prediction,
         frequency=frequency,
-        low=bounds[0],
-        high=bounds[1],
+        low=low,
+        high=high,
         error=error(episodes.labels.astype(float)),
-        chance=Interval(float(np.mean(drawn)), float(low), float(high)),
+        chance=Interval.of_samples(drawn, float(np.mean(drawn))),
         settings=provenance(regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed),
     )

@@ -20,12 +20,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.tasks.qlearning.returns import Batches, as_batches
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, resample_weights
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.qlearning.returns import Batches, as_batches
 
 Array = NDArray[np.float64]
 
@@ -141,9 +141,4 @@ def _rates(left: Array, right: Array, weights: Array) -> tuple[Interval, Interva
     with np.errstate(divide="ignore", invalid="ignore"):
         ratios = samples[:, 1] / samples[:, 0]
         ratio = slopes[1] / slopes[0]
-    return _interval(slopes[0], samples[:, 0]), _interval(ratio, ratios[np.isfinite(ratios)]), slopes
-
-
-def _interval(estimate: float, samples: Array) -> Interval:
-    low, high = np.quantile(samples, [0.025, 0.975])
-    return Interval(float(estimate), float(low), float(high))
+    return Interval.of_samples(samples[:, 0], slopes[0]), Interval.of_samples(ratios, ratio), slopes

@@ -24,7 +24,15 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special
 
-from interp.tasks.experts import regret
+from interp.errors import InputError, require
+from interp.evaluation.lookup import lookup
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.statistics import Interval, mean_interval
+from interp.tasks import experts
+from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime, regret
+from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import (
     ALGORITHMS,
     Algorithm,
@@ -34,15 +42,6 @@ from interp.tasks.experts.predictors import (
     weighted_majority,
 )
 from interp.tasks.experts.regret import Score
-from interp.errors import InputError, require
-from interp.evaluation.lookup import lookup
-from interp.tasks.experts.layout import ExpertRound
-from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import provenance
-from interp.statistics import Interval, mean_interval
-from interp.tasks import experts
-from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime
 
 PerRound = Float[np.ndarray, "episode round"]
 MODEL = "model"

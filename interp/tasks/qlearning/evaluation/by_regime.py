@@ -23,16 +23,16 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
-from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.errors import InputError, require
 from interp.evaluation.controls import cut
-from interp.tasks.experts.evaluation.by_regime import MODEL
 from interp.evaluation.lookup import lookup
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
+from interp.tasks.experts.evaluation.by_regime import MODEL
 from interp.tasks.qlearning import sampling
+from interp.tasks.qlearning.agreement import AgreementResult, agreement
+from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.qlearning.sampling import EVALUATION, SHIFTS, MDPEpisodes
 
 EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))

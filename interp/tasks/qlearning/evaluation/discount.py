@@ -22,7 +22,7 @@ import pandas as pd
 
 from interp.errors import require
 from interp.provenance import provenance
-from interp.statistics import Interval, resample_weights
+from interp.statistics import Interval, percentile_bounds, resample_weights
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.sampling import MDPEpisodes
 
@@ -79,11 +79,11 @@ def followed_discount(
     rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed)
     curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
-    low, high = np.quantile(samples, [0.025, 0.975], axis=0)
+    low, high = percentile_bounds(samples)
     lowest, highest = _followed(samples, gammas)
     first, last = _followed(curve[None], gammas)
     best = Interval(
-        float((first[0] + last[0]) / 2), float(np.quantile(lowest, 0.025)), float(np.quantile(highest, 0.975))
+        float((first[0] + last[0]) / 2), float(percentile_bounds(lowest)[0]), float(percentile_bounds(highest)[1])
     )
     intervals = tuple(Interval(*map(float, row)) for row in zip(curve, low, high, strict=True))
     return DiscountResult(

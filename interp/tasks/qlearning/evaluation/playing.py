@@ -20,17 +20,16 @@ from typing import Any
 
 import pandas as pd
 
-from interp.tasks.qlearning import tabular
-from interp.tasks.qlearning.returns import ScoreResult, normalised_score
 from interp.errors import require
-from interp.tasks.experts.evaluation.by_regime import MODEL
 from interp.evaluation.lookup import lookup
-from interp.tasks.qlearning.evaluation.tables import representative_sizes
 from interp.model.rollout import play
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
-from interp.tasks.qlearning import sampling
+from interp.tasks.experts.evaluation.by_regime import MODEL
+from interp.tasks.qlearning import sampling, tabular
+from interp.tasks.qlearning.evaluation.tables import representative_sizes
+from interp.tasks.qlearning.returns import ScoreResult, normalised_score
 from interp.tasks.qlearning.sampling import EVALUATION, MDPEpisodes
 
 PLAYED = ("grid", *EVALUATION, "chain", "ladder")

@@ -23,17 +23,17 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Float
 
-from interp.tasks.qlearning.rates import EffectiveRates, effective_rates
 from interp.errors import require
-from interp.tasks.qlearning.evaluation.by_regime import bounds
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 from interp.tasks.qlearning import sampling
+from interp.tasks.qlearning.evaluation.by_regime import bounds
+from interp.tasks.qlearning.rates import EffectiveRates, effective_rates
 from interp.tasks.qlearning.sampling import MDPEpisodes
 
 SIZES = ((4, 2), (6, 3), (8, 4))
@@ -82,7 +82,7 @@ def decode(
         InputError: fewer episodes than folds (learned models).
     """
     latents = rollout(model, episodes, commit=commit).latents
-    if len(model.state_map):
+    if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
     return decode_latents(latents.double().numpy(force=True), episodes, seed=seed)
 
@@ -102,13 +102,6 @@ def decode_latents(latents: np.ndarray, episodes: MDPEpisodes, seed: int = 0) ->
             x, y = features[fitted].reshape(-1, features.shape[-1]), column[fitted].reshape(-1, episodes.n_states)
             decoded[held, :, :, action] = features[held] @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
     return decoded
-
-
-def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """A model of the same shape with fresh weights."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return HookedLatentTransformer(model.config).to(model.W_E.device).eval()
 
 
 def evaluate(
@@ -133,7 +126,7 @@ def evaluate(
     each = -(-n_episodes // len(chosen))
     batches = [sampling.sample(each, n_rounds, s, a, regime=regime, seed=seed + i) for i, (s, a) in enumerate(chosen)]
     tables = {"model": [decode(model, batch, commit=commit, seed=seed) for batch in batches]}
-    if not len(model.state_map):
+    if not model.is_handwired:
         blank = untrained(model, seed)
         tables["untrained model"] = [decode(blank, batch, commit=commit, seed=seed) for batch in batches]
     rates = {source: effective_rates(decoded, batches, seed=seed) for source, decoded in tables.items()}
