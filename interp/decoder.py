@@ -1,0 +1,152 @@
+"""Read a state out of latents: an affine map fitted on rollouts, for models whose weights do not say where a state is.
+
+    >>> import numpy as np, torch
+    >>> from interp.decoder import Decoder
+    >>> latents = torch.randn(8, 5, 1, 16, dtype=torch.float64)                       # episode, step, latent, d_model
+    >>> states = (latents[..., 0, :3] + 1).numpy()                                    # three numbers that they hold
+    >>> decoder = Decoder.fit(latents[:4], states[:4])
+    >>> bool(np.allclose(decoder(latents[4:]).numpy(), states[4:]))
+    True
+
+The map is least squares, or ridge regression where latents have directions that hardly vary: without a penalty the map
+would read noise off these. A penalty shrinks what is read, so leave it out where sizes matter, as rates of learning do.
+One map reads all latents together, or each latent holds a part of the state and has its own map (``per_latent``), as
+the columns of a Q-table do::
+
+    held = layout.per_latent(torch.from_numpy(episodes.q_tables))                     # [episode, step, action, state]
+    decoded = layout.state(cross_fitted(latents, held, per_latent=True, seed=seed))   # [episode, step, state, action]
+
+A state that can be decoded may still be idle: interventions show what a model uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from interp.errors import require
+
+N_FOLDS = 5
+
+
+@dataclass(frozen=True)
+class Affine:
+    """``y = (x - centre) slopes + middle``."""
+
+    centre: Float[Tensor, " feature"]
+    middle: Float[Tensor, " output"]
+    slopes: Float[Tensor, "feature output"]
+
+    @classmethod
+    def fit(cls, x: Float[Tensor, "sample feature"], y: Float[Tensor, "sample output"], ridge: float = 0.0) -> Affine:
+        """The least-squares map from ``x`` to ``y``, in their precision.
+
+        Args:
+            ridge: penalty on the slopes, in units of the mean variance of a feature; none when 0.
+        """
+        centre, middle = x.mean(0), y.mean(0)
+        features, outputs = x - centre, y - middle
+        if not ridge:  # on the CPU, whose solver takes features of lower rank
+            slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu()).solution.to(x.device)
+            return cls(centre, middle, slopes)
+        square = features.T @ features
+        penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
+        return cls(centre, middle, torch.linalg.solve(square + penalty, features.T @ outputs))
+
+    def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:
+        return (x - self.centre) @ self.slopes + self.middle
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """A fitted map from latents ``[..., latent, d_model]`` to a state ``[..., *shape]``; calling it decodes.
+
+    Attributes:
+        maps: one map for all latents together, or one per latent.
+        shape: of the state at one time.
+    """
+
+    maps: tuple[Affine, ...]
+    shape: tuple[int, ...]
+
+    @classmethod
+    def fit(
+        cls,
+        latents: Float[Tensor, "*sample latent d_model"],
+        states: ArrayLike | Tensor,
+        *,
+        ridge: float = 0.0,
+        per_latent: bool = False,
+    ) -> Decoder:
+        """Fit on a rollout, in double precision.
+
+        Fit it at the rounds that it is used at: how much a state changes in one round depends on the round.
+
+        Args:
+            latents: with any leading axes.
+            states: what the algorithm holds at the same times, ``[*sample, ...]``; ``[*sample, latent, k]``, the part
+                that each latent holds, with ``per_latent``.
+
+        Raises:
+            InputError: states of other leading axes, or not one part for each latent.
+        """
+        held = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
+        sample, shape = latents.shape[:-2], held.shape[latents.ndim - 2 :]
+        require(
+            held.shape[: len(sample)] == sample,
+            f"states must have the leading axes of the latents, {tuple(sample)}, got shape {tuple(held.shape)}",
+        )
+        parts = [(latents, held)]
+        if per_latent:
+            require(
+                bool(shape) and shape[0] == latents.shape[-2],
+                f"decoding per latent needs [..., latent, k] with {latents.shape[-2]} latents, got {tuple(held.shape)}",
+            )
+            parts = [(latents[..., i : i + 1, :], held.select(len(sample), i)) for i in range(shape[0])]
+        maps = [Affine.fit(_flat(x).flatten(0, -2), y.reshape(sample.numel(), -1), ridge) for x, y in parts]
+        return cls(tuple(maps), tuple(shape))
+
+    def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, ...]:
+        """The state that ``latents`` hold."""
+        if len(self.maps) == 1:
+            return self.maps[0](_flat(latents)).unflatten(-1, self.shape)
+        parts = [read(_flat(latents[..., i : i + 1, :])) for i, read in enumerate(self.maps)]
+        return torch.stack(parts, -2).unflatten(-1, self.shape[1:])
+
+
+def cross_fitted(
+    latents: Float[Tensor, "episode *steps latent d_model"],
+    states: ArrayLike | Tensor,
+    *,
+    n_folds: int = N_FOLDS,
+    ridge: float = 0.0,
+    per_latent: bool = False,
+    seed: int = 0,
+) -> Float[Tensor, episode * any]:
+    """The states of every episode, each decoded by a map that was fitted without this episode.
+
+    Args:
+        n_folds: parts that the episodes are split into; one at a time is decoded by a map fitted on the others.
+
+    Raises:
+        InputError: fewer episodes than folds.
+    """
+    n = len(latents)
+    require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} episodes, got {n}")
+    held = torch.as_tensor(np.asarray(states, dtype=np.float64))
+    fold = torch.from_numpy(np.random.default_rng([seed, 0]).permutation(n) % n_folds)
+    decoded = torch.empty_like(held)
+    for k in range(n_folds):
+        decoder = Decoder.fit(latents[fold != k], held[fold != k], ridge=ridge, per_latent=per_latent)
+        decoded[fold == k] = decoder(latents[fold == k]).to(decoded)
+    return decoded
+
+
+def _flat(latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, "... feature"]:
+    return rearrange(latents.double(), "... latent d -> ... (latent d)")
