@@ -33,6 +33,8 @@ from torch import Tensor
 from interp.errors import require
 
 N_FOLDS = 5
+RANK = 1e-10
+"""A direction that varies less than this share of the widest one is left out of a fit: it is rounding."""
 
 
 @dataclass(frozen=True)
@@ -53,8 +55,9 @@ class Affine:
         centre, middle = x.mean(0), y.mean(0)
         features, outputs = x - centre, y - middle
         if not ridge:  # on the CPU, whose solver takes features of lower rank
-            slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu()).solution.to(x.device)
-            return cls(centre, middle, slopes)
+            rank = max(RANK, torch.finfo(x.dtype).eps * max(x.shape))
+            slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=rank).solution
+            return cls(centre, middle, slopes.to(x.device))
         square = features.T @ features
         penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
         return cls(centre, middle, torch.linalg.solve(square + penalty, features.T @ outputs))
