@@ -47,16 +47,18 @@ class Affine:
 
     @classmethod
     def fit(cls, x: Float[Tensor, "sample feature"], y: Float[Tensor, "sample output"], ridge: float = 0.0) -> Affine:
-        """The least-squares map from ``x`` to ``y``, in their precision.
+        """The least-squares map from ``x`` to ``y``, in double precision.
 
         Args:
             ridge: penalty on the slopes, in units of the mean variance of a feature; none when 0.
         """
+        x, y = x.double(), y.double()
         centre, middle = x.mean(0), y.mean(0)
         features, outputs = x - centre, y - middle
-        if not ridge:  # on the CPU, whose solver takes features of lower rank
-            rank = max(RANK, torch.finfo(x.dtype).eps * max(x.shape))
-            slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=rank).solution
+        if not ridge:
+            # Features may have any rank. Solvers on accelerators take none but the full one, and the CPU's default
+            # ("gelsy") reads uninitialised memory and then finds too low a rank (pytorch/pytorch#71222).
+            slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=RANK, driver="gelsd").solution
             return cls(centre, middle, slopes.to(x.device))
         square = features.T @ features
         penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
