@@ -92,13 +92,13 @@ class RoundLayout:
 
     @property
     def max_layout(self) -> RoundLayout:
-        """The layout of the largest size that the vocabulary serves."""
-        raise NotImplementedError
+        """The layout of the largest size that the vocabulary serves: this one, where it serves one size."""
+        return self
 
     @property
     def family(self) -> tuple[RoundLayout, ...]:
         """The layouts of every length that the vocabulary serves, shortest first."""
-        raise NotImplementedError
+        return (self.max_layout,)
 
     def fit(self, episodes: Any) -> RoundLayout:
         """The layout of this family for the sizes of ``episodes``.
