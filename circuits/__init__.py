@@ -1,45 +1,57 @@
 """Handwired models: circuits as data, compiled to transformers, with their ground truth.
 
-* :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits;
-* :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the constructions;
-* :mod:`circuits.chooser`: Lemma C.1 as a table;
+    >>> import circuits
+    >>> circuit = circuits.build("wma-handwired", n_experts=2)
+    >>> circuit.algorithm.key, [location.name for location in circuit.locations("log_weights")]
+    ('weighted_majority', ['latent', 'p?', 'w?'])
+    >>> circuits.compile(circuit).config.n_layers
+    3
+    >>> circuits.verify("wma-handwired", sizes=[2], n_rounds=5, n_episodes=2).passed
+    True
+
+* :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`, :mod:`circuits.location`: labelled residual
+  basis, heads, circuits, and where the variables of their algorithms live;
+* :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the machines, one folder each;
+* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.places`: locations as places to interchange;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
-* :func:`verify` checks a model against the reference algorithm, every intermediate variable included.
+* :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what).
 
-Importing this package imports no torch.
+Not here: what a machine computes (the algorithms of ``interp.tasks``), learned models (``interp.training``), probes
+(``probes``). Importing this package imports no torch.
 """
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
+
+from interp.tasks.task import named
 
 if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode
-    from circuits.circuit import Circuit, Edge, Site, Variable
-    from circuits.compiler import compile
+    from circuits.circuit import Circuit, Edge
+    from circuits.compiler import compile_circuit as compile
     from circuits.heads import Head, Neuron
+    from circuits.location import Location
     from circuits.registry import build, differentiable, from_origin, load, models
     from circuits.verification import verify
 
 _HOMES = {
-    "Basis": "circuits.basis",
-    "Circuit": "circuits.circuit",
-    "Direction": "circuits.basis",
-    "Edge": "circuits.circuit",
-    "Head": "circuits.heads",
-    "Neuron": "circuits.heads",
-    "PositionCode": "circuits.basis",
-    "Site": "circuits.circuit",
-    "Variable": "circuits.circuit",
-    "build": "circuits.registry",
-    "compile": "circuits.compiler",
-    "differentiable": "circuits.registry",
-    "from_origin": "circuits.registry",
-    "load": "circuits.registry",
-    "models": "circuits.registry",
-    "verify": "circuits.verification",
+    "Basis": "circuits.basis:Basis",
+    "Circuit": "circuits.circuit:Circuit",
+    "Direction": "circuits.basis:Direction",
+    "Edge": "circuits.circuit:Edge",
+    "Head": "circuits.heads:Head",
+    "Location": "circuits.location:Location",
+    "Neuron": "circuits.heads:Neuron",
+    "PositionCode": "circuits.basis:PositionCode",
+    "build": "circuits.registry:build",
+    "compile": "circuits.compiler:compile_circuit",
+    "differentiable": "circuits.registry:differentiable",
+    "from_origin": "circuits.registry:from_origin",
+    "load": "circuits.registry:load",
+    "models": "circuits.registry:models",
+    "verify": "circuits.verification:verify",
 }
 
 __all__ = [
@@ -48,10 +60,9 @@ __all__ = [
     "Direction",
     "Edge",
     "Head",
+    "Location",
     "Neuron",
     "PositionCode",
-    "Site",
-    "Variable",
     "build",
     "compile",
     "differentiable",
@@ -65,7 +76,7 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'circuits' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    return named(_HOMES[name])
 
 
 def __dir__() -> list[str]:

@@ -148,10 +148,10 @@ class Basis:
         q, r = np.linalg.qr(gaussian)
         return q * np.sign(np.diag(r))
 
-    def __getitem__(self, block: str) -> Block:
+    def __getitem__(self, block: str) -> Axes:
         if block not in self._labels:
             raise unknown_name("block", block, self._labels)
-        return Block(self, block)
+        return Axes(self, block)
 
     @property
     def zero(self) -> Direction:
@@ -168,8 +168,8 @@ class Basis:
 
 
 @dataclass(frozen=True)
-class Block:
-    """One block of a basis: ``block[label]`` is an axis of it."""
+class Axes:
+    """The axes of one block of a basis: ``basis["buf1"]["e_1"]`` is one of them."""
 
     basis: Basis
     name: str

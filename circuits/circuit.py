@@ -1,118 +1,42 @@
 """A handwired construction as data: its heads, its embeddings, and its ground truth.
 
-The ground truth is a table of causal variables: what the algorithm computes, where each value lives in the model (hook,
-position label, direction), and how to compute its true value from episodes. :mod:`circuits.verify` reads every one of
-them in a running model and compares; probes and interventions take their targets and sites from the same table.
-Edges say which head's output another head reads. The table is a claim about this construction only: it is no evidence
-about a learned model.
+The ground truth says where the variables of the circuit's algorithm live. ``circuit.algorithm``
+(:class:`interp.algorithm.Algorithm`) says what each of them is and computes it from episodes; ``circuit.sites`` adds
+*where* it is in the model: named locations (hook, position labels, directions). :func:`circuits.verify` reads every
+location in a running model and compares; probes and interventions take their places from the same table. Edges say
+which head's output another head reads. The table is a claim about this construction only: it is no evidence about a
+learned model.
+
+    >>> from circuits.registry import build
+    >>> circuit = build("wma-handwired", n_experts=2)
+    >>> [location.name for location in circuit.locations("log_weights")]
+    ['latent', 'p?', 'w?']
+    >>> circuit.location("log_weights", "p?").hook
+    'blocks.1.hook_resid_post'
+    >>> from interp.tasks import experts
+    >>> values = circuit.algorithm.run(experts.sample(3, 5, 2, seed=0))
+    >>> circuit.truth(values, "log_weights").shape, circuit.truth(values, "votes").shape
+    ((3, 5, 2), (3, 5, 4))
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from jaxtyping import Float
-from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron
+from circuits.location import Location
+from interp.algorithm import Algorithm, Values, Variable
 from interp.errors import require, unknown_name
 from interp.model.layout import RoundLayout
 
 if TYPE_CHECKING:
     import pandas as pd
-
-Values = Callable[[Any], Float[np.ndarray, "episode round *value"]]
-"""Episodes to the true value of a variable."""
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where a variable lives; element k of its (flattened) value is read at position ``labels[k]``.
-
-    Attributes:
-        hook: name of the hook point, "blocks.1.hook_resid_post" or "blocks.2.attn.hook_attn_scores".
-        labels: position label of each element (the query position at attention scores).
-        directions: what reads each element; empty at attention scores.
-        keys: key position of each element at attention scores.
-        head: name of the head at attention scores.
-        scale: the activation is ``scale`` times the variable.
-        drives: what an intervention here moves.
-    """
-
-    hook: str
-    labels: tuple[str, ...]
-    directions: tuple[Direction, ...] = ()
-    keys: tuple[str, ...] = ()
-    head: str | None = None
-    scale: float = 1.0
-    drives: str = ""
-
-    def __post_init__(self) -> None:
-        found = len(self.directions or self.keys)
-        require(
-            found == len(self.labels),
-            f"a site needs one direction or key per label, got {found} for {len(self.labels)}",
-        )
-
-    def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
-        """A function that reads the variable in an activation of this hook.
-
-        It takes ``[..., pos, d_model]``, or ``[..., head, query, key]`` at attention scores, and can be called often.
-        """
-        at = circuit.layout.position
-        queries = [at(label) for label in self.labels]
-        if self.keys:
-            assert self.head is not None
-            index, keys = circuit.head_index(self.head), [at(label) for label in self.keys]
-            return lambda scores: scores[..., index, queries, keys] / self.scale
-        groups: dict[int, list[int]] = {}
-        for element, position in enumerate(queries):
-            groups.setdefault(position, []).append(element)
-        positions, order = list(groups), [element for elements in groups.values() for element in elements]
-        assert len({len(elements) for elements in groups.values()}) == 1, "a site reads equally many numbers everywhere"
-        vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
-        maps = as_tensor(vectors[order].reshape(len(groups), -1, vectors.shape[1]))
-        back = sorted(range(len(order)), key=order.__getitem__)
-
-        def read(activation: Tensor) -> Tensor:
-            found = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation)).flatten(-2)
-            return found if order == back else found[..., back]
-
-        return read
-
-    def read(self, activation: Tensor, circuit: Circuit) -> Float[Tensor, "*batch element"]:
-        """The variable in an activation of this hook."""
-        return self.reader(circuit)(activation)
-
-    def write(
-        self, activation: Tensor, values: Float[Tensor, "*batch element"], circuit: Circuit
-    ) -> Float[Tensor, "*batch pos d_model"]:
-        """The activation with the variable set to ``values``; everything orthogonal to its directions is kept."""
-        require(bool(self.directions), f"{self.hook!r} holds attention scores; set residual directions instead")
-        change = (values - self.read(activation, circuit)) * self.scale
-        patched = activation.clone()
-        for k, (label, direction) in enumerate(zip(self.labels, self.directions, strict=True)):
-            dual = as_tensor(direction.vector() / direction.norm_squared).to(activation)
-            patched[..., circuit.layout.position(label), :] += change[..., k, None] * dual
-        return patched
-
-
-@dataclass(frozen=True)
-class Variable:
-    """A causal variable: its name, symbol, true value, and every site where it lives.
-
-    ``value(episodes)`` is ``[episode, round, ...]``; a site's elements are its trailing axes, flattened.
-    """
-
-    name: str
-    symbol: str
-    meaning: str
-    value: Values
-    sites: tuple[Site, ...]
 
 
 @dataclass(frozen=True)
@@ -138,7 +62,9 @@ class Circuit:
         latents: initial latents.
         outcomes: unembedding direction of each outcome; the model's output is a probability.
         state: directions that read the algorithm's state from a latent.
-        variables, edges: the ground truth.
+        algorithm: what the circuit computes, with the parameters that it was built with.
+        sites: the ground truth: key of a variable of the algorithm -> the locations where it lives.
+        edges: which head reads what another one wrote.
         edits: what was changed by hand since it was built.
         float64_only: why float32 does not do, and what to take instead; empty where it does.
     """
@@ -152,13 +78,26 @@ class Circuit:
     latents: tuple[Direction, ...]
     outcomes: tuple[Direction, ...]
     state: tuple[Direction, ...]
+    algorithm: Algorithm
+    sites: Mapping[str, tuple[Location, ...]]
     payloads: Mapping[str, Direction] = field(default_factory=dict)
     payload_range: tuple[float, float] | None = None
     neurons: tuple[Neuron, ...] = ()
-    variables: tuple[Variable, ...] = ()
     edges: tuple[Edge, ...] = ()
     edits: tuple[str, ...] = ()
     float64_only: str = ""
+
+    def __post_init__(self) -> None:
+        for key, locations in self.sites.items():
+            self.algorithm.variable(key)
+            names = [location.name for location in locations]
+            require(
+                len(set(names)) == len(names), f"locations of {key!r} in {self.name!r} must differ in name, got {names}"
+            )
+            require(
+                len({len(location.labels) for location in locations}) == 1,
+                f"the locations {names} of {key!r} in {self.name!r} must hold equally many elements",
+            )
 
     @property
     def n_layers(self) -> int:
@@ -189,16 +128,50 @@ class Circuit:
         head = self.head(name)
         return self.layer(head.layer).index(head)
 
-    def variable(self, name: str) -> Variable:
-        """A causal variable by name.
+    def variable(self, key: str) -> Variable:
+        """The algorithm's variable called ``key``: its symbol, its meaning, its equation.
 
         Raises:
             InputError: no such variable.
         """
-        for variable in self.variables:
-            if variable.name == name:
-                return variable
-        raise unknown_name("variable", name, (variable.name for variable in self.variables), limit=20)
+        return self.algorithm.variable(key)
+
+    def locations(self, key: str, *names: str) -> tuple[Location, ...]:
+        """The locations of a variable, in the order of computation: those called ``names``, or all of them.
+
+        Raises:
+            InputError: a variable that the circuit holds nowhere, or no location of such a name.
+        """
+        if key not in self.sites:
+            raise unknown_name(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
+        return tuple(self.location(key, name) for name in names) if names else self.sites[key]
+
+    def location(self, key: str, name: str) -> Location:
+        """The location of a variable that is called ``name``.
+
+        Raises:
+            InputError: no such variable, or no such location of it; the valid ones are named.
+        """
+        for location in self.locations(key):
+            if location.name == name:
+                return location
+        raise unknown_name(f"location of {key!r}", name, (location.name for location in self.sites[key]), limit=20)
+
+    def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
+        """What every location of a variable must hold.
+
+        A real variable is flattened. A class is one-hot, one number per class, unless its locations hold its number.
+
+        Args:
+            values: of the circuit's algorithm, ``circuit.algorithm.run(episodes)``.
+
+        Raises:
+            InputError: no such variable.
+        """
+        variable, held = self.algorithm.variable(key), values[key]
+        if variable.n_classes is not None and all(location.one_hot for location in self.sites.get(key, ())):
+            held = np.eye(variable.n_classes(values))[held]
+        return held.reshape(*held.shape[:2], -1).astype(np.float64)
 
     def edit(self, name: str, **changes: Any) -> Circuit:
         """A copy in which one head's fields are replaced: how a wrong version is written down and tested."""
@@ -250,22 +223,23 @@ class Circuit:
         return pd.DataFrame(rows).sort_values("layer", kind="stable", ignore_index=True)
 
     def ground_truth(self) -> pd.DataFrame:
-        """The causal variables, one row a site."""
+        """Where the algorithm's variables live, one row a location."""
         import pandas as pd
 
         rows = [
             {
-                "variable": variable.name,
-                "symbol": variable.symbol,
-                "meaning": variable.meaning,
-                "hook": site.hook,
-                "positions": ", ".join(dict.fromkeys(site.labels)),
-                "reads": f"score of {site.head}" if site.keys else _spread(site.directions),
-                "scale": site.scale,
-                "drives": site.drives,
+                "variable": key,
+                "symbol": self.variable(key).symbol,
+                "meaning": self.variable(key).meaning,
+                "location": location.name,
+                "hook": location.hook,
+                "positions": ", ".join(dict.fromkeys(location.labels)),
+                "reads": f"score of {location.head}" if location.keys else _spread(location.directions),
+                "scale": location.scale,
+                "drives": location.drives,
             }
-            for variable in self.variables
-            for site in variable.sites
+            for key, locations in self.sites.items()
+            for location in locations
         ]
         return pd.DataFrame(rows)
 

@@ -1,9 +1,9 @@
 """Compile a circuit to a model: configuration, embeddings, one matrix quadruple per head, one MLP per layer.
 
-``compile(circuit)`` reads like the construction: check the data, size the model, write the tables, the heads and the
-neurons. Score term r of a head is column r of its W_Q and W_K, move term r is column r of W_V and row r of W_O. Every
-layer gets as many heads as the largest one; the missing ones are zero and named "-". Nothing else is added: no
-normalisation, no biases in attention, scores unscaled.
+``circuits.compile`` is :func:`compile_circuit`. It reads like the construction: check the data, size the model, write
+the tables, the heads and the neurons. Score term r of a head is column r of its W_Q and W_K, move term r is column r of
+W_V and row r of W_O. Every layer gets as many heads as the largest one; the missing ones are zero and named "-".
+Nothing else is added: no normalisation, no biases in attention, scores unscaled.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from interp.model.transformer import HookedLatentTransformer
 NO_HEAD = "-"
 
 
-def compile(circuit: Circuit, dtype: torch.dtype = torch.float64) -> HookedLatentTransformer:
+def compile_circuit(circuit: Circuit, dtype: torch.dtype = torch.float64) -> HookedLatentTransformer:
     """The transformer that a circuit describes, in evaluation mode, on the CPU.
 
     Args:

@@ -1,6 +1,9 @@
 """The handwired models by name: one record each, and how to build, compile and rebuild them.
 
 Light: nothing here imports torch until a circuit is built.
+
+    >>> handwired("wma-handwired").task
+    'experts'
 """
 
 from __future__ import annotations
@@ -8,13 +11,14 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from interp.errors import InputError, require, unknown_name
+from interp.tasks.task import named, unique
 
 if TYPE_CHECKING:
     from circuits.circuit import Circuit
+    from circuits.plan import VerificationPlan
     from interp.model.transformer import HookedLatentTransformer
 
 DTYPES = ("float64", "float32")
@@ -25,50 +29,73 @@ class CircuitRecord:
     """A handwired model.
 
     Attributes:
-        name, description: for users.
-        home, builder: module and function that build the circuit.
+        key: its name, for users and files.
+        description: one line, for lists.
+        task: key of the task that it solves; the sizes of that task are arguments of its circuit.
+        builder: "module:name" of the function that builds the circuit.
+        verification: "module:name" of its :class:`~circuits.plan.VerificationPlan`.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
         soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
     """
 
-    name: str
+    key: str
     description: str
-    home: str
+    task: str
     builder: str
+    verification: str
     float32: Mapping[str, Any]
     soft: Mapping[str, Any]
 
     @property
     def build(self) -> Callable[..., Circuit]:
-        return getattr(import_module(self.home), self.builder)
+        return named(self.builder)
+
+    @property
+    def plan(self) -> VerificationPlan:
+        return named(self.verification)
 
 
-RECORDS = {
-    record.name: record
-    for record in (
+RECORDS: dict[str, CircuitRecord] = unique(
+    (
         CircuitRecord(
-            "wma-handwired",
-            "Weighted Majority wired by hand (paper, section 3): exact log-weights in one latent",
-            "circuits.weighted_majority",
-            "weighted_majority",
-            {"heavy": 20.0, "match_logit": 60.0},
-            {"eta": 60.0},
+            key="wma-handwired",
+            description="Weighted Majority wired by hand (paper, section 3): exact log-weights in one latent",
+            task="experts",
+            builder="circuits.weighted_majority:weighted_majority",
+            verification="circuits.weighted_majority.ground_truth:PLAN",
+            float32={"heavy": 20.0, "match_logit": 60.0},
+            soft={"eta": 60.0},
         ),
         CircuitRecord(
-            "qlearning-handwired",
-            "Tabular Q-learning wired by hand (paper, section 4): one latent per action holds its column of Q",
-            "circuits.q_learning",
-            "q_learning",
-            {"tau": 4e-6},
-            {"eta": 60.0, "hardness": 10.0},
+            key="qlearning-handwired",
+            description=(
+                "Tabular Q-learning wired by hand (paper, section 4): one latent per action holds its column of Q"
+            ),
+            task="qlearning",
+            builder="circuits.q_learning:q_learning",
+            verification="circuits.q_learning.ground_truth:PLAN",
+            float32={"tau": 4e-6},
+            soft={"eta": 60.0, "hardness": 10.0},
         ),
-    )
-}
+    ),
+    "handwired model",
+)
+
+
+def handwired(name: str) -> CircuitRecord:
+    """The record of a handwired model.
+
+    Raises:
+        InputError: no such model.
+    """
+    if name not in RECORDS:
+        raise unknown_name("handwired model", name, RECORDS)
+    return RECORDS[name]
 
 
 def models() -> dict[str, str]:
     """Name and one-line description of every handwired model."""
-    return {record.name: record.description for record in RECORDS.values()}
+    return {record.key: record.description for record in RECORDS.values()}
 
 
 def build(name: str, **arguments: Any) -> Circuit:
@@ -80,9 +107,7 @@ def build(name: str, **arguments: Any) -> Circuit:
     >>> build("wma-handwired", n_experts=2).n_layers
     3
     """
-    if name not in RECORDS:
-        raise unknown_name("handwired model", name, RECORDS)
-    builder = RECORDS[name].build
+    builder = handwired(name).build
     for argument in arguments:
         if argument not in inspect.signature(builder).parameters:
             raise unknown_name(f"argument of {name!r}", argument, inspect.signature(builder).parameters, limit=20)
@@ -102,12 +127,12 @@ def load(name: str, dtype: str = "float64", **arguments: Any) -> HookedLatentTra
     """
     import torch
 
-    from circuits.compiler import compile
+    from circuits.compiler import compile_circuit
 
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
     circuit = build(name, **with_defaults(name, dtype, arguments))
-    return compile(circuit, getattr(torch, dtype))
+    return compile_circuit(circuit, getattr(torch, dtype))
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:

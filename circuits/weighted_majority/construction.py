@@ -1,33 +1,11 @@
-r"""Weighted Majority as a transformer over one round (paper, section 3), corrected.
-
-    P(y_t = 1) = sum_{i: p_i = 1} w_i / sum_i w_i,     lambda_i <- lambda_i + log(gamma) [p_i = y_t],     w = e^lambda
-
-The one latent is ``z_t = sum_i lambda_i u_{e_i}`` in block id, 0 at the start. Sequence
-``w z_t e_1 p_1 ... e_n p_n p? | y_t w?``; ``w`` at position 1 is the attention sink. Two variants:
-
-* "R" (default, 3 layers, 8 heads): head 2.3 carries z_t to w?, the linear head 3.2 adds log(gamma) per match.
-* "P" (nearest to the paper, 4 layers, 7 heads): head 3.2 rebuilds every lambda_i and adds in one go.
-
-Both correct the printed construction, which looks one token ahead and mixes z_t into keys and values (the tests in
-tests/circuits/test_errata_wma.py measure each error). Votes here fetch the *previous* token. ``eta`` makes every head
-softmax: hard heads at inverse temperature eta, the linear head by a heavy sink (R) or a pair of them (P).
-
-Exact means equal to the algorithm up to rounding for axis-aligned coordinates; a rotated basis rounds more (1e-12 after
-1,000 rounds). It says nothing about how a learned model works.
-
-The log-weights of "R" are bitwise those of a plain sum in the model's dtype. A dyadic log(gamma), such as 0.5 or
-13/32, is summed exactly; any other drifts with rounding. ln 1.5 in float32: by 5e-5, 2e-3, 0.3 and 31 after 1e2, 1e3,
-1e4 and 1e5 rounds (log-weights then near 35,000); take float64 or a dyadic log(gamma) for long runs.
-"""
+"""The head table of Weighted Majority, section by section of the round, and its softmax-only form."""
 
 from __future__ import annotations
-
-from typing import Any
 
 import numpy as np
 
 from circuits.basis import Basis, Direction, PositionCode
-from circuits.circuit import Circuit, Edge, Site, Variable
+from circuits.circuit import Circuit
 from circuits.heads import (
     Head,
     Term,
@@ -41,10 +19,10 @@ from circuits.heads import (
     soften,
     softmax_pair,
 )
-from interp.tasks.experts import predictors as reference
+from circuits.weighted_majority.ground_truth import edges, sites
 from interp.errors import require, unknown_name
+from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.experts import ExpertEpisodes
 
 VARIANTS = ("R", "P")
 POSITIONS = ("one-hot", "sinusoidal")
@@ -113,8 +91,9 @@ def weighted_majority(
         latents=(basis.zero,),
         outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
         state=tuple(ids[expert] for expert in experts_of(n_experts)),
-        variables=_variables(basis, n_experts, variant, log_gamma, exact=eta is None),
-        edges=_edges(variant, exact=eta is None),
+        algorithm=algorithms.weighted_majority(log_gamma),
+        sites=sites(basis, n_experts, variant, log_gamma, exact=eta is None),
+        edges=edges(variant, exact=eta is None),
         float64_only=needs_float64("variant 'P'", "'R'") if variant == "P" and eta is not None else "",
     )
 
@@ -243,135 +222,3 @@ def _softmax_only(
         else:
             out += softmax_pair(head, sink, epsilon, heavy)
     return tuple(out)
-
-
-# Ground truth.
-
-
-def matches_of(episodes: ExpertEpisodes) -> np.ndarray:
-    """m_i: whether expert i was right, ``[episode, round, expert]``."""
-    return (episodes.advice == episodes.labels[..., None]).astype(np.float64)
-
-
-def _variables(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> tuple[Variable, ...]:
-    ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
-    experts, last = experts_of(n), 2 if variant == "R" else 3
-    votes_at = tuple(f"p_{i}" for i in range(1, n + 1))
-
-    def weights(episodes: ExpertEpisodes) -> np.ndarray:
-        return reference.log_weights(episodes, eta=log_gamma)
-
-    def site(hook: str, labels: tuple[str, ...], directions: tuple[Direction, ...], drives: str = "") -> Site:
-        return Site(hook, labels, directions, drives=drives)
-
-    def each(block: Any, label: str) -> tuple[tuple[str, ...], tuple[Direction, ...]]:
-        return (label,) * n, tuple(block[expert] for expert in experts)
-
-    def predictions(episodes: ExpertEpisodes) -> np.ndarray:
-        return reference.weighted_majority(episodes, eta=log_gamma).predictions[..., None]
-
-    carried = each(buf2, "w?") if variant == "P" else each(ids, "w?")
-    post = "blocks.{}.hook_resid_post".format
-    variables = [
-        Variable(
-            "log_weights",
-            "lambda_i",
-            "log-weight of each expert before the round",
-            lambda episodes: weights(episodes)[:, :-1],
-            (
-                site("hook_embed", *each(ids, "<z>"), "prediction and update"),
-                site(post(1), *each(buf2, "p?"), "prediction"),
-                site(post(1), *carried, "update"),
-            ),
-        ),
-        Variable(
-            "binding",
-            "e(p_i)",
-            "each vote knows its expert",
-            lambda episodes: np.ones(episodes.advice.shape),
-            (site(post(0), votes_at, tuple(buf1[expert] for expert in experts), "prediction and update"),),
-        ),
-        Variable(
-            "votes",
-            "p_i",
-            "the votes: (q0, q1) of each",
-            lambda episodes: np.stack([1 - episodes.advice, episodes.advice], -1).astype(np.float64),
-            tuple(
-                site(
-                    hook,
-                    tuple(label for label in votes_at for _ in range(2)),
-                    (ids["q0"], ids["q1"]) * n,
-                    "prediction and update",
-                )
-                for hook in ("hook_embed", post(0), post(1))
-            ),
-        ),
-        Variable(
-            "label",
-            "y_t",
-            "the truth at w?: (q0, q1)",
-            lambda episodes: np.stack([1 - episodes.labels, episodes.labels], -1).astype(np.float64),
-            (site(post(1), ("w?", "w?"), (buf3["q0"], buf3["q1"]), "update"),),
-        ),
-        Variable(
-            "prediction",
-            "P(y_t = 1)",
-            "the weighted share of votes for 1",
-            predictions,
-            (site(post(2), ("p?",), (buf3["q1"],), "prediction"),),
-        ),
-        Variable(
-            "next_log_weights",
-            "lambda_{i,t+1}",
-            "log-weight of each expert after the round",
-            lambda episodes: weights(episodes)[:, 1:],
-            (site(post(last), *each(ids, "w?"), "update"),),
-        ),
-    ]
-    if exact:
-        scores = Site(
-            "blocks.2.attn.hook_attn_scores",
-            ("w?",) * n,
-            keys=votes_at,
-            head="3.2",
-            scale=log_gamma if variant == "R" else 1.0,
-            drives="update",
-        )
-        if variant == "R":
-            right = Variable("match", "m_i", "whether each expert was right", matches_of, (scores,))
-        else:
-            symbol, meaning = "lambda_i + log(gamma) m_i", "what head 3.2 gives each expert"
-            right = Variable("match", symbol, meaning, lambda episodes: weights(episodes)[:, 1:], (scores,))
-        variables.insert(4, right)
-    return tuple(variables)
-
-
-def _edges(variant: str, exact: bool) -> tuple[Edge, ...]:
-    bind, tag, fetch_z, fetch_y, predict = "1.1 bind", "1.2 state tag", "2.1 fetch z", "2.2 fetch y", "3.1 predict"
-    clean = "3.3 clean up" if variant == "R" else "4.1 clean up"
-    updates = ("3.2 update",) if exact or variant == "R" else ("3.2+ update", "3.2- update")
-    edges = [
-        Edge(tag, fetch_z, "key", "where z is"),
-        Edge(bind, fetch_y, "key", "which token follows p?"),
-        Edge(bind, predict, "key", "which expert voted"),
-        Edge(fetch_z, predict, "query", "log-weights"),
-        Edge(predict, "prediction", "residual", "P(y = 1)"),
-    ]
-    for update in updates:
-        edges += [
-            Edge(bind, update, "value", "whose log-weight grows"),
-            Edge(fetch_y, update, "query", "the truth"),
-            Edge(update, "update", "residual", "what is added" if variant == "R" else "new log-weights"),
-        ]
-        if variant == "P":
-            edges += [Edge(bind, update, "key", "which expert voted"), Edge(fetch_z, update, "query", "log-weights")]
-    if variant == "R":
-        carry = "2.3 carry z"
-        edges += [Edge(tag, carry, "key", "where z is"), Edge(carry, "update", "residual", "old log-weights")]
-    else:
-        edges.append(Edge(fetch_z, clean, "value", "the copy of z to remove"))
-    edges += [
-        Edge(fetch_y, clean, "value", "the copy of y to remove"),
-        Edge(clean, "update", "residual", "minus everything else"),
-    ]
-    return tuple(edges)

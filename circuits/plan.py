@@ -1,0 +1,37 @@
+"""What verification needs to know of one machine: part of the machine's own ground truth, reached by its record."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from interp.algorithm import Values
+
+if TYPE_CHECKING:
+    from circuits.circuit import Circuit
+
+Size = int | tuple[int, ...]
+"""The sizes of a task, in its order: one number, or several as in (states, actions)."""
+
+
+@dataclass(frozen=True)
+class VerificationPlan:
+    """How :func:`circuits.verify` checks a machine.
+
+    Attributes:
+        sizes: those that are promised, and checked by default.
+        episodes: (circuit, rounds, episodes, seed) -> episodes of the circuit's size to run on.
+        output: key of the variable that the model's prediction must equal.
+        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant.
+        undecided: (circuit, its algorithm's values, dtype) -> variable -> ``[episode, round]``, where it hangs on a tie
+            closer than rounding and is not compared.
+    """
+
+    sizes: tuple[Size, ...]
+    episodes: Callable[[Circuit, int, int, int], Any]
+    output: str
+    tolerance: Callable[[str, str], tuple[float, str]]
+    undecided: Callable[[Circuit, Values, str], Mapping[str, np.ndarray]] = lambda circuit, values, dtype: {}

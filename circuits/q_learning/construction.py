@@ -1,0 +1,165 @@
+"""Assembling the Q-learning circuit: its arguments, what it is proven for, and its softmax-only form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from circuits.basis import Basis, Direction, PositionCode
+from circuits.circuit import Circuit
+from circuits.heads import Head, Neuron, needs_float64, soften, softmax_pair
+from circuits.q_learning.edges import edges
+from circuits.q_learning.ground_truth import algorithm, sites
+from circuits.q_learning.heads import evaluating_heads, evaluating_neurons, routing_heads, selecting_heads
+from circuits.q_learning.update import adding_heads, adding_neurons, fetching_heads
+from circuits.q_learning.wiring import Wiring
+from interp.errors import InputError, require, unknown_name
+from interp.tasks.qlearning.layout import QLearningRound
+
+NAME = "qlearning-handwired"
+VARIANTS = ("mlp", "softmlp", "lin")
+POSITIONS = ("one-hot", "sinusoidal")
+
+
+def q_learning(
+    n_states: int = 4,
+    n_actions: int = 3,
+    variant: str = "mlp",
+    alpha: float = 0.1,
+    gamma: float = 0.9,
+    rewards: Sequence[float] = (0.0, 1.0),
+    signed: bool = False,
+    tau: float = 1e-13,
+    beta: float | None = None,
+    eta: float | None = None,
+    hardness: float = 1e8,
+    heavy: float = 36.0,
+    epsilon: float = 1e-5,
+    positions: str = "one-hot",
+    n_lines: int = 16,
+    seed: int = 0,
+    rotation: int | None = None,
+) -> Circuit:
+    """The tabular Q-learning circuit.
+
+    Args:
+        n_states, n_actions: at least 1 each.
+        variant: "mlp", "softmlp" or "lin", see above.
+        alpha: learning rate in (0, 1].
+        gamma: discount in (0, 1).
+        rewards: (lowest, highest) reward that the model will meet.
+        signed: double the MLP neurons so that Q may be negative ("lin" needs none).
+        tau: tie slope; smaller differences of Q than this are ties (1e-13 in float64, 4e-6 in float32).
+        beta: inverse temperature of Boltzmann exploration in head 3.1 alone; None chooses greedily.
+        eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``
+            (linear heads as pairs of softmax heads with a heavy sink, in float64 only).
+        hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is given.
+        heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
+        positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``.
+        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+
+    Raises:
+        InputError: a value outside its range, or rewards that the variant is not proven for.
+    """
+    arguments = dict(locals())
+    if variant not in VARIANTS:
+        raise unknown_name("variant", variant, VARIANTS)
+    if positions not in POSITIONS:
+        raise unknown_name("position code", positions, POSITIONS)
+    require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
+    require(0 < gamma < 1, f"gamma must lie in (0, 1), got {gamma!r}; the paper uses 0.9")
+    require(bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0, got {tau!r}")
+    for name, value in {"hardness": hardness, "heavy": heavy, "epsilon": epsilon}.items():
+        require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
+    for name, optional in {"beta": beta, "eta": eta}.items():
+        fits = optional is None or bool(np.isfinite(optional) and optional > 0)
+        require(fits, f"{name} must be a number > 0 or None, got {optional!r}")
+    bound = value_bound(rewards, gamma)
+    arguments["rewards"] = [float(reward) for reward in rewards]
+    require_rewards(variant, signed, float(rewards[0]), "rewards")
+    layout = QLearningRound(n_states, n_actions)
+    codes = (
+        PositionCode.one_hot(layout.labels)
+        if positions == "one-hot"
+        else PositionCode.sinusoidal(layout.labels, min(n_lines, layout.n_positions), seed)
+    )
+    blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
+    basis = Basis.of(blocks, (token.strip("<>") for token in layout.vocabulary), codes, rotation)
+    wiring = Wiring(basis, n_states, n_actions, variant, alpha, gamma, bound, signed, tau, beta, eta and hardness)
+    heads = _heads(wiring)
+    if eta is not None:
+        heads = _softmax_only(heads, basis["id"]["BOS"], eta, epsilon, heavy)
+    ids, buf1 = basis["id"], basis["buf1"]
+    return Circuit(
+        name=NAME,
+        arguments=arguments,
+        layout=layout,
+        basis=basis,
+        heads=heads,
+        neurons=_neurons(wiring),
+        tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
+        payloads={"r": buf1["r"]},
+        payload_range=None if variant == "lin" else (float(rewards[0]), float(rewards[1])),
+        latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
+        outcomes=tuple(ids[action] for action in wiring.actions),
+        state=tuple(buf1[state] for state in wiring.states),
+        algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=tau, beta=beta, hardness=eta and hardness),
+        sites=sites(basis, layout, variant, alpha, gamma),
+        edges=edges(variant, split=eta is not None),
+        float64_only="" if eta is None or variant == "softmlp" else needs_float64(f"variant {variant!r}", "'softmlp'"),
+    )
+
+
+def value_bound(rewards: Sequence[float], gamma: float) -> float:
+    """M: the smallest power of two that is at least 1 and at least ``max |r| / (1 - gamma)``, hence bounds |Q|.
+
+    >>> value_bound((0.0, 1.0), 0.9)
+    16.0
+    """
+    message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
+    try:
+        values = [float(reward) for reward in rewards]
+    except (TypeError, ValueError):
+        raise InputError(message) from None
+    require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
+    largest = max(map(abs, values)) / (1 - gamma)
+    return float(2 ** math.ceil(math.log2(max(1.0, largest))))
+
+
+def require_rewards(variant: str, signed: bool, lowest: float, what: str) -> None:
+    """Refuse negative rewards where the neurons would clip them."""
+    require(
+        lowest >= 0 or signed or variant == "lin",
+        f"{what} as low as {lowest:g} are outside [0, inf), what variant {variant!r} is proven for; load it with "
+        "signed=True (doubled neurons) or use variant 'lin'",
+    )
+
+
+def _heads(wiring: Wiring) -> tuple[Head, ...]:
+    """All heads, in order."""
+    last = fetching_heads(wiring) if wiring.variant == "softmlp" else adding_heads(wiring)
+    return (*routing_heads(wiring), *evaluating_heads(wiring), *selecting_heads(wiring), *last)
+
+
+def _neurons(wiring: Wiring) -> tuple[Neuron, ...]:
+    """MLP_2 (head 2.2 as neurons) and, in "softmlp", MLP_4."""
+    if wiring.variant == "lin":
+        return ()
+    return (*evaluating_neurons(wiring), *(adding_neurons(wiring) if wiring.variant == "softmlp" else ()))
+
+
+def _softmax_only(
+    heads: tuple[Head, ...], sink: Direction, eta: float, epsilon: float, heavy: float
+) -> tuple[Head, ...]:
+    """Every head as softmax; heads 3.1 and 3.2 are softmax already."""
+    out: list[Head] = []
+    for head in heads:
+        if head.rule == "hard":
+            out.append(soften(head, eta))
+        elif head.rule == "linear":
+            out += softmax_pair(head, sink, epsilon, heavy)
+        else:
+            out.append(head)
+    return tuple(out)

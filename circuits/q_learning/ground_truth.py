@@ -1,0 +1,170 @@
+"""Ground truth of the Q-learning circuit: where each variable of its algorithm lives, and which head feeds which.
+
+The algorithm is :func:`interp.tasks.qlearning.algorithms.q_learning` from an empty table; its choice is
+``argmax_a (Q_t(s', a) - tau a)``, or the Boltzmann policy of Q_t. In "lin" single values become rows and columns of Q,
+because its heads read whole rows: Q(s_t, a_t) is an entry of the row at r, the maximum one of the column at Select.
+
+Locations by variable, for ``circuit.location(key, name)``; states and actions are one-hot::
+
+    table           latent, candidates     all variants; elements (s, a), as in the table
+    column          a, Update
+    state           a, r, Select
+    next_state      Select, then a_1 ... a_|A| ("mlp", "softmlp") or Update ("lin")
+    current_value   a                      "mlp", "softmlp"
+    current_values  r                      "lin"
+    next_values     candidates ("mlp", "softmlp") or Select ("lin")
+    maximum         Select                 "mlp", "softmlp"
+    best_column     Select                 "lin"
+    policy          Select
+    action          Update
+    reward          r, and in "softmlp" Update
+    td_error        Update (times alpha, as it is added), and in "softmlp" before that fetched
+    next_column     Update
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from circuits.basis import Axes, Basis, Direction
+from circuits.circuit import Circuit
+from circuits.location import Location
+from circuits.plan import VerificationPlan
+from interp.algorithm import Algorithm, Values
+from interp.tasks import mdp
+from interp.tasks.qlearning import algorithms, tabular
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+from interp.tasks.qlearning.layout import QLearningRound
+
+POST = "blocks.{}.hook_resid_post".format
+
+
+def algorithm(**parameters: Any) -> Algorithm:
+    """Q-learning as the circuit runs it: from a table of zeros, whatever table the episodes began with."""
+    made = algorithms.q_learning(**parameters)
+
+    def initial(episodes: MDPEpisodes) -> dict[str, np.ndarray]:
+        return {key: np.zeros_like(start) for key, start in made.initial(episodes).items()}
+
+    return replace(made, initial=initial)
+
+
+def sites(
+    basis: Basis, layout: QLearningRound, variant: str, alpha: float, gamma: float
+) -> dict[str, tuple[Location, ...]]:
+    """The locations of every variable of one variant, in the order of computation."""
+    lin = variant == "lin"
+    ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
+    columns = basis["buf3"] if lin else buf1
+    states = tuple(f"s_{i}" for i in range(1, layout.n_states + 1))
+    actions = tuple(f"a_{i}" for i in range(1, layout.n_actions + 1))
+    latents = tuple(f"c_{i}" for i in range(1, layout.n_actions + 1))
+
+    def axes(name: str, hook: str, label: str, block: Axes, names: Sequence[str], drives: str) -> Location:
+        """Every axis in ``names`` at one position."""
+        return Location.grid(name, hook, (label,), [block[axis] for axis in names], drives)
+
+    def table(name: str, hook: str, labels: Sequence[str], block: Axes) -> Location:
+        """The column of each action at the position of its own, the elements in the table's order."""
+        by_state = tuple(block[state] for state in states for _ in labels)
+        return Location(name, hook, tuple(labels) * len(states), by_state, drives="choice and update")
+
+    def scalar(name: str, hook: str, label: str, direction: Direction, drives: str, scale: float = 1.0) -> Location:
+        return Location(name, hook, (label,), (direction,), scale=scale, drives=drives)
+
+    reward: tuple[Location, ...] = (scalar("r", "hook_embed", "r", buf1["r"], "update"),)
+    td_error: tuple[Location, ...] = (
+        scalar("Update", "blocks.3.hook_attn_out", "Update", buf1.sum(states), "update", alpha),
+    )
+    if variant == "softmlp":
+        fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
+        reward = (*reward, scalar("Update", "blocks.3.hook_resid_mid", "Update", buf2["r"], "update"))
+        td_error = (
+            scalar("fetched", "blocks.3.hook_resid_mid", "Update", fetched, "update"),
+            scalar("Update", "blocks.3.hook_mlp_out", "Update", buf1.sum(states), "update", alpha),
+        )
+    if lin:
+        next_state: tuple[Location, ...] = (
+            axes("Select", POST(0), "Select", buf2, states, "choice"),
+            axes("Update", POST(1), "Update", buf2, states, "update"),
+        )
+        values = {
+            "current_values": (axes("r", POST(1), "r", buf2, actions, "update"),),
+            "next_values": (axes("Select", POST(1), "Select", buf2, actions, "choice"),),
+            "best_column": (axes("Select", POST(2), "Select", columns, states, "update"),),
+        }
+    else:
+        next_state = (
+            axes("Select", POST(0), "Select", ids, states, "nothing"),
+            *(axes(action, POST(0), action, ids, states, "choice and update") for action in actions),
+        )
+        candidates = Location.grid("candidates", POST(1), actions, (buf2["Qnext"],), "choice and update")
+        values = {
+            "current_value": (scalar("a", POST(1), "a", -buf2["Qcurr"], "update"),),
+            "next_values": (candidates,),
+            "maximum": (scalar("Select", POST(2), "Select", buf2["Select"], "update"),),
+        }
+    return {
+        "table": (table("latent", "hook_embed", latents, buf1), table("candidates", POST(0), actions, columns)),
+        "column": (
+            axes("a", POST(0), "a", columns, states, "update"),
+            axes("Update", POST(2), "Update", buf1, states, "update"),
+        ),
+        "state": (
+            axes("a", POST(0), "a", ids, states, "update"),
+            axes("r", POST(0), "r", ids, states, "update"),
+            axes("Select", POST(1), "Select", buf1, states, "update"),
+        ),
+        "next_state": next_state,
+        **values,
+        "policy": (axes("Select", POST(2), "Select", ids, actions, "choice"),),
+        "action": (axes("Update", POST(2), "Update", ids, actions, "update"),),
+        "reward": tuple(reward),
+        "td_error": tuple(td_error),
+        "next_column": (axes("Update", POST(3), "Update", buf1, states, "update"),),
+    }
+
+
+# What verification compares.
+
+_KINDS = ("grid", "deterministic", "sparse")
+
+
+def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
+    """Equal shares of the grid, of deterministic transitions and of sparse rewards, in the circuit's range."""
+    size = circuit.arguments["n_states"], circuit.arguments["n_actions"]
+    shares = [len(range(k, n_episodes, len(_KINDS))) for k in range(len(_KINDS))]
+    parts = [
+        mdp.sample_mdps(share, *size, seed=seed, regime=kind)
+        for share, kind in zip(shares, _KINDS, strict=True)
+        if share
+    ]
+    low, high = circuit.arguments["rewards"]
+    rewards = np.concatenate([part.rewards for part in parts])
+    mdps = MDPs(np.concatenate([part.transitions for part in parts]), low + (high - low) * rewards)
+    rates = {name: circuit.arguments[name] for name in ("alpha", "gamma")}
+    return tabular.run(tabular.QLearner(epsilon=0.5, **rates), mdps, n_rounds, seed)
+
+
+def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
+    """Choices that float32 cannot decide: values within 1e-4 of each other, but for rows that are all zero."""
+    worth = values["next_values"]
+    if dtype == "float64" or circuit.arguments["beta"] is not None or worth.shape[-1] == 1:
+        return {}
+    best = np.sort(worth, axis=-1)
+    close = (best[..., -1] - best[..., -2] < 1e-4) & worth.any(-1)
+    return {key: close for key in ("policy", "best_column") if key in circuit.sites}
+
+
+PLAN = VerificationPlan(
+    sizes=tuple((n_states, n_actions) for n_states in (2, 4, 8, 16) for n_actions in (2, 3, 4, 8)),
+    episodes=_episodes,
+    output="policy",
+    tolerance=lambda key, dtype: (1e-10 if dtype == "float64" else 1e-4, "error"),
+    undecided=_undecided,
+)
+"""How :func:`circuits.verify` checks this machine."""

@@ -1,0 +1,205 @@
+"""Layers 1 to 3 of the Q-learning circuit: route states, phases and columns, evaluate Q, choose the best action."""
+
+from __future__ import annotations
+
+from circuits.heads import Head, Neuron, Term, content_chooser, fixed_offset, match
+from circuits.q_learning.wiring import Wiring
+from interp.model.config import AttentionRule
+
+
+def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
+    """Layer 1: states, phases and columns to the tokens that need them."""
+    ids, one, sink, states, lin = (
+        wiring.basis["id"],
+        wiring.basis.one,
+        wiring.sink,
+        wiring.states,
+        wiring.variant == "lin",
+    )
+    acting = wiring.acting
+    only_actions = one - acting + ids["Update"]  # c_a is an action and an Update: it must not fire.
+    copies = wiring.move(states, "id", "id")
+    both = tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states) if lin else ()
+    own = match(wiring.basis, wiring.actions, "id", "id")
+    extra = ((acting - 2.0 * ids["Update"], ids["Update"]),)
+    return (
+        fixed_offset(
+            "1.1 state to actions",
+            0,
+            1,
+            copies,
+            only_actions,
+            sink,
+            "actions look one token back",
+            "id(a) += u_{s_t}; id(a_i) += u_{s'}",
+        ),
+        fixed_offset(
+            "1.2 state to Select",
+            0,
+            2,
+            wiring.move(states, "id", "buf2") if lin else copies,
+            one - ids["Select"],
+            sink,
+            "Select looks two tokens back",
+            "buf2(Select) = u_{s'}" if lin else "id(Select) += u_{s'}",
+        ),
+        fixed_offset(
+            "1.3 state to reward",
+            0,
+            2,
+            both if lin else copies,
+            one - ids["r"],
+            sink,
+            "r looks two tokens back",
+            "id(r) += u_{s_t}" + ("; buf2(r) = u_{s_t}" if lin else ""),
+        ),
+        fixed_offset(
+            "1.4 current-phase tag",
+            0,
+            2,
+            wiring.move(("Qcurr",), "id", "id"),
+            only_actions,
+            sink,
+            "actions look two tokens back",
+            "id(a) += u_{Qcurr}",
+        ),
+        content_chooser(
+            "1.5 next-phase tag",
+            0,
+            ((acting, ids["Qnext"]),),
+            wiring.move(("Qnext",), "id", "id"),
+            sink,
+            reads="actions look for Qnext",
+            writes="id(a_i) += u_{Qnext}",
+        ),
+        content_chooser(
+            "1.6 context fetch",
+            0,
+            (*own, *extra),
+            wiring.move(states, "buf1", "buf3" if lin else "buf1"),
+            sink,
+            theta=1.5,
+            reads="actions look for their own column c_a",
+            writes="buf3(a) = Q(., a)" if lin else "buf1(a) = Q(., a)",
+        ),
+    )
+
+
+def evaluating_heads(wiring: Wiring) -> tuple[Head, ...]:
+    """Layer 2: s_t to Select; in "lin", rows of Q from the columns."""
+    ids = wiring.basis["id"]
+    fetch = content_chooser(
+        "2.1 Select fetches s_t",
+        1,
+        ((ids["Select"], ids["Qcurr"] + wiring.acting),),
+        wiring.move(wiring.states, "id", "buf1"),
+        wiring.sink,
+        theta=1.5,
+        reads="Select looks for the action in phase Qcurr",
+        writes="buf1(Select) = u_{s_t}",
+    )
+    if wiring.variant != "lin":
+        return (fetch,)
+    rows = Head(
+        "2.2 Q-values",
+        1,
+        "linear",
+        match(wiring.basis, wiring.states, "buf2", "buf1"),
+        wiring.move(wiring.actions, "id", "buf2"),
+        "Select and r score each column at their state",
+        "buf2(Select) += Q(s', .); buf2(r) += Q(s_t, .)",
+    )
+    following = fixed_offset(
+        "2.3 next state to Update",
+        1,
+        2,
+        wiring.move(wiring.states, "buf2", "buf2"),
+        wiring.basis.one - ids["Update"],
+        wiring.sink,
+        "Update looks two tokens back",
+        "buf2(Update) = u_{s'}",
+    )
+    return (fetch, rows, following)
+
+
+def selecting_heads(wiring: Wiring) -> tuple[Head, ...]:
+    """Layer 3: choose, take the maximum, inherit the visited column."""
+    ids, buf2, lin = wiring.basis["id"], wiring.basis["buf2"], wiring.variant == "lin"
+    best = selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
+    choice = best if wiring.beta is None else selection(wiring, "softmax", wiring.beta, 0.0)
+    maximum: tuple[Term, ...] = ((buf2["Qnext"], buf2["Select"]),)
+    inherited = (
+        *wiring.move(wiring.actions, "id", "id"),
+        *wiring.move(wiring.states, "buf3" if lin else "buf1", "buf1"),
+    )
+    looks = "Select looks for the candidate of largest Q(s', a)"
+    return (
+        Head(
+            "3.1 action selection",
+            2,
+            choice[0],
+            choice[1],
+            wiring.move(wiring.actions, "id", "id"),
+            looks if wiring.beta is None else "Select weighs candidates by e^{beta Q(s', a)}",
+            "id(Select) += u_{a*}" if wiring.beta is None else "id(Select) += sum_a pi(a) u_a",
+        ),
+        Head(
+            "3.2 max extraction",
+            2,
+            best[0],
+            best[1],
+            wiring.move(wiring.states, "buf3", "buf3") if lin else maximum,
+            looks,
+            "buf3(Select) = Q(., a*)" if lin else "buf2(Select) = max_a Q(s', a)",
+        ),
+        content_chooser(
+            "3.3 Update inheritance",
+            2,
+            ((ids["Update"], ids["Qcurr"] + wiring.acting),),
+            inherited,
+            wiring.sink,
+            theta=1.5,
+            reads="Update looks for the action in phase Qcurr",
+            writes="id(Update) += u_{a_t}; buf1(Update) = Q(., a_t)",
+        ),
+    )
+
+
+def selection(
+    wiring: Wiring, rule: AttentionRule, sharpness: float, tau: float
+) -> tuple[AttentionRule, tuple[Term, ...]]:
+    """Rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others.
+
+    The gate has a column of its own, so that it is exactly 0 for candidates and costs no precision of Q. In "lin"
+    every token with id[a] is scored by Q(s', a) minus the mean of the row: the best candidate then scores at least
+    0, all others at most -C, whatever the sign and size of Q. r, whose row of Q is a query too, stays silent up to
+    |Q| = M, and its attention reaches no output beyond that.
+    """
+    ids, one, select = wiring.basis["id"], wiring.basis.one, wiring.basis["id"]["Select"]
+    gate = 1.0 if rule == "hard" else 100.0
+    if wiring.signed:
+        gate += 2.0 * sharpness * wiring.bound
+    order = sum((float(k) * ids[action] for k, action in enumerate(wiring.actions)), wiring.basis.zero)
+    common: tuple[Term, ...] = (
+        (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * one)),
+        (gate * (one - select), wiring.sink),
+    )
+    if wiring.variant != "lin":
+        return rule, ((sharpness * select, wiring.basis["buf2"]["Qnext"] - tau * order), *common)
+    rows = match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
+    silent = (gate + 2.0 * sharpness * wiring.bound) * (one - select)
+    centred = ((-sharpness / wiring.n_actions) * wiring.basis["buf2"].sum(wiring.actions), wiring.acting)
+    ordered = () if not tau else ((-sharpness * tau * select, order),)
+    return rule, (*rows, centred, *ordered, common[0], (silent, wiring.sink))
+
+
+def evaluating_neurons(wiring: Wiring) -> tuple[Neuron, ...]:
+    """``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are there, else 0."""
+    ids, buf1, buf2, M = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.bound
+    out = []
+    for phase, sign in (("Qcurr", -1.0), ("Qnext", 1.0)):
+        for part in (1.0, -1.0) if wiring.signed else (1.0,):
+            for state in wiring.states:
+                read = part * buf1[state] + M * (ids[state] + ids[phase])
+                out.append(Neuron("2.2 Q-values", 1, read, -2 * M, part * sign * buf2[phase]))
+    return tuple(out)

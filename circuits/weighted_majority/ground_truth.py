@@ -1,0 +1,117 @@
+"""Ground truth of the Weighted Majority circuit: where each variable lives, and which head feeds which.
+
+Locations by variable of ``interp.tasks.experts.algorithms.weighted_majority``, for ``circuit.location(key, name)``::
+
+    log_weights       latent, p?, w?                             both variants
+    binding           votes
+    votes             embed, resid_post[0], resid_post[1]        one-hot: (q0, q1) of each vote
+    label             w?                                         one-hot: (q0, q1)
+    match             score 3.2                                  variant "R", exact heads only; 0 or 1 per expert
+    prediction        p?
+    next_log_weights  w?; in "P" with exact heads also score 3.2
+
+In "P" head 3.2 scores every vote by its new log-weight, so its scores are no match but ``next_log_weights``.
+"""
+
+from __future__ import annotations
+
+from circuits.basis import Axes, Basis, Direction
+from circuits.circuit import Circuit, Edge
+from circuits.location import Location
+from circuits.plan import VerificationPlan
+from interp.tasks.experts import ExpertEpisodes, sample
+
+POST = "blocks.{}.hook_resid_post".format
+BOTH = "prediction and update"
+
+
+def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> dict[str, tuple[Location, ...]]:
+    """The locations of every variable of one variant; ``exact`` where heads are hard and linear."""
+    ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
+    experts, votes = tuple(f"e_{i}" for i in range(1, n + 1)), tuple(f"p_{i}" for i in range(1, n + 1))
+    last = 2 if variant == "R" else 3
+
+    def each(name: str, hook: str, label: str, block: Axes, drives: str) -> Location:
+        """One number per expert, all at one position."""
+        return Location.grid(name, hook, (label,), [block[expert] for expert in experts], drives)
+
+    score = Location(
+        "score 3.2",
+        "blocks.2.attn.hook_attn_scores",
+        ("w?",) * n,
+        keys=votes,
+        head="3.2",
+        scale=log_gamma if variant == "R" else 1.0,
+        drives="update",
+        one_hot=False,
+    )
+    binding: tuple[Direction, ...] = tuple(buf1[expert] for expert in experts)
+    outcomes = ids["q0"], ids["q1"]
+    updated = each("w?", POST(last), "w?", ids, "update")
+    return {
+        "log_weights": (
+            each("latent", "hook_embed", "<z>", ids, BOTH),
+            each("p?", POST(1), "p?", buf2, "prediction"),
+            each("w?", POST(1), "w?", buf2 if variant == "P" else ids, "update"),
+        ),
+        "binding": (Location("votes", POST(0), votes, binding, drives=BOTH),),
+        "votes": (
+            Location.grid("embed", "hook_embed", votes, outcomes, BOTH),
+            Location.grid("resid_post[0]", POST(0), votes, outcomes, BOTH),
+            Location.grid("resid_post[1]", POST(1), votes, outcomes, BOTH),
+        ),
+        "label": (Location.grid("w?", POST(1), ("w?",), (buf3["q0"], buf3["q1"]), "update"),),
+        **({"match": (score,)} if exact and variant == "R" else {}),
+        "prediction": (Location("p?", POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
+        "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
+    }
+
+
+def edges(variant: str, exact: bool) -> tuple[Edge, ...]:
+    """Which head feeds which; without ``exact`` every head is softmax."""
+    bind, tag, fetch_z, fetch_y, predict = "1.1 bind", "1.2 state tag", "2.1 fetch z", "2.2 fetch y", "3.1 predict"
+    clean = "3.3 clean up" if variant == "R" else "4.1 clean up"
+    updates = ("3.2 update",) if exact or variant == "R" else ("3.2+ update", "3.2- update")
+    joined = [
+        Edge(tag, fetch_z, "key", "where z is"),
+        Edge(bind, fetch_y, "key", "which token follows p?"),
+        Edge(bind, predict, "key", "which expert voted"),
+        Edge(fetch_z, predict, "query", "log-weights"),
+        Edge(predict, "prediction", "residual", "P(y = 1)"),
+    ]
+    for update in updates:
+        joined += [
+            Edge(bind, update, "value", "whose log-weight grows"),
+            Edge(fetch_y, update, "query", "the truth"),
+            Edge(update, "update", "residual", "what is added" if variant == "R" else "new log-weights"),
+        ]
+        if variant == "P":
+            joined += [Edge(bind, update, "key", "which expert voted"), Edge(fetch_z, update, "query", "log-weights")]
+    if variant == "R":
+        carry = "2.3 carry z"
+        joined += [Edge(tag, carry, "key", "where z is"), Edge(carry, "update", "residual", "old log-weights")]
+    else:
+        joined.append(Edge(fetch_z, clean, "value", "the copy of z to remove"))
+    joined += [
+        Edge(fetch_y, clean, "value", "the copy of y to remove"),
+        Edge(clean, "update", "residual", "minus everything else"),
+    ]
+    return tuple(joined)
+
+
+# What verification compares.
+
+
+def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ExpertEpisodes:
+    return sample(n_episodes, n_rounds, circuit.arguments["n_experts"], seed=seed)
+
+
+def _tolerance(key: str, dtype: str) -> tuple[float, str]:
+    """Log-weights grow with time, so float32 is held to a relative error."""
+    if dtype == "float32":
+        return 1e-5, "relative"
+    return (1e-9 if "log_weights" in key or key in ("carried_state", "match") else 1e-12), "error"
+
+
+PLAN = VerificationPlan(sizes=(2, 4, 8, 32), episodes=_episodes, output="prediction", tolerance=_tolerance)
+"""How :func:`circuits.verify` checks this machine."""
