@@ -84,10 +84,11 @@ class Location:
         vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
         maps = as_tensor(vectors[order].reshape(len(groups), -1, vectors.shape[1]))
         back = sorted(range(len(order)), key=order.__getitem__)
+        in_order = order == list(range(len(order)))
 
         def read(activation: Tensor) -> Tensor:
             elements = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation)).flatten(-2)
-            return elements if order == back else elements[..., back]
+            return elements if in_order else elements[..., back]
 
         return read
 

@@ -130,7 +130,7 @@ def verify(
         require(isinstance(count, int) and count >= 1, f"{label} must be an integer >= 1, got {count!r}")
     cases = [
         (size, given, build(name, **with_defaults(name, given, {**arguments, **size_arguments(record, size)})))
-        for size in (plan.sizes if sizes is None else tuple(sizes))
+        for size in (plan.sizes if sizes is None else map(_alone, sizes))
         for given in dtypes
     ]
     for _, given, circuit in cases:
@@ -141,6 +141,11 @@ def verify(
         checks += check(circuit, plan.episodes(circuit, n_rounds, n_episodes, seed), size, given, plan)
     settings = provenance(rounds=n_rounds, episodes=n_episodes, seed=seed, arguments=arguments)
     return VerificationResult(name, tuple(checks), settings)
+
+
+def _alone(size: Size) -> Size:
+    """A size of one number as that number."""
+    return size[0] if isinstance(size, tuple) and len(size) == 1 else size
 
 
 def size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:

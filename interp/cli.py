@@ -6,6 +6,7 @@ Bad input prints one sentence on standard error and exits with 2; a check that f
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand
 
-from interp.errors import InputError
+import interp.tasks
+from interp.errors import InputError, require
 from interp.threads import one_thread
 
 if TYPE_CHECKING:
@@ -44,6 +46,36 @@ def refusing(function: Callable[..., Any]) -> Callable[..., Any]:
             raise typer.Exit(2) from None
 
     return run
+
+
+def with_sizes(several: bool = False) -> Callable[..., Any]:
+    """A command whose options are also the sizes of every task, ``--experts 4``: it gets those given as ``sizes``.
+
+    Args:
+        several: whether an option takes several numbers.
+    """
+    options = {size.option: size.what for task in interp.tasks.every() for size in task.sizes}
+    kind: Any = list[int] | None if several else int | None
+
+    def decorate(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(**given: Any) -> Any:
+            values = {option: given.pop(option) for option in options}
+            return function(**given, sizes={option: value for option, value in values.items() if value is not None})
+
+        own = inspect.signature(function, eval_str=True).parameters
+        parameters = [parameter for name, parameter in own.items() if name != "sizes"]
+        for option, what in options.items():
+            text = f"{what.capitalize()}{'; several can be given' if several else ''}."
+            wanted = Annotated[kind, typer.Option(help=text)]
+            parameters.append(
+                inspect.Parameter(option, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=wanted)
+            )
+        run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
 
 
 class ManyValues(TyperCommand):
@@ -115,26 +147,29 @@ def report(
 @app.command("verify", cls=ManyValues)
 @refusing
 @one_thread()
+@with_sizes(several=True)
 def verify(
     model: ModelName,
-    experts: Annotated[list[int] | None, typer.Option(help="Numbers of experts.")] = None,
-    states: Annotated[list[int] | None, typer.Option(help="Numbers of states.")] = None,
-    actions: Annotated[list[int] | None, typer.Option(help="Numbers of actions.")] = None,
     rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 1000,
     episodes: Annotated[int, typer.Option(help="Episodes per size.")] = 20,
     variant: Annotated[str | None, typer.Option(help="Variant of the circuit.")] = None,
     seed: Seed = 0,
+    *,
+    sizes: dict[str, list[int]],
 ) -> None:
     """Compare a handwired model with its algorithm; exit 1 when any variable is not exact."""
     from itertools import product
 
+    from circuits.registry import handwired
     from circuits.verification import verify as check
 
-    sizes: list[Any] | None = experts
-    if states or actions:
-        sizes = list(product(states or [4], actions or [3]))
+    own = interp.tasks.get(handwired(model).task).sizes
+    for option in sizes:
+        known = ", ".join(f"--{size.option}" for size in own)
+        require(option in [size.option for size in own], f"{model!r} has no size --{option}; its sizes are {known}")
+    grid = list(product(*(sizes.get(size.option, [size.default]) for size in own))) if sizes else None
     extra = {} if variant is None else {"variant": variant}
-    result = check(model, sizes, n_rounds=rounds, n_episodes=episodes, seed=seed, **extra)
+    result = check(model, grid, n_rounds=rounds, n_episodes=episodes, seed=seed, **extra)
     show(result.summary(), title=f"{model}: largest difference from the algorithm")
     typer.echo("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
     raise typer.Exit(0 if result.passed else 1)
