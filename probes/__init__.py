@@ -1,16 +1,26 @@
 """Linear probes with controls: what can be decoded from activations, where, and how sure that is.
 
-In this room: :mod:`probes.targets` (what to decode), :func:`fit` (activations to a probe with its controls),
-:func:`probe` (the same for a model and its untrained copy), :func:`sweep` (everywhere in a model). Not in this room:
-interventions (``interp.interventions``), and the causal variables of handwired circuits (``circuits``).
+    >>> import interp, probes
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(n_episodes=32, n_rounds=20, n_experts=4, seed=0)
+    >>> model = interp.load("wma-handwired", n_experts=4)
+    >>> (result,) = probes.probe(model, episodes, ["log_weights_centred"], site="resid_post[2]@w?")
+    >>> round(result.r2, 6), result.represented, list(result.controls)
+    (1.0, True, ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
+
+In this room: :mod:`probes.targets` (what to decode: the variables of a task's algorithms), :func:`fit` (activations to
+a probe with its controls), :func:`probe` (the same for a model and its untrained copy), :func:`sweep` (everywhere in a
+model), :func:`read` (the activations at a site). Not in this room: interventions (``interp.interventions``), what the
+algorithms compute (``interp.tasks``), and where handwired circuits keep it (``circuits``).
 """
 
+from interp.model.untrained import untrained
 from probes import targets
-from probes.activations import read, untrained
+from probes.activations import read
 from probes.controls import Control
 from probes.fit import fit, probe
 from probes.result import Decoded, ProbeResult
-from probes.scores import Score
+from probes.scores import ProbeScore
 from probes.sweep import SweepResult, sweep
 from probes.targets import Target, TargetValues
 
@@ -18,7 +28,7 @@ __all__ = [
     "Control",
     "Decoded",
     "ProbeResult",
-    "Score",
+    "ProbeScore",
     "SweepResult",
     "Target",
     "TargetValues",

@@ -10,23 +10,16 @@ A site is a name:
 
 from __future__ import annotations
 
-import copy
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
 import numpy as np
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.algorithm import Episodes
 from interp.errors import InputError, require
 from interp.interventions.sites import Site, check
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
-from probes.targets.record import When
-
-if TYPE_CHECKING:
-    from probes.targets.record import Episodes
+from probes.targets.values import When
 
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"
@@ -108,21 +101,3 @@ def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: li
     check_sites(model, episodes, sites)
     hooks = sorted({hook for hook in map(hook_of, sites) if hook is not None})
     return rollout(model, episodes, names_filter=hooks or None)
-
-
-def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """The same architecture with fresh random weights: the control for what random features hold.
-
-    A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone.
-    """
-    # On the CPU, whose generator alone is seeded and restored: the same weights on every device.
-    fresh = copy.deepcopy(model).eval().cpu()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        for module in fresh.modules():
-            reset = getattr(module, "reset_parameters", None)
-            if callable(reset):
-                reset()
-    fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
-    fresh.state_map = torch.zeros(0, model.config.d_model)
-    return fresh.to(model.W_E.device)

@@ -8,25 +8,31 @@ from typing import Any
 
 import pandas as pd
 
+import interp.tasks
+from interp.algorithm import Episodes
 from interp.errors import InputError
 from interp.files import writable, write_atomic, write_json, write_text
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
+from interp.interventions.sites import COMPONENTS
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks import experts, mdp
-from probes.activations import check_sites
-from probes.fit import compute, probe
+from probes.activations import OF_LATENTS, UPDATE, check_sites
+from probes.cells import Window
+from probes.fit import probe
 from probes.result import ProbeResult
-from probes.sweep import SweepResult, Window, sweep
-from probes.targets.record import Episodes
+from probes.sweep import SweepResult, sweep
+from probes.targets.several import compute
+from probes.targets.target import every
 
-__all__ = ["TARGETS", "fit_at", "sample", "sweep", "window", "write_sweep"]
+__all__ = ["fit_at", "sample", "site_names", "sweep", "target_names", "window", "write_sweep"]
 
-TARGETS = {
-    "experts": ("log_weights_centred", "log_weights", "weights", "accuracies"),
-    "qlearning": ("q_table", "q_table_visited", "state_values"),
-}
-"""What is decoded by default, by task."""
+
+def target_names() -> str:
+    """Every target by task, for the help of ``--targets``."""
+    return "; ".join(f"{task.key}: {', '.join(target.key for target in every(task))}" for task in interp.tasks.every())
+
+
+def site_names() -> str:
+    """Every word that a site begins with, for the help of ``--site``."""
+    return ", ".join((*OF_LATENTS, UPDATE, *COMPONENTS))
 
 
 def sample(model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed: int) -> Episodes:
@@ -35,11 +41,8 @@ def sample(model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed:
     Raises:
         InputError: numbers below 1.
     """
-    layout = model.layout
-    if isinstance(layout, ExpertRound):
-        return experts.sample(n_episodes, n_rounds, layout.n_experts, seed=seed)
-    assert isinstance(layout, QLearningRound)
-    return mdp.sample(n_episodes, n_rounds, layout.n_states, layout.n_actions, seed=seed)
+    episodes: Episodes = interp.tasks.of(model).sample_for(model, n_episodes, n_rounds, seed)
+    return episodes
 
 
 def fit_at(
@@ -50,11 +53,11 @@ def fit_at(
     Raises:
         InputError: an unknown target or site; a folder that cannot be written.
     """
-    chosen = list(targets) or list(TARGETS[model.layout.task])
+    names = list(targets or interp.tasks.of(episodes).probed) or None
     check_sites(model, episodes, [site])
-    compute(chosen, episodes)
+    compute(names, episodes, model)
     writable(folder)
-    results = probe(model, episodes, chosen, site=site, seed=seed)
+    results = probe(model, episodes, names, site=site, seed=seed)
     frame = pd.concat([result.to_frame() for result in results], ignore_index=True)
     write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
     write_atomic(folder / "probes.csv", lambda path: frame.to_csv(path, index=False))

@@ -1,6 +1,6 @@
 """Controls: the same fit where it cannot succeed, or where success would mean nothing.
 
-* ``shuffled``: each episode is given another episode's target. What remains is what all episodes share.
+* ``shuffled``: each episode is given the target of an episode of another group. What remains is what all share.
 * ``untrained``: the same architecture with fresh random weights: what any random features of the inputs hold.
 * ``inputs``: the current round's tokens and payloads, or these and their products, instead of activations.
 * ``round``: the round index alone (one indicator per round): a target that grows with time is half decoded by it.
@@ -20,8 +20,8 @@ from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
 from probes.linear import RidgeFit, cross_validate
-from probes.scores import R2, Score, sample_weights
-from probes.targets.record import TargetValues
+from probes.scores import R2, ProbeScore, sample_weights
+from probes.targets.values import TargetValues
 
 DESCRIPTIONS = {
     "shuffled": "targets shuffled between episodes",
@@ -43,8 +43,8 @@ class Control:
     """
 
     name: str
-    score: Score
-    difference: Score
+    score: ProbeScore
+    difference: ProbeScore
     counted: bool = True
 
     def __str__(self) -> str:
@@ -52,11 +52,19 @@ class Control:
         return f"{self.score}, probe - control {self.difference}{note}"
 
 
-def shuffled(values: Shaped[Array, episode * rest], seed: int) -> Shaped[Array, episode * rest]:
-    """Every episode gets another episode's values; none keeps its own."""
-    order = np.random.default_rng([seed, _SHUFFLE]).permutation(len(values))
+def shuffled(
+    values: Shaped[Array, episode * rest], seed: int, groups: Int[Array, " episode"] | None = None
+) -> Shaped[Array, episode * rest]:
+    """Every episode gets the values of an episode of another group; every episode is a group when None.
+
+    Groups are laid out one after another in random order, and values move on by as many places as the largest group
+    has episodes; no group may hold more than half of them.
+    """
+    groups = np.arange(len(values)) if groups is None else groups
+    places = np.random.default_rng([seed, _SHUFFLE]).permutation(int(groups.max()) + 1)
+    order = np.argsort(np.argsort(places)[groups], kind="stable")
     result = np.empty_like(values)
-    result[order] = values[np.roll(order, 1)]
+    result[order] = values[np.roll(order, np.bincount(groups).max())]
     return result
 
 
@@ -89,7 +97,7 @@ class Fitted:
 
     fit: RidgeFit
     errors: Float[Array, "sample k"]
-    scores: dict[tuple[int, str], Score]
+    scores: dict[tuple[int, str], ProbeScore]
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,14 +118,13 @@ class Problem:
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, targets: Sequence[TargetValues], seed: int) -> Problem:
+    def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"]) -> Problem:
         numbers = tuple(target.indicators() for target in targets)
         # A shuffled target brings its mask along; a control task is scored where its target is.
         roles = [(i, "probe", target.values, target.mask) for i, target in enumerate(numbers)]
-        roles += [
-            (i, "shuffled", shuffled(t.values, seed), None if t.mask is None else shuffled(t.mask, seed))
-            for i, t in enumerate(numbers)
-        ]
+        for i, t in enumerate(numbers):
+            mask = None if t.mask is None else shuffled(t.mask, seed, groups)
+            roles.append((i, "shuffled", shuffled(t.values, seed, groups), mask))
         roles += [
             (i, "control_task", control_task(t.values, t.types, seed), t.mask)
             for i, t in enumerate(numbers)
@@ -131,7 +138,7 @@ class Problem:
         parts = [Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
         return cls(
             targets=numbers,
-            r2=R2.of(y, mask, sample_weights(len(y), seed)),
+            r2=R2.of(y, mask, sample_weights(groups, seed)),
             blocks=np.repeat(np.arange(len(roles)), widths),
             n_own=sum(target.values.shape[-1] for target in numbers),
             parts=tuple(parts),
@@ -145,23 +152,23 @@ class Problem:
         parts = [part for part in self.parts if part.columns.stop <= end]
         return Fitted(fit, errors, {(p.target, p.role): self.r2.overall(errors, p.columns) for p in parts})
 
-    def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], Score]:
+    def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], ProbeScore]:
         """The controls that depend on no activation: the round index and, where known, the round's inputs."""
         known = {"round": (round_index(*self.r2.y.shape[:2]),), "inputs": self.targets[0].inputs}
-        found: dict[tuple[int, str], Score] = {}
+        scores: dict[tuple[int, str], ProbeScore] = {}
         for name, forms in known.items():
             for x in forms:
                 for (i, _), score in self.fit(x, folds, own_only=True).scores.items():
-                    found[i, name] = best(found.get((i, name)), score)
-        return found
+                    scores[i, name] = best(scores.get((i, name)), score)
+        return scores
 
 
-def best(one: Score | None, other: Score) -> Score:
+def best(one: ProbeScore | None, other: ProbeScore) -> ProbeScore:
     """The higher of two scores of a control that has several forms."""
     return other if one is None or other.estimate > one.estimate else one
 
 
-def controls_of(target: TargetValues, score: Score, others: dict[str, Score]) -> dict[str, Control]:
+def controls_of(target: TargetValues, score: ProbeScore, others: dict[str, ProbeScore]) -> dict[str, Control]:
     """Controls with their differences from the probe's score, in the order of tables."""
     return {
         name: Control(name, others[name], score.minus(others[name]), name not in target.implied_by)

@@ -1,4 +1,4 @@
-"""Fit linear probes, split by episode, with their controls in the same call.
+"""Fit linear probes, split by episode or by groups of episodes, with their controls in the same call.
 
 :func:`fit` decodes a target from activations by ridge regression (:mod:`probes.linear`), or, for classes, by logistic
 regression: every prediction is made for an episode that the probe was not fitted on, scores have 95 % intervals over
@@ -18,26 +18,32 @@ from typing import Any, get_args
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
+from numpy.typing import ArrayLike
 
-from interp.errors import InputError, require, unknown_name
+import interp.tasks
+from interp.algorithm import Episodes
+from interp.errors import require, unknown_name
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
 from interp.provenance import provenance
 from probes import logistic
-from probes.activations import read, run_with_sites, untrained, without_rounding
+from probes.activations import read, run_with_sites, without_rounding
+from probes.checks import N_FOLDS, as_groups, as_inputs, check, check_untrained
 from probes.controls import Problem, best, control_task, controls_of, round_index, shuffled
 from probes.linear import ALPHAS, assign_folds
-from probes.result import Method, ProbeResult, as_inputs
-from probes.scores import Score, class_scores, mean_scores, rank_correlation, sample_weights
-from probes.targets.record import Episodes, TargetValues, parse
+from probes.result import Method, ProbeResult
+from probes.scores import ProbeScore, class_scores, mean_scores, rank_correlation, sample_weights
+from probes.targets.several import compute
+from probes.targets.values import TargetValues
 
-N_FOLDS = 5
+Scores = list[ProbeScore]
 
 
 def fit(
     activations: Any,
     target: TargetValues | Array,
-    groups: str = "episode",
+    groups: str | ArrayLike = "episode",
     *,
     untrained: Any = None,
     site: str = "latents",
@@ -49,14 +55,15 @@ def fit(
     Args:
         activations: ``[episode, round, ...]``, tensor or array, trailing axes being features; or a rollout.
         target: from :mod:`probes.targets`, or an array ``[episode, round, output]``.
-        groups: "episode": folds and bootstrap are made of whole episodes; there is no other choice.
+        groups: what folds, bootstrap and shuffled targets keep together: "episode", or one group id per episode, where
+            several episodes are not independent (they share an MDP, a prompt, a participant).
         untrained: the same of an untrained model (see :func:`probes.untrained`); that control is left out when None.
         site: where to read a rollout (:mod:`probes.activations`).
         method: "ridge", or "logistic" for class targets; the latter is the default for them.
         seed: of the folds, the shuffles and the bootstrap.
 
     Raises:
-        InputError: shapes that do not fit, NaN, a constant target, fewer episodes than folds.
+        InputError: shapes that do not fit, NaN, a constant target, fewer groups than folds.
 
     Example:
         >>> import interp, probes
@@ -67,7 +74,6 @@ def fit(
         >>> round(result.r2, 6), result.represented
         (1.0, True)
     """
-    require(groups == "episode", f"groups must be 'episode', got {groups!r}: rounds of an episode are not independent")
     if not isinstance(target, TargetValues):
         target = TargetValues.of(target)
     settings: dict[str, Any] = {}
@@ -77,13 +83,14 @@ def fit(
         place, activations = site, read(activations, site, target.when)
     if isinstance(untrained, Rollout):
         untrained = read(untrained, site, target.when)
-    return fit_targets(activations, [target], untrained=untrained, site=place, method=method, seed=seed, **settings)[0]
+    given = {"groups": groups, "untrained": untrained, "site": place, "method": method, "seed": seed}
+    return fit_targets(activations, [target], **given, **settings)[0]
 
 
 def probe(
     model: HookedLatentTransformer,
     episodes: Episodes,
-    targets: Sequence[str],
+    targets: Sequence[str] | None = None,
     *,
     site: str = "latents",
     method: str | None = None,
@@ -92,11 +99,14 @@ def probe(
     """Run ``model`` and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
 
     Args:
-        targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round.
+        targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
+            task's record names as ``probed``, or every variable where it names none.
 
     Raises:
         InputError: unknown targets or sites, episodes that the model cannot read, and what :func:`fit` refuses.
     """
+    if targets is None:
+        targets = interp.tasks.of(episodes).probed or None
     values = compute(targets, episodes, model)
     run = run_with_sites(model, episodes, [site])
     blank = run_with_sites(untrained(model, seed), episodes, [site])
@@ -111,35 +121,11 @@ def probe(
     return [results[value.key] for value in values]
 
 
-def compute(
-    targets: Sequence[str], episodes: Episodes, model: HookedLatentTransformer | None = None
-) -> list[TargetValues]:
-    """The values of several targets, sharing one copy of the round's inputs.
-
-    Args:
-        model: a handwired one sets the targets' parameters (its log gamma); the defaults when None or learned.
-
-    Raises:
-        InputError: no targets, an unknown one, one of another task, or one that cannot be fitted.
-    """
-    require(bool(targets), "no targets were given; name at least one, see probes.targets.REGISTRY")
-    parsed = [parse(text) for text in dict.fromkeys(targets)]
-    given = {} if model is None else model.config.origin.get("arguments", {})
-    own = {"eta": given["log_gamma"]} if "log_gamma" in given else {}
-    values = [
-        target(episodes, moment, **{name: own[name] for name in target.parameters if name in own})
-        for target, moment in parsed
-    ]
-    for value in values:
-        check(np.zeros((len(episodes), episodes.n_rounds, 1)), value)
-    first = values[0]
-    return [replace(value, inputs=first.inputs, types=first.types) for value in values]
-
-
 def fit_targets(
     activations: Any,
     targets: Sequence[TargetValues],
     *,
+    groups: str | ArrayLike = "episode",
     untrained: Any = None,
     site: str | None = None,
     method: str | None = None,
@@ -155,26 +141,31 @@ def fit_targets(
     if blank is not None:
         check_untrained(x, blank)
     x, blank = without_rounding(x), None if blank is None else without_rounding(blank)
-    folds = assign_folds(len(x), N_FOLDS, seed)
+    together = as_groups(groups, len(x))
+    n_groups = int(together.max()) + 1
+    folds = assign_folds(n_groups, N_FOLDS, seed)[together]
     by_method: dict[str, list[int]] = {name: [] for name in get_args(Method)}
     for i, target in enumerate(targets):
-        chosen = method or ("logistic" if target.kind == "class" else "ridge")
-        if chosen not in by_method:
-            raise unknown_name("method", chosen, by_method)
+        name = method or ("logistic" if target.kind == "class" else "ridge")
+        if name not in by_method:
+            raise unknown_name("method", name, by_method)
         require(
-            chosen == "ridge" or target.kind == "class",
+            name == "ridge" or target.kind == "class",
             f"target {target.key!r} is a number, not a class; fit it with method='ridge'",
         )
-        by_method[chosen].append(i)
-    found: dict[int, ProbeResult] = {}
+        by_method[name].append(i)
+    results: dict[int, ProbeResult] = {}
     if by_method["ridge"]:
-        fitted = _ridge(x, blank, [targets[i] for i in by_method["ridge"]], folds, seed)
-        found |= dict(zip(by_method["ridge"], fitted, strict=True))
+        fitted = _ridge(x, blank, [targets[i] for i in by_method["ridge"]], folds, together, seed)
+        results |= dict(zip(by_method["ridge"], fitted, strict=True))
     for i in by_method["logistic"]:
-        found[i] = _logistic(x, blank, targets[i], folds, seed)
-    base = provenance(seed=seed, n_folds=N_FOLDS, n_episodes=len(x), n_rounds=x.shape[1], **settings)
+        results[i] = _logistic(x, blank, targets[i], folds, together, seed)
+    about = provenance(
+        seed=seed, n_folds=N_FOLDS, n_episodes=len(x), n_groups=n_groups, n_rounds=x.shape[1], **settings
+    )
     return [
-        replace(found[i], shape=shape, site=site, settings={**base, **found[i].settings}) for i in range(len(targets))
+        replace(results[i], shape=shape, site=site, settings={**about, **results[i].settings})
+        for i in range(len(targets))
     ]
 
 
@@ -183,9 +174,10 @@ def _ridge(
     blank: Float[Array, "episode round d"] | None,
     targets: Sequence[TargetValues],
     folds: Int[Array, " episode"],
+    groups: Int[Array, " episode"],
     seed: int,
 ) -> list[ProbeResult]:
-    problem = Problem.of(targets, seed)
+    problem = Problem.of(targets, seed, groups)
     fitted = problem.fit(x, folds)
     others = {key: score for key, score in fitted.scores.items() if key[1] != "probe"} | problem.baselines(folds)
     if blank is not None:
@@ -222,12 +214,13 @@ def _logistic(
     blank: Float[Array, "episode round d"] | None,
     target: TargetValues,
     folds: Int[Array, " episode"],
+    groups: Int[Array, " episode"],
     seed: int,
 ) -> ProbeResult:
     y, n_classes = target.values, int(target.values.max()) + 1
-    weights = sample_weights(len(x), seed)
+    weights = sample_weights(groups, seed)
 
-    def scored(inputs: Array, labels: Array, mask: Array | None) -> tuple[list[Score], list[Score], list[Any]]:
+    def scored(inputs: Array, labels: Array, mask: Array | None) -> tuple[Scores, Scores, list[logistic.LogisticFit]]:
         fits = [
             logistic.cross_validate(inputs, labels[..., k], folds, n_classes, refit=inputs is x and labels is y)
             for k in range(y.shape[-1])
@@ -235,8 +228,8 @@ def _logistic(
         return (*class_scores(labels, [f.probabilities for f in fits], mask, weights), fits)
 
     accuracy, loss, fits = scored(x, y, target.mask)
-    mask = None if target.mask is None else shuffled(target.mask, seed)
-    others = {"shuffled": scored(x, shuffled(y, seed), mask)[0][-1]}
+    mask = None if target.mask is None else shuffled(target.mask, seed, groups)
+    others = {"shuffled": scored(x, shuffled(y, seed, groups), mask)[0][-1]}
     if blank is not None:
         others["untrained"] = scored(blank, y, target.mask)[0][-1]
     for inputs in target.inputs:
@@ -261,37 +254,3 @@ def _logistic(
         shape=(),
         settings={"penalties": [f.penalties for f in fits]},
     )
-
-
-def check(x: Array, target: TargetValues) -> None:
-    """Refuse what cannot be fitted, with a sentence."""
-    y = target.values
-    if x.shape[:2] != y.shape[:2]:
-        hint = "; for a state after each round give run.latents[:, 1:]" if x.shape[1] == y.shape[1] + 1 else ""
-        raise InputError(
-            f"activations have {x.shape[0]} episodes of {x.shape[1]} rounds but target {target.key!r} has {y.shape[0]} "
-            f"of {y.shape[1]}{hint}"
-        )
-    require(len(x) >= N_FOLDS, f"{N_FOLDS} folds of episodes need at least {N_FOLDS} episodes, got {len(x)}")
-    for what, values in (("the activations", x), (f"target {target.key!r}", y)):
-        finite = np.isfinite(values)
-        require(
-            bool(finite.all()),
-            f"{what} hold {int((~finite).sum())} values that are NaN or infinite; a probe needs finite numbers",
-        )
-    require(
-        bool((y != y[:1, :1]).any()),
-        f"target {target.key!r} is constant over these episodes, so there is nothing to decode; choose another target",
-    )
-    if target.mask is not None:
-        require(bool(target.mask.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more")
-
-
-def check_untrained(x: Array, blank: Array) -> None:
-    """Refuse an untrained control of another shape, or one that ran away."""
-    require(
-        x.shape == blank.shape,
-        f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
-        "use probes.untrained(model) on the same episodes",
-    )
-    require(bool(np.isfinite(blank).all()), "activations of the untrained model hold NaN or infinite values")

@@ -10,12 +10,16 @@ import pandas as pd
 from jaxtyping import Float
 from numpy import ndarray as Array
 
+import interp.tasks
+from interp.algorithm import Episodes
 from interp.errors import InputError, require, unknown_name
 from interp.model.rollout import Rollout
 from probes.activations import read
+from probes.checks import as_inputs
 from probes.controls import DESCRIPTIONS, Control
-from probes.scores import Score
-from probes.targets.record import Episodes, TargetValues, parse
+from probes.scores import ProbeScore
+from probes.targets.target import parse
+from probes.targets.values import TargetValues
 
 Method = Literal["ridge", "logistic"]
 
@@ -41,9 +45,9 @@ class ProbeResult:
 
     target: TargetValues
     method: Method
-    score: Score
-    by_output: dict[str, Score]
-    metrics: dict[str, Score]
+    score: ProbeScore
+    by_output: dict[str, ProbeScore]
+    metrics: dict[str, ProbeScore]
     controls: dict[str, Control]
     predictions: Float[Array, "episode round k"]
     weights: Float[Array, "d m"]
@@ -73,7 +77,7 @@ class ProbeResult:
         return self._r2.interval
 
     @property
-    def _r2(self) -> Score:
+    def _r2(self) -> ProbeScore:
         require(
             "r2" in self.metrics,
             f"the probe of {self.target.key!r} is logistic and has no R2; read .score, its accuracy, or .metrics",
@@ -136,9 +140,9 @@ class ProbeResult:
         )
         true = None
         if episodes is not None:
-            target, moment = parse(self.target.key)
+            target, moment = parse(self.target.key, interp.tasks.of(episodes))
             if self.method == "ridge":
-                true = target(episodes, moment).indicators().values
+                true = target(episodes, moment, **self.target.parameters).indicators().values
         return Decoded(self.target.key, self.columns, x @ self.weights + self.intercept, true)
 
     def plot(self, episode: int = 0) -> Any:
@@ -175,7 +179,7 @@ class ProbeResult:
             rows.append(row | {"difference_high": difference.high, "counted": control.counted})
         return pd.DataFrame(rows)
 
-    def _row(self, fitted: str, output: str, metric: str, score: Score) -> dict[str, Any]:
+    def _row(self, fitted: str, output: str, metric: str, score: ProbeScore) -> dict[str, Any]:
         return {
             "target": self.target.key,
             "site": self.site,
@@ -229,16 +233,3 @@ class Decoded:
             raise InputError("there are no true values to draw against; call decode(run, episodes)")
         require(0 <= episode < len(self.values), f"episode {episode} is not one of the {len(self.values)}")
         return decoded_figure(self.true, self.values, self.target, self.outputs, episode)
-
-
-def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
-    """Activations as an array with one feature axis.
-
-    Raises:
-        InputError: fewer than three axes.
-    """
-    if hasattr(activations, "detach"):
-        activations = activations.detach().cpu().numpy()
-    x = np.asarray(activations)
-    require(x.ndim >= 3, f"activations are [episode, round, feature...], got shape {x.shape}")
-    return x.reshape(*x.shape[:2], -1)

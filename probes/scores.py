@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 from scipy.stats import rankdata
 
-from interp.statistics import resample_weights
+from interp.statistics import Interval, resample_weights
 
 N_RESAMPLES = 1000
 
@@ -27,25 +27,25 @@ PerRound = Shaped[Array, "episode round k"]
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
-    """An estimate with its 95 % interval, and the bootstrap samples that the interval is read from."""
+class ProbeScore(Interval):
+    """An estimate with its 95 % interval, and the bootstrap samples that the interval is read from.
 
-    estimate: float
-    low: float
-    high: float
+    >>> score = ProbeScore.of(np.array([0.9, *np.linspace(0.8, 1.0, 1001)]))
+    >>> print(score, "beats chance by", score.minus(ProbeScore.of(np.full(1002, 0.5))))
+    0.900 [0.805, 0.995] beats chance by 0.400 [0.305, 0.495]
+    """
+
     samples: Float[Array, " resample"] = field(repr=False)
 
     @classmethod
-    def of(cls, values: Float[Array, " sample"]) -> Score:
+    def of(cls, values: Float[Array, " sample"]) -> ProbeScore:
         """From the estimate (first) and its bootstrap samples."""
-        samples = values[1:]
-        defined = samples[np.isfinite(samples)]
-        low, high = np.quantile(defined, [0.025, 0.975]) if len(defined) else (np.nan, np.nan)
-        return cls(float(values[0]), float(low), float(high), samples)
+        own = Interval.of_samples(values[1:], values[0])
+        return cls(own.estimate, own.low, own.high, values[1:])
 
-    def minus(self, other: Score) -> Score:
+    def minus(self, other: ProbeScore) -> ProbeScore:
         """The difference from a score of the same episodes, with its paired interval."""
-        return Score.of(np.concatenate([[self.estimate - other.estimate], self.samples - other.samples]))
+        return ProbeScore.of(np.concatenate([[self.estimate - other.estimate], self.samples - other.samples]))
 
     @property
     def interval(self) -> tuple[float, float]:
@@ -55,10 +55,13 @@ class Score:
         return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
 
 
-def sample_weights(n_episodes: int, seed: int, n_resamples: int = N_RESAMPLES) -> Weights:
-    """Weights of episodes: first all alike (the estimate), then one row per bootstrap resample."""
-    alike = np.full((1, n_episodes), 1 / n_episodes)
-    return np.concatenate([alike, resample_weights(n_episodes, n_resamples, seed)])
+def sample_weights(groups: Int[Array, " episode"], seed: int) -> Weights:
+    """Weights of episodes: first all alike (the estimate), then one row per bootstrap resample of their groups.
+
+    The sum of a row does not matter: every score is a ratio.
+    """
+    alike = np.full((1, len(groups)), 1 / len(groups))
+    return np.concatenate([alike, resample_weights(int(groups.max()) + 1, N_RESAMPLES, seed)[:, groups]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,12 +89,12 @@ class R2:
             wrong *= self.mask[..., :m]
         return self.weights @ np.einsum("etk,etk->ek", wrong, wrong)
 
-    def overall(self, errors: Float[Array, "sample m"], columns: slice) -> Score:
+    def overall(self, errors: Float[Array, "sample m"], columns: slice) -> ProbeScore:
         """R2 of some columns together; NaN where nothing varies."""
         total = self.total[:, columns].sum(1)
-        return Score.of(1 - errors[:, columns].sum(1) / np.where(total > 0, total, np.nan))
+        return ProbeScore.of(1 - errors[:, columns].sum(1) / np.where(total > 0, total, np.nan))
 
-    def each(self, errors: Float[Array, "sample m"], columns: slice) -> list[Score]:
+    def each(self, errors: Float[Array, "sample m"], columns: slice) -> list[ProbeScore]:
         """R2 of each of some columns."""
         return [self.overall(errors, slice(i, i + 1)) for i in range(columns.start, columns.stop)]
 
@@ -100,11 +103,11 @@ def _with_all(sums: Float[Array, "sample k"]) -> Float[Array, "sample k_plus_1"]
     return np.concatenate([sums, sums.sum(1, keepdims=True)], axis=1)
 
 
-def mean_scores(values: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> list[Score]:
+def mean_scores(values: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> list[ProbeScore]:
     """Means of ``values`` (absolute errors, hits, losses) over scored entries: each output and, last, all together."""
     used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
     n, total = (_with_all(weights @ part.sum(1)) for part in (used, values * used))
-    return [Score.of(column) for column in (total / np.where(n > 0, n, np.nan)).T]
+    return [ProbeScore.of(column) for column in (total / np.where(n > 0, n, np.nan)).T]
 
 
 def rank_correlation(
@@ -112,7 +115,7 @@ def rank_correlation(
     predictions: Float[Array, "episode round k"],
     mask: Bool[Array, "episode round k"] | None,
     weights: Weights,
-) -> list[Score]:
+) -> list[ProbeScore]:
     """Spearman's correlation of each output and, last, their mean; ranks are those of the whole sample."""
     columns = []
     for k in range(y.shape[-1]):
@@ -124,7 +127,7 @@ def rank_correlation(
         columns.append((sab - sa * sb / n) / np.sqrt(np.where(spread > 0, spread, np.nan)))
     defined = [column for column in columns if np.isfinite(column[0])]
     mean = np.mean(defined, axis=0) if defined else np.full(len(weights), np.nan)
-    return [Score.of(column) for column in (*columns, mean)]
+    return [ProbeScore.of(column) for column in (*columns, mean)]
 
 
 def _ranks(values: Float[Array, "episode round"], used: Bool[Array, "episode round"]) -> Float[Array, "episode round"]:
@@ -142,7 +145,7 @@ def class_scores(
     probabilities: Sequence[Float[Array, "episode round c"]],
     mask: Bool[Array, "episode round k"] | None,
     weights: Weights,
-) -> tuple[list[Score], list[Score]]:
+) -> tuple[list[ProbeScore], list[ProbeScore]]:
     """Accuracy and log-loss (nats) of class probabilities: each output and, last, all together."""
     hits = np.stack([p.argmax(-1) == y[..., k] for k, p in enumerate(probabilities)], axis=-1)
     of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]

@@ -1,9 +1,8 @@
 """Where is it represented? Every target, with its controls, at every component, layer, position and round window.
 
-A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit.fit` (ridge; classes as
-indicators), its controls are the same, and all targets share its factorisations. Cells run in parallel (joblib), and a
-finished cell is kept under a name made of everything that it depends on (the model's digest, the episodes, the targets,
-the window, the settings), so that an interrupted sweep goes on where it stopped and another model never meets it.
+A *cell* is one site in one window of rounds (:mod:`probes.cells`). Its probe is the one of :func:`probes.fit.fit`
+(ridge; classes as indicators), its controls are the same, and all targets share its factorisations. Cells run in
+parallel (joblib), and finished ones are kept: an interrupted sweep goes on where it stopped.
 
 What it is NOT evidence of: hundreds of cells are looked at, each verdict at its own level; a map shows where to
 intervene. With 95 % intervals about one cell in forty passes a single control by luck; a verdict asks for all of them.
@@ -12,7 +11,6 @@ intervene. With 95 % intervals about one cell in forty passes a single control b
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
@@ -22,30 +20,29 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from joblib import Parallel, delayed, parallel_config
 from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
+from interp.algorithm import Episodes
 from interp.errors import require
-from interp.files import writable, write_json
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
 from interp.model.rollout import REPLAY_BATCH, Rollout, replay, rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
 from interp.progress import bar
 from interp.provenance import provenance
-from probes.activations import untrained, without_rounding
-from probes.controls import DESCRIPTIONS, Problem, controls_of
-from probes.fit import N_FOLDS, check, check_untrained, compute
+from probes.cells import Row, Shared, Store, Window, cell
+from probes.checks import N_FOLDS, check
+from probes.controls import Problem
 from probes.linear import ALPHAS, assign_folds
-from probes.scores import N_RESAMPLES, Score
-from probes.targets.record import REGISTRY, Episodes, TargetValues, task_of
-
-Window = tuple[int, int]
-Baselines = dict[tuple[int, str], Score]
+from probes.scores import N_RESAMPLES
+from probes.targets.several import compute
+from probes.targets.values import TargetValues
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
@@ -78,17 +75,6 @@ class SweepResult:
         return sweep_figure(self.frame, target, value, window)
 
 
-@dataclass(frozen=True, eq=False)
-class _Task:
-    """The targets of one window, and what every cell of it shares."""
-
-    window: Window
-    problem: Problem
-    folds: Int[Array, " episode"]
-    digest: str
-    baselines: Baselines = field(default_factory=dict)
-
-
 def sweep(
     model: HookedLatentTransformer,
     episodes: Episodes,
@@ -106,8 +92,8 @@ def sweep(
     """Probe every target at every site and window, with every control.
 
     Args:
-        targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); all when None, states at
-            both moments.
+        targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); when None, every variable
+            that varies, states at both moments.
         components: of ``interp.interventions.sites``; the residual stream and what is added to it when None.
         positions: labels of the layout, or "all".
         windows: (first round, round after the last); all rounds when None.
@@ -131,19 +117,18 @@ def sweep(
     layout = model.layout.fit(episodes)
     components = default_components(model) if components is None else components
     places = sites(model, layout, components, positions, layers)
-    values = compute(default_targets(episodes) if targets is None else targets, episodes, model)
-    tasks = _tasks(model, episodes, values, windows, seed)
-    store = _Store(cache)
-    cells = [(task, site) for task in tasks for site in places]
-    rows = {(task.window, site): store.load(task, site) for task, site in cells}
-    missing = [(task, site) for task, site in cells if rows[task.window, site] is None]
+    values = compute(targets, episodes, model)
+    store = Store(cache)
+    cells = [(shared, site) for shared in of_windows(model, episodes, values, windows, seed) for site in places]
+    rows = {(shared.window, site): store.load(shared, site) for shared, site in cells}
+    missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
-            for task, site, found in _run(model, episodes, missing, seed, n_jobs, backend):
-                rows[task.window, site] = store.save(task, site, found)
+            for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, backend):
+                rows[shared.window, site] = store.save(shared, site, scored)
                 advance(1)
-    frame = pd.DataFrame([row for task, site in cells for row in rows[task.window, site] or ()])
+    frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
     settings = provenance(
         model=model.config.name,
         digest=model.digest(),
@@ -163,20 +148,18 @@ def default_components(model: HookedLatentTransformer) -> tuple[str, ...]:
     return COMPONENTS if model.config.d_mlp else ("resid_pre", "attn_out", "resid_post")
 
 
-def default_targets(episodes: Episodes) -> list[str]:
-    """Every target of the episodes' task, states after and before each round."""
-    task = task_of(episodes)
-    chosen = [target for target in REGISTRY.values() if target.serves(task)]
-    return [key for t in chosen for key in ([t.key, f"{t.key}:before"] if t.of == "state" else [t.key])]
-
-
-def _tasks(
+def of_windows(
     model: HookedLatentTransformer,
     episodes: Episodes,
     values: Sequence[TargetValues],
     windows: Sequence[Window] | None,
     seed: int,
-) -> list[_Task]:
+) -> list[Shared]:
+    """What the cells of each window share.
+
+    Raises:
+        InputError: no windows, one that is not within the rounds, or one in which a target cannot be fitted.
+    """
     n_rounds = episodes.n_rounds
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
     require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
@@ -185,7 +168,7 @@ def _tasks(
     for part in (encoded.tokens, encoded.values, encoded.slots):
         about.update(part.numpy().tobytes())
     folds = assign_folds(len(episodes), N_FOLDS, seed)
-    tasks = []
+    shared = []
     for start, stop in windows:
         require(
             0 <= start < stop <= n_rounds,
@@ -199,35 +182,36 @@ def _tasks(
             digest.update(f"{value.key} {value.implied_by} {start} {stop}".encode())
             digest.update(np.ascontiguousarray(value.values).tobytes())
             digest.update(b"" if value.mask is None else value.mask.tobytes())
-        tasks.append(_Task((start, stop), Problem.of(cut, seed), folds, digest.hexdigest()))
-    return tasks
+        problem = Problem.of(cut, seed, np.arange(len(episodes)))
+        shared.append(Shared((start, stop), problem, folds, digest.hexdigest()))
+    return shared
 
 
 def _run(
     model: HookedLatentTransformer,
     episodes: Episodes,
-    missing: Sequence[tuple[_Task, Site]],
+    missing: Sequence[tuple[Shared, Site]],
     seed: int,
     n_jobs: int,
     backend: str | None,
-) -> Iterator[tuple[_Task, Site, list[dict[str, Any]]]]:
+) -> Iterator[tuple[Shared, Site, list[Row]]]:
     """The rows of the missing cells, as they are done; activations of one layer are held at a time."""
     models = (model, untrained(model, seed))
-    ready = {task.window: replace(task, baselines=task.problem.baselines(task.folds)) for task, _ in missing}
+    ready = {s.window: replace(s, baselines=s.problem.baselines(s.folds)) for s, _ in missing}
     layers = sorted({site.layer for _, site in missing}, key=lambda layer: -1 if layer is None else layer)
     layout = model.layout.fit(episodes)
     hooks = {layer: sorted({site.hook for _, site in missing if site.layer == layer}) for layer in layers}
     streams = [_by_layer(m, rollout(m, episodes), hooks) for m in models]
     for layer, *caches in zip(layers, *streams, strict=True):
-        cells = [(task, site) for task, site in missing if site.layer == layer]
+        of_layer = [(shared.window, site) for shared, site in missing if site.layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
         with parallel_config(backend=backend) if backend else nullcontext(), threadpool_limits(1):
             # Not every distributed backend hands results over one by one; the others do at the end of a layer.
             one_by_one = get_active_backend()[0].supports_return_generator
             returns = "generator_unordered" if one_by_one else "list"
             yield from Parallel(n_jobs=n_jobs, prefer="threads", return_as=returns)(
-                delayed(_cell)(ready[task.window], site, *(_read(cache, site, layout, task.window) for cache in caches))
-                for task, site in cells
+                delayed(cell)(ready[window], site, *(_read(cache, site, layout, window) for cache in caches))
+                for window, site in of_layer
             )
 
 
@@ -251,69 +235,9 @@ def _block(model: HookedLatentTransformer, layer: int, resid: Tensor, names: Seq
     with torch.no_grad(), model.hooks(fwd_hooks=[(name, keep) for name in names]):
         for rows in resid.flatten(0, 1).split(REPLAY_BATCH):
             model.blocks[layer](rows)
-    return {name: torch.cat(found).unflatten(0, resid.shape[:2]) for name, found in parts.items()}
+    return {name: torch.cat(rows).unflatten(0, resid.shape[:2]) for name, rows in parts.items()}
 
 
 def _read(cache: dict[str, Tensor], site: Site, layout: RoundLayout, window: Window) -> Float[Array, "episode round d"]:
     activation = cache[site.hook][(slice(None), *site.index(layout))]
     return activation[:, slice(*window)].flatten(2).numpy(force=True)
-
-
-def _cell(
-    task: _Task, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
-) -> tuple[_Task, Site, list[dict[str, Any]]]:
-    """One row per target."""
-    check_untrained(x, blank)
-    problem = task.problem
-    fitted = problem.fit(without_rounding(x), task.folds).scores
-    of_blank = problem.fit(without_rounding(blank), task.folds, own_only=True).scores
-    others = task.baselines | {key: score for key, score in fitted.items() if key[1] != "probe"}
-    others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
-    rows = []
-    for i, target in enumerate(problem.targets):
-        score = fitted[i, "probe"]
-        controls = controls_of(target, score, {name: s for (j, name), s in others.items() if j == i})
-        differences = [control.difference for control in controls.values() if control.counted]
-        closest = min(differences, key=lambda difference: difference.low)
-        rows.append(
-            {
-                "target": target.key,
-                "site": str(site),
-                "component": site.component,
-                "layer": site.layer,
-                "head": site.head,
-                "position": site.position,
-                "start": task.window[0],
-                "stop": task.window[1],
-                "r2": score.estimate,
-                "low": score.low,
-                "high": score.high,
-                **{name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS},
-                "difference": closest.estimate,
-                "difference_low": closest.low,
-                "represented": bool(score.low > 0 and closest.low > 0),
-            }
-        )
-    return task, site, rows
-
-
-class _Store:
-    """Finished cells, one file each, named by what they depend on."""
-
-    def __init__(self, folder: str | Path | None) -> None:
-        self.folder = None if folder is None else writable(folder)
-
-    def _path(self, task: _Task, site: Site) -> Path | None:
-        if self.folder is None:
-            return None
-        return self.folder / f"{hashlib.sha256(f'{task.digest} {site}'.encode()).hexdigest()}.json"
-
-    def load(self, task: _Task, site: Site) -> list[dict[str, Any]] | None:
-        path = self._path(task, site)
-        return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
-
-    def save(self, task: _Task, site: Site, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        path = self._path(task, site)
-        if path is not None:
-            write_json(path, rows)
-        return rows

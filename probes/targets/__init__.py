@@ -1,74 +1,38 @@
-"""What can be decoded: named targets, each called with episodes (``targets.log_weights(episodes)``).
+"""What can be decoded: every variable of every algorithm of every registered task, by its key.
 
-``REGISTRY`` holds every target by key; ``experts`` and ``qlearning`` define them; ``record`` says what a target is.
+    >>> from probes import targets
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(n_episodes=8, n_rounds=20, n_experts=3, seed=0)
+    >>> after = targets.log_weights(episodes, gain=0.5)
+    >>> after.values.shape, after.outputs, after.when
+    ((8, 20, 3), ('e_1', 'e_2', 'e_3'), 'after')
+    >>> targets.log_weights(episodes, when="before").key
+    'log_weights:before'
+    >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
+    ('P(y=1)',)
+
+``targets.<key>`` and :func:`get` look a target up, :func:`parse` reads ``key:before``, :func:`every` lists those of a
+task with their meaning, symbol, units, role and moments. What the variables are is written once, in the ``algorithms``
+of each task (``interp.tasks``); a target of your own needs no name: :meth:`TargetValues.of` takes an array.
 """
 
-from probes.targets.experts import (
-    accuracies,
-    bayes_log_odds,
-    counts,
-    expert_log_odds,
-    label,
-    log_weights,
-    log_weights_centred,
-    matches,
-    prediction,
-    round_index,
-    votes,
-    weights,
-)
-from probes.targets.qlearning import (
-    action,
-    bootstrapped_value,
-    candidate_values,
-    current_value,
-    greedy_action,
-    next_state,
-    q_change,
-    q_column,
-    q_column_visited,
-    q_table,
-    q_table_visited,
-    reward,
-    state,
-    state_values,
-    td_error,
-    visits,
-)
-from probes.targets.record import REGISTRY, Target, TargetValues, parse, register
+from interp.errors import InputError
+from probes.targets.target import Target, every, get, parse
+from probes.targets.values import TargetValues
 
-__all__ = [
-    "REGISTRY",
-    "Target",
-    "TargetValues",
-    "accuracies",
-    "action",
-    "bayes_log_odds",
-    "bootstrapped_value",
-    "candidate_values",
-    "counts",
-    "current_value",
-    "expert_log_odds",
-    "greedy_action",
-    "label",
-    "log_weights",
-    "log_weights_centred",
-    "matches",
-    "next_state",
-    "parse",
-    "prediction",
-    "q_change",
-    "q_column",
-    "q_column_visited",
-    "q_table",
-    "q_table_visited",
-    "register",
-    "reward",
-    "round_index",
-    "state",
-    "state_values",
-    "td_error",
-    "visits",
-    "votes",
-    "weights",
-]
+__all__ = ["Target", "TargetValues", "every", "get", "parse"]
+
+
+def __getattr__(name: str) -> Target:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return get(name)
+    except InputError as error:
+        raise AttributeError(str(error)) from None
+
+
+def __dir__() -> list[str]:
+    from interp import tasks
+
+    return sorted({*__all__, *(t.key for task in tasks.every() for t in every(task) if t.key.isidentifier())})

@@ -1,0 +1,244 @@
+"""What a target is: a variable of an algorithm of a task, at a moment, as something to decode.
+
+Time: a variable of the carried state stands, at round t, for the state after round t (what ``run.latents[:, 1:]``
+hold) or, with ``when="before"``, before it (what ``run.latents[:, :-1]`` hold: what round t reads). Every other
+variable (a vote, a TD error) belongs to round t itself, and its activations are those of round t.
+
+Names: a variable's key. Where several algorithms of a task share a key, it means that of the first one registered, and
+the others' are written ``algorithm.variable``. What the round's inputs alone determine is the same in every algorithm
+and has one name.
+"""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from einops import rearrange
+from jaxtyping import Float, Int
+from numpy import ndarray as Array
+
+import interp.tasks
+from interp.algorithm import NEXT, Algorithm, AlgorithmRecord, Episodes, Values, Variable
+from interp.errors import require, unknown_name
+from interp.tasks import Task
+from probes.targets.values import TargetValues, When
+
+OF_THE_STATE: tuple[When, ...] = ("after", "before")
+OF_THE_ROUND: tuple[When, ...] = ("round",)
+
+
+@dataclass(frozen=True)
+class Target:
+    """A variable to decode; calling it with episodes gives :class:`TargetValues`.
+
+    Attributes:
+        key: what it is called by: the variable's key, or ``algorithm.variable``.
+        variable: its symbol, meaning, units and role.
+        record: the algorithm that it belongs to; None for the round index, which needs none.
+        moments: ("after", "before") for a variable of the carried state, else ("round",); the first is the default.
+        of_the_inputs: whether the round's inputs alone determine it.
+    """
+
+    key: str
+    variable: Variable
+    record: AlgorithmRecord | None = None
+    moments: tuple[When, ...] = OF_THE_ROUND
+    of_the_inputs: bool = False
+
+    def __call__(self, episodes: Episodes, when: str | None = None, **parameters: Any) -> TargetValues:
+        """The target's values.
+
+        Args:
+            episodes: of any task that has a target of this name.
+            when: one of :attr:`moments`; the first when None.
+            parameters: the algorithm's; those that the episodes were made with, or its defaults, where not given.
+
+        Raises:
+            InputError: episodes of a task without this target, an unknown moment or parameter.
+        """
+        return Runs(episodes).target(self.key, when, **parameters)
+
+    @property
+    def meaning(self) -> str:
+        return self.variable.meaning
+
+    @property
+    def symbol(self) -> str:
+        return self.variable.symbol
+
+    @property
+    def units(self) -> str:
+        return self.variable.units
+
+    @property
+    def role(self) -> str:
+        return self.variable.role
+
+    def moment(self, when: str | None) -> When:
+        """The moment called ``when``, or the default one.
+
+        Raises:
+            InputError: a moment that this target does not have.
+        """
+        for moment in self.moments:
+            if when in (moment, None):
+                return moment
+        raise unknown_name(f"moment of target {self.key!r}:", when, self.moments)
+
+
+ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
+ROUND_INDEX = Target(ROUND.key, ROUND)
+"""The one target that belongs to no algorithm, for the episodes of any task."""
+
+
+def every(task: Task | str) -> tuple[Target, ...]:
+    """Every target of a task: the variables of its algorithms, then the round index.
+
+    >>> [(target.key, target.units) for target in every("experts")][:3]
+    [('votes', 'class'), ('label', 'class'), ('log_weights', 'nats')]
+    """
+    task = interp.tasks.get(task) if isinstance(task, str) else task
+    targets: dict[str, Target] = {}
+    for record in task.algorithm_records().values():
+        algorithm = record.make()
+        for variable in algorithm.variables:
+            key, of_inputs = variable.key, variable.key in algorithm.of_the_inputs
+            known = targets.get(key)
+            later = key.startswith(NEXT) and key.removeprefix(NEXT) in algorithm.of_the_state
+            if later or (known is not None and known.of_the_inputs and of_inputs):
+                continue
+            moments = OF_THE_STATE if key in algorithm.of_the_state else OF_THE_ROUND
+            name = key if known is None else f"{record.key}.{key}"
+            targets[name] = Target(name, variable, record, moments, of_inputs)
+    return (*targets.values(), ROUND_INDEX)
+
+
+def get(key: str, task: Task | str | None = None) -> Target:
+    """The target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
+
+    Raises:
+        InputError: no such target.
+
+    >>> get("prediction").meaning, get("bayes.prediction").meaning
+    ('the weighted share of votes for 1', 'the probability that y = 1')
+    """
+    listed = [target for one in (interp.tasks.every() if task is None else (task,)) for target in every(one)]
+    for target in listed:
+        if key == target.key or (target.record and key == f"{target.record.key}.{target.variable.key}"):
+            return target
+    if task is None:
+        raise unknown_name("target", key, (target.key for target in listed), limit=40)
+    known = interp.tasks.get(task) if isinstance(task, str) else task
+    require(
+        bool(known.algorithms()),
+        f"unknown target {key!r}: task {known.key!r} registers no algorithm, and targets are variables of algorithms; "
+        "give its record algorithms=...",
+    )
+    raise unknown_name(f"target of {known.key!r}", key, (target.key for target in listed), limit=40)
+
+
+def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
+    """A target and its moment from ``key`` or ``key:before``.
+
+    Raises:
+        InputError: no such target, or a moment that it does not have.
+
+    >>> target, when = parse("log_weights:before")
+    >>> target.key, when
+    ('log_weights', 'before')
+    """
+    key, _, moment = text.partition(":")
+    target = get(key, task)
+    return target, target.moment(moment or None)
+
+
+@dataclass(frozen=True)
+class Runs:
+    """Runs of a task's algorithms over some episodes: each is made once, however many targets are read from it."""
+
+    episodes: Episodes
+    _runs: dict[tuple[Any, ...], tuple[Algorithm, Values]] = field(default_factory=dict, repr=False)
+
+    @cached_property
+    def task(self) -> Task:
+        return interp.tasks.of(self.episodes)
+
+    @cached_property
+    def round_inputs(self) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
+        """What one round says by itself, in every form, and a number for each kind of round; nothing where the task
+        does not say."""
+        if self.task.round_inputs is None:
+            return (), None
+        inputs = self.task.round_inputs(self.episodes)
+        rows = rearrange(inputs.kinds, "episode round part -> (episode round) part")
+        types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(inputs.kinds.shape[:2])
+        return inputs.features, types
+
+    def run(self, record: AlgorithmRecord, parameters: dict[str, Any]) -> tuple[Algorithm, Values]:
+        """An algorithm, and every variable of it at every round."""
+        key = (record.key, *sorted(parameters.items()))
+        if key not in self._runs:
+            algorithm = record.for_episodes(self.episodes, **parameters)
+            self._runs[key] = algorithm, algorithm.run(self.episodes)
+        return self._runs[key]
+
+    def target(self, key: str, when: str | None = None, **parameters: Any) -> TargetValues:
+        """:meth:`Target.__call__` of the target called ``key``."""
+        target = get(key, self.task)
+        moment = target.moment(when)
+        known = inspect.signature(target.record.make).parameters if target.record else {}
+        for name in parameters:
+            if name not in known:
+                raise unknown_name(f"parameter of target {target.key!r}:", name, known)
+        values, outputs, mask = self._read(target, moment, parameters)
+        # What is the same in every episode, the round index gives away, and so does another episode.
+        alike = ("round", "shuffled") if bool((values == values[:1]).all()) else ()
+        inputs, types = self.round_inputs
+        return TargetValues(
+            key=f"{target.key}:before" if moment == "before" else target.key,
+            values=values,
+            outputs=outputs,
+            when=moment,
+            kind=target.variable.kind,
+            mask=mask,
+            inputs=inputs,
+            types=types,
+            implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
+            parameters=parameters,
+        )
+
+    def _read(
+        self, target: Target, moment: When, parameters: dict[str, Any]
+    ) -> tuple[Array, tuple[str, ...], Array | None]:
+        """Values, labels and scored entries, flattened to ``[episode, round, output]``."""
+        variable, mask = target.variable, None
+        if target.record is None:
+            rounds = np.arange(self.episodes.n_rounds)
+            values = np.broadcast_to(rounds, (len(self.episodes), len(rounds)))
+        else:
+            algorithm, given = self.run(target.record, parameters)
+            values = given[NEXT + variable.key if moment == "after" else variable.key]
+            mask = _scored(algorithm, variable.key, moment, given)
+        flat = _flat(values)
+        numbers = flat if variable.kind == "class" else flat.astype(np.float64)
+        return numbers, variable.labels(values), None if mask is None else _flat(mask)
+
+
+def _flat(values: Array) -> Array:
+    flat: Array = rearrange(values, "episode round ... -> episode round (...)")
+    return flat
+
+
+def _scored(algorithm: Algorithm, key: str, moment: When, values: Values) -> Array | None:
+    """The entries that count in scores; after the round, by the state after it."""
+    variable = algorithm.variable(key)
+    if moment == "after":
+        later = algorithm.variable(NEXT + key)
+        if later is not variable and later.scored is not None:
+            return later.scored(values)
+        values = {**values, **{known: values[NEXT + known] for known in algorithm.of_the_state}}
+    return None if variable.scored is None else variable.scored(values)
