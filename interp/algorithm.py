@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +40,7 @@ NEXT = "next_"
 """What the key of a state variable begins with when it is meant after the round."""
 
 
+@runtime_checkable
 class Episodes(Protocol):
     """What every task's batch of episodes has, whatever else it holds.
 
