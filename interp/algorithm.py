@@ -50,8 +50,8 @@ class Episodes(Protocol):
         regime: what they were drawn from; seed: of the draw, None for recorded data.
     """
 
-    task: Any
-
+    @property
+    def task(self) -> str: ...
     @property
     def n_rounds(self) -> int: ...
     @property

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,10 +17,13 @@ from typer.core import TyperCommand
 
 import interp.tasks
 from interp.errors import InputError, require
+from interp.tasks.task import named
 from interp.threads import one_thread
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from interp.model.transformer import HookedLatentTransformer
 
 app = typer.Typer(
     help="Mechanistic interpretability for transformers that carry latents from round to round.",
@@ -78,8 +82,26 @@ def with_sizes(several: bool = False) -> Callable[..., Any]:
     return decorate
 
 
+def load_sized(model: str, sizes: dict[str, int]) -> HookedLatentTransformer:
+    """The model called ``model``, of the sizes that a command :func:`with_sizes` was given."""
+    from interp.library import load
+
+    names = {size.option: size.name for task in interp.tasks.every() for size in task.sizes}
+    return load(model, **{names[option]: size for option, size in sizes.items()})
+
+
 class ManyValues(TyperCommand):
-    """A command whose list options take several values: ``--experts 2 4 8`` is ``--experts 2 --experts 4 ...``."""
+    """A command whose list options take several values: ``--experts 2 4 8`` is ``--experts 2 --experts 4 ...``.
+
+    ``<module:function>`` in the help of an option stands for what the function returns, such as the names in a
+    registry; it is called when help is asked for, so that no other command waits for its imports.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        options: list[Any] = [param for param in self.params if getattr(param, "help", None)]
+        for option in options:
+            option.help = re.sub(r"<([\w.]+:\w+)>", lambda name: str(named(name[1])()), option.help)
+        super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
@@ -138,10 +160,14 @@ def report(
     rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 100,
     seed: Seed = 0,
 ) -> None:
-    """Write a self-contained HTML report that opens offline, and print its path."""
+    """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
     from reports.build import build
 
-    typer.echo(build(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed))
+    built = build(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed)
+    typer.echo(built.path)
+    for title, why in built.failures.items():
+        typer.echo(f"not computed: {title}, because {why}", err=True)
+    raise typer.Exit(0 if built.complete else 1)
 
 
 @app.command("verify", cls=ManyValues)
@@ -178,30 +204,28 @@ def verify(
 @app.command("probe", cls=ManyValues)
 @refusing
 @one_thread()
+@with_sizes()
 def probe(
     model: ModelName,
-    targets: Annotated[list[str] | None, typer.Option(help="Such as log_weights_centred or q_column:before.")] = None,
+    targets: Annotated[list[str] | None, typer.Option(help="<probes.command:target_names>.")] = None,
     site: Annotated[
-        str, typer.Option(help="latents, written, change, update, or such as resid_post[1]@p?.")
+        str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")
     ] = "latents",
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
-    experts: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
-    states: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
-    actions: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
     episodes: Annotated[int, typer.Option(help="Number of episodes.")] = 256,
     rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 100,
     out: Out = Path("output/probes"),
     seed: Seed = 0,
     jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
     backend: Annotated[str | None, typer.Option(help="joblib backend of a sweep: loky, dask, ray.")] = None,
+    *,
+    sizes: dict[str, int],
 ) -> None:
     """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
-    from interp.library import load
     from probes import command as run
 
-    sizes = {"n_experts": experts, "n_states": states, "n_actions": actions}
-    loaded = load(model, **{name: size for name, size in sizes.items() if size is not None})
+    loaded = load_sized(model, sizes)
     sampled = run.sample(loaded, episodes, rounds, seed)
     folder = out / Path(model).name
     if sweep:
@@ -217,8 +241,8 @@ def probe(
         )
         run.write_sweep(result, folder)
     else:
-        for found in run.fit_at(loaded, sampled, targets or [], site, seed, folder):
-            typer.echo(f"{found}\n")
+        for fitted in run.fit_at(loaded, sampled, targets or [], site, seed, folder):
+            typer.echo(f"{fitted}\n")
     typer.echo(folder)
 
 
@@ -286,7 +310,7 @@ def patch(
 def evaluate(
     model: ModelName,
     episodes: Annotated[int, typer.Option(help="Episodes per regime.")] = 128,
-    theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the paper's appendix B.")] = False,
+    theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the task's theory.")] = False,
     out: Out = Path("output/evaluation"),
     seed: Seed = 0,
 ) -> None:
@@ -306,10 +330,21 @@ def evaluate(
     typer.echo(out / Path(model).name)
 
 
-@command
+class TasksAndPresets(TyperCommand):
+    """A command whose help ends with the tasks that can be trained; they are looked up only when help is asked for."""
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        from interp.training.goal import presets
+
+        self.epilog = "\n\n".join(("Tasks and their presets:", *presets().splitlines()))
+        super().format_help(ctx, formatter)
+
+
+@app.command("train", cls=TasksAndPresets)
+@refusing
 def train(
-    model: Annotated[str, typer.Argument(help="wma, wma-wide or qlearning.")],
-    preset: Annotated[str, typer.Option(help="laptop or paper.")] = "laptop",
+    task: Annotated[str, typer.Argument(help="Key of a task, listed below.")],
+    preset: Annotated[str, typer.Option(help="One of the task's presets, listed below.")] = "laptop",
     out: Out = Path("output/training"),
     name: Annotated[str, typer.Option(help="Name of the trained model; its run is kept in OUT/NAME.")] = "",
     config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,
@@ -318,14 +353,15 @@ def train(
 ) -> None:
     """Train a model, or resume its training, and print the folder of the checkpoint."""
     from interp.training import config as settings
+    from interp.training import goal
     from interp.training.trainer import train as run
 
-    chosen = settings.preset(model, preset)
+    given = goal.preset(task, preset)
     overrides = settings.read_toml(config) if config else {}
     for assignment in set_ or []:
-        overrides |= settings.parse_assignment(assignment)
-    name = name or f"{model}-{preset}"
-    typer.echo(run(settings.override(chosen, overrides), out / name, name=name, n_processes=processes))
+        overrides = settings.merge(overrides, settings.parse_assignment(assignment))
+    name = name or f"{task}-{preset}"
+    typer.echo(run(settings.override(given, overrides), out / name, name=name, n_processes=processes))
 
 
 @command
@@ -337,7 +373,7 @@ def curves(
     from interp.files import write_text
     from interp.training.curves import LEARNING_FILE, learning_curves, over_seeds
     from reports.evaluation import save_figure
-    from reports.sections.learning import draw
+    from reports.parts.learning import draw
 
     found = learning_curves(runs)
     written = [write_text(out / LEARNING_FILE, found.to_csv(index=False))]

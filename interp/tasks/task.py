@@ -159,7 +159,7 @@ class Task:
         losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the truth of the
             episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was predicted.
         interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
-            (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where there is nothing to act in.
+            (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
         regimes: names of what episodes can be drawn from, each with what it is.
         algorithms: the algorithms that it registers, in order of preference: a variable that several share is the
             first one's.
@@ -186,7 +186,7 @@ class Task:
     losses: Callable[[torch.Tensor, Any, slice], torch.Tensor]
     sample_options: Callable[[HookedLatentTransformer], Mapping[str, Any]] = lambda model: {}
     interaction: Callable[..., Any] | None = None
-    regimes: Callable[[], Mapping[str, str]] = lambda: {}
+    regimes: Callable[[], Mapping[str, str]] = dict
     algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
     hypothesis: Callable[[HookedLatentTransformer], Algorithm] | None = None
     round_inputs: Callable[[Any], RoundInputs] | None = None
@@ -205,7 +205,8 @@ class Task:
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
         taken = [size.name for size in self.sizes]
-        require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {max(taken, key=taken.count)!r}")
+        twice = max(taken, key=taken.count, default="")
+        require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {twice!r}")
 
     def sizes_of(self, layout: Any) -> dict[str, int]:
         """The sizes of a layout, or of episodes."""
@@ -227,7 +228,9 @@ class Task:
         self, model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed: int, regime: str = ""
     ) -> Any:
         """Episodes of a model's sizes; of the sampler's default regime when none is given."""
-        options = {**self.sizes_of(model.layout), **self.sample_options(model), **({"regime": regime} if regime else {})}
+        options = {**self.sizes_of(model.layout), **self.sample_options(model)}
+        if regime:
+            options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:

@@ -1,6 +1,13 @@
-"""Training of latent models, one loop for both tasks.
+"""Training of latent models: one loop for every task.
 
-``config`` (presets, overrides), ``data`` (batches from seed and step), ``loss`` (the recurrence as one forward),
-``trainer`` (the loop, checkpoints, processes), ``evaluation`` (the numbers it watches). What a trained model is worth
-is measured in ``interp.evaluation``.
+    >>> from interp.training.goal import preset
+    >>> preset("experts", "laptop").total_steps
+    2200
+
+``goal`` (what a task gives: targets, sizes, presets), ``config`` (the choices of a run, overrides), ``data`` (batches
+from seed and step), ``loss`` (the recurrence as one forward), ``trainer`` (the loop, checkpoints, processes),
+``evaluation`` (the numbers that it watches), ``curves`` (runs side by side), ``card`` (from a run to a model that
+ships). What a trained model is worth is measured in ``interp.evaluation``. Import from the modules: each needs torch.
 """
+
+__all__ = ["card", "config", "curves", "data", "evaluation", "goal", "loss", "muon", "trainer"]

@@ -20,32 +20,20 @@ import pandas as pd
 import torch
 from safetensors import safe_open
 
+from interp import tasks
 from interp.errors import InputError, require
-from interp.evaluation.headline import headline
+from interp.evaluation.suite import headline
 from interp.library import SHIPPED
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import git_revision, versions
-from interp.training.config import PRESETS, Stage, TrainingConfig
+from interp.training.config import Stage, TrainingConfig
+from interp.training.goal import goal_of
 from interp.training.trainer import METRICS_FILE, STATE_FILE
 
 CURVE_POINTS = 12
 """Rows of the card's loss curve."""
 DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
-LIMITS = {
-    "experts": (
-        "It predicts from how often each expert was right, under the prior that it was trained on; where accuracies "
-        "lie outside it, or move, it is as wrong as that prior.",
-        "It reads the numbers of experts that its configuration names, and no others.",
-        "Its predictions are the only thing it was trained on; nothing in training asked for log-weights inside.",
-    ),
-    "qlearning": (
-        "It imitates a tabular learner's choices, mistakes included; it was never trained on reward.",
-        "It reads the sizes that its configuration names, and was trained on rewards in [0, 1] and the lengths above.",
-        "Decoded tables are linear read-outs: an effective rate says something only where the R2 is near 1 and the "
-        "untrained model's answer differs.",
-    ),
-}
 
 
 @dataclass(frozen=True)
@@ -90,7 +78,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     with safe_open(path, framework="pt") as stored:
         state = json.loads(stored.metadata()["state"])
         tensors = {key: stored.get_tensor(key) for key in stored.keys() if key.startswith("model.")}  # noqa: SIM118
-    config = TrainingConfig(**state["config"])
+    config = TrainingConfig.from_dict(state["config"])
     model = HookedLatentTransformer(config.model_config(name))
     with torch.no_grad():
         for key, parameter in model.named_parameters():
@@ -143,7 +131,7 @@ def ship(
     Raises:
         InputError: no run, or the checkpoint exists already.
 
-    Example: ``ship("output/training/wma-laptop", "wma-learned")``.
+    Example: ``ship("output/training/experts-laptop", "wma-learned")``.
     """
     folder = Path(out) / name
     if folder.exists():
@@ -162,10 +150,12 @@ def describe(run: TrainedRun) -> str:
     """One line: task, what it was trained on, size."""
     config = run.config
     n_parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    task = "expert advice" if config.task == "wma" else "imitation of tabular Q-learning"
-    regimes = ", ".join(dict.fromkeys(config.regimes))
+    task = tasks.get(config.task)
+    learned = goal_of(task).learns or task.name
+    if config.regimes:
+        learned += f" ({', '.join(dict.fromkeys(config.regimes))})"
     unfinished = "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
-    return f"trained on {task} ({regimes}); {n_parameters:,} parameters, latents {_update(config)}{unfinished}"
+    return f"trained on {learned}; {n_parameters:,} parameters, latents {_update(config)}{unfinished}"
 
 
 def _update(config: TrainingConfig) -> str:
@@ -176,8 +166,9 @@ def card(
     run: TrainedRun, name: str, metrics: pd.DataFrame, *, machine: str, notes: str, n_episodes: int, seed: int
 ) -> str:
     """The model card, in Markdown."""
-    config, task = run.config, run.model.layout.task
-    stages = "; ".join(_stage_text(stage) for stage in config.curriculum)
+    config, choice = run.config, run.model.layout.choice_label
+    limits = goal_of(tasks.get(config.task)).limits
+    stages = "; ".join(_stage_text(stage, config.task) for stage in config.curriculum)
     data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
     optimizers = f"AdamW at {config.lr:g}"
@@ -185,7 +176,7 @@ def card(
         optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
     facts = {
         "Model": f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}",
-        "Data": f"{data}, regimes in turn, a batch each: {', '.join(config.regimes)}",
+        "Data": data + (f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else ""),
         "Sizes": _sizes(config),
         "Curriculum": stages,
         "Optimisation": (
@@ -194,9 +185,7 @@ def card(
             f"{config.precision}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
         ),
-        "Commit": f"a* was the {config.commit} choice in training, own in every number below"
-        if task == "qlearning"
-        else "",
+        "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
         "Seed": str(config.seed),
         "Batches and time": f"{run.step:,} of {config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
         "Machine": machine or this_machine(),
@@ -219,11 +208,8 @@ def card(
         "",
         *_table(loss_curve(run)),
         "",
-        "## Limits",
-        "",
-        *(f"- {limit}" for limit in LIMITS[task]),
-        "",
-    ]  # fmt: skip
+        *(("## Limits", "", *(f"- {limit}" for limit in limits), "") if limits else ()),
+    ]
     return "\n".join(lines)
 
 
@@ -246,9 +232,10 @@ def command(config: TrainingConfig, name: str) -> str:
         given, other = config.to_dict(), preset.to_dict()
         return {field: value for field, value in given.items() if value != other[field]}
 
-    candidates = {key: differing(preset) for key, preset in PRESETS.items() if preset.task == config.task}
-    (model, preset), changed = min(candidates.items(), key=lambda item: len(item[1]))
-    parts = ["interp", "train", model, "--preset", preset, "--name", name]
+    candidates = {key: differing(preset) for key, preset in goal_of(tasks.get(config.task)).presets.items()}
+    require(bool(candidates), f"task {config.task!r} has no preset, so no command trains it; give its goal presets=...")
+    preset, changed = min(candidates.items(), key=lambda item: len(item[1]))
+    parts = ["interp", "train", config.task, "--preset", preset, "--name", name]
     for field, value in changed.items():
         parts += ["--set", f"{field}={_toml(value)}"]
     return shlex.join(parts)
@@ -269,16 +256,16 @@ def _toml(value: Any) -> str:
 
 
 def _sizes(config: TrainingConfig) -> str:
-    if config.task == "wma":
-        low, high = config.n_experts
-        return f"{low} experts" if low == high else f"{low} to {high} experts"
-    (low_s, high_s), (low_a, high_a) = config.n_states, config.n_actions
-    return f"{low_s} to {high_s} states, {low_a} to {high_a} actions"
+    spans = []
+    for size in tasks.get(config.task).sizes:
+        low, high = config.sizes[size.name]
+        spans.append(f"{low} {size.option}" if low == high else f"{low} to {high} {size.option}")
+    return ", ".join(spans)
 
 
-def _stage_text(stage: Stage) -> str:
-    bounds = {"experts": stage.n_experts, "states": stage.n_states, "actions": stage.n_actions}
-    sizes = " and ".join(f"{bound} {name}" for name, bound in bounds.items() if bound)
+def _stage_text(stage: Stage, task: str) -> str:
+    bounds = [(stage.sizes.get(size.name), size.option) for size in tasks.get(task).sizes]
+    sizes = " and ".join(f"{bound} {name}" for bound, name in bounds if bound)
     return f"{stage.steps:,} batches of {stage.n_rounds} rounds" + (f" with up to {sizes}" if sizes else "")
 
 

@@ -1,24 +1,26 @@
-"""What a training run is: a preset, every field of which a TOML file or the command line can override.
+"""What a training run is: every choice of it, as plain data that a TOML file or the command line can override.
 
-Presets: ``laptop`` (one CPU core, half an hour to an hour and three quarters) and ``paper`` (the paper's sections F.1
-and F.2, for a GPU).
+    >>> from interp.training.goal import preset
+    >>> run = override(preset("experts", "laptop"), parse_assignment("sizes.n_experts=[2, 8]"))
+    >>> run.sizes, run.total_steps
+    ({'n_experts': (2, 8)}, 2200)
+
+A task's presets are in its folder (:class:`~interp.training.goal.TrainingGoal`).
 """
 
 from __future__ import annotations
 
 import tomllib
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from interp import tasks
 from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import Commit
 
-Task = Literal["wma", "qlearning"]
 Precision = Literal["float32", "bfloat16"]
 Decay = Literal["cosine", "linear"]
 
@@ -27,14 +29,12 @@ Decay = Literal["cosine", "linear"]
 class Stage:
     """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
 
-    ``n_actions``, ``n_states`` and ``n_experts`` bound the sizes from above; 0 leaves the run's own bound.
+    ``sizes`` bounds sizes from above, by name; a size that it lacks, or gives as 0, keeps the run's own bound.
     """
 
     n_rounds: int
     steps: int
-    n_actions: int = 0
-    n_states: int = 0
-    n_experts: int = 0
+    sizes: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -42,14 +42,13 @@ class TrainingConfig:
     """A training run; see the presets for values.
 
     Attributes:
-        task: "wma" (prediction with expert advice) or "qlearning" (imitation of tabular Q-learning).
+        task: key of a registered task.
         d_model, n_layers, n_heads, d_mlp, latent_update, write_map, position_codes, init_std: the
             model.
-        n_experts: smallest and largest number of experts (wma).
-        n_states, n_actions: smallest and largest sizes (qlearning).
-        regimes: episodes are drawn from these regimes in turn, a batch each.
+        sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
+        regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default when empty.
         dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed data set.
-        commit: the a* token is the model's "own" choice or the recorded "target" (qlearning).
+        commit: where rounds hold a choice, it is the model's "own" or the recorded "target".
         stages: the curriculum.
         mix: probability that a batch has the length of an earlier stage.
         batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW.
@@ -75,10 +74,8 @@ class TrainingConfig:
     write_map: bool = False
     position_codes: str = "index"
     init_std: float = 0.08
-    n_experts: Sequence[int] = (4, 4)
-    n_states: Sequence[int] = (2, 8)
-    n_actions: Sequence[int] = (2, 4)
-    regimes: Sequence[str] = ("uniform",)
+    sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    regimes: Sequence[str] = ()
     dataset_episodes: int = 0
     commit: str = "own"
     mix: float = 0.1
@@ -105,7 +102,6 @@ class TrainingConfig:
 
     def __post_init__(self) -> None:
         for name, literal in {
-            "task": Task,
             "commit": Commit,
             "precision": Precision,
             "decay": Decay,
@@ -114,22 +110,27 @@ class TrainingConfig:
         }.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), get_args(literal))
+        for name in ("betas", "regimes"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))
+        known = {size.name: (size.default, size.default) for size in tasks.get(self.task).sizes}
+        for name, bounds in self.sizes.items():
+            _known_size(name, known)
+            ok = isinstance(bounds, list | tuple) and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
+            require(ok, f"{name} must be [low, high], got {bounds!r}")
+            known[name] = (bounds[0], bounds[1])
+        object.__setattr__(self, "sizes", known)
         require(len(self.stages) > 0, "stages must hold at least one stage")
         object.__setattr__(self, "stages", self.curriculum)
         for i, stage in enumerate(self.curriculum):
             ok = stage.n_rounds >= 1 and stage.steps >= 1
             require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
-            for name in ("n_experts", "n_states", "n_actions"):
-                bound, low = getattr(stage, name), getattr(self, name)[0]
+            for name, bound in stage.sizes.items():
+                _known_size(name, known)
                 message = (
-                    f"stage {i} has {name} {bound}, below the run's smallest, {low}; use 0 for no bound of its own"
+                    f"stage {i} has {name} {bound}, below the run's smallest, {known[name][0]}; "
+                    "use 0 for no bound of its own"
                 )
-                require(bound == 0 or bound >= low, message)
-        for name in ("n_experts", "n_states", "n_actions", "betas", "regimes"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
-        for name in ("n_experts", "n_states", "n_actions"):
-            bounds = getattr(self, name)
-            require(len(bounds) == 2 and 1 <= bounds[0] <= bounds[1], f"{name} must be [low, high], got {list(bounds)}")
+                require(bound == 0 or bound >= known[name][0], message)
         positive = ("batch_size", "lr", "clip", "eval_every", "checkpoint_every", "eval_episodes", "eval_rounds")
         for name in (*positive, "epoch_steps", "d_model", "n_layers", "n_heads"):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}")
@@ -151,13 +152,11 @@ class TrainingConfig:
 
     def model_config(self, name: str) -> LatentTransformerConfig:
         """The configuration of the model that this run trains."""
-        layout = (
-            ExpertRound(self.n_experts[1], _pair(self.n_experts))
-            if self.task == "wma"
-            else QLearningRound(self.n_states[1], self.n_actions[1], _pair(self.n_states), _pair(self.n_actions))
-        )
+        largest = {name: high for name, (_, high) in self.sizes.items()}
+        # A layout of one size needs no range.
+        ranges = {f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high}
         return LatentTransformerConfig(
-            layout=layout,
+            layout=tasks.get(self.task).layout(**largest, **ranges),
             d_model=self.d_model,
             n_layers=self.n_layers,
             n_heads=self.n_heads,
@@ -175,9 +174,27 @@ class TrainingConfig:
         """The fields as JSON values."""
         return asdict(self)
 
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
+        """The configuration that :meth:`to_dict` described.
 
-def _pair(bounds: Sequence[int]) -> tuple[int, int]:
-    return bounds[0], bounds[1]
+        Raises:
+            InputError: an unknown field, such as one of an earlier version.
+        """
+        _known_fields(values)
+        return cls(**values)
+
+
+def _known_fields(values: Mapping[str, Any]) -> None:
+    known = [f.name for f in fields(TrainingConfig)]
+    for name in values:
+        if name not in known:
+            raise unknown_name("training field", name, known, limit=50)
+
+
+def _known_size(name: str, known: Mapping[str, Any]) -> None:
+    if name not in known:
+        raise unknown_name("size", name, known)
 
 
 def _stage(given: Any) -> Stage:
@@ -189,114 +206,32 @@ def _stage(given: Any) -> Stage:
     return Stage(**given)
 
 
-def _lengths(*pairs: tuple[int, int]) -> tuple[Stage, ...]:
-    return tuple(Stage(n_rounds, steps) for n_rounds, steps in pairs)
-
-
-_WMA_LAPTOP = TrainingConfig(
-    task="wma",
-    stages=_lengths((20, 1000), (30, 600), (50, 400), (100, 200)),
-    muon_lr=2e-3,
-    window=25,
-    precision="bfloat16",
-    warmup_steps=50,
-    decay="linear",
-    eval_every=100,
-)
-_WMA_PAPER = TrainingConfig(
-    task="wma",
-    stages=_lengths(*((5 * i if i <= 10 else 50 + 15 * (i - 10), 9000) for i in range(1, 14))),
-    latent_update="replace",
-    init_std=0.02,
-    dataset_episodes=3000,
-    lr=1e-4,
-    batch_size=32,
-    patience=3,
-    patience_from_stage=5,
-)
-_Q_LAPTOP = TrainingConfig(
-    task="qlearning",
-    # Few states first: where every entry of the table is visited often, values matter from the first rounds.
-    stages=(
-        Stage(15, 80, n_actions=2, n_states=2),
-        Stage(15, 120, n_actions=2, n_states=4),
-        Stage(15, 200, n_actions=3),
-        *_lengths((20, 500), (25, 1200), (50, 600), (100, 400)),
-    ),
-    d_model=128,
-    d_mlp=512,
-    muon_lr=2e-3,
-    window=25,
-    write_map=True,
-    position_codes="label",
-    precision="bfloat16",
-    warmup_steps=50,
-    regimes=("grid", "grid", "grid", "deterministic", "ladder"),
-    eval_every=100,
-    eval_rounds=50,
-)
-_Q_PAPER = TrainingConfig(
-    task="qlearning",
-    stages=tuple(Stage(50, 6500, n) for n in (2, 3, 4)),
-    d_model=256,
-    n_heads=8,
-    d_mlp=1024,
-    init_std=0.02,
-    dataset_episodes=45_000,
-    lr=1e-4,
-    warmup_steps=500,
-    window=10,
-    precision="bfloat16",
-    regimes=("grid",),
-    eval_every=500,
-    eval_rounds=50,
-)
-PRESETS: dict[tuple[str, str], TrainingConfig] = {
-    ("wma", "laptop"): _WMA_LAPTOP,
-    ("wma", "paper"): _WMA_PAPER,
-    # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
-    ("wma-wide", "laptop"): replace(
-        _WMA_LAPTOP,
-        stages=(Stage(20, 300, n_experts=4), *_lengths((20, 700), (30, 500), (50, 400), (100, 200))),
-        n_experts=(2, 8),
-        regimes=("uniform", "wide"),
-        position_codes="label",
-    ),
-    ("qlearning", "laptop"): _Q_LAPTOP,
-    ("qlearning", "paper"): _Q_PAPER,
-}
-
-
-def preset(model: str, name: str) -> TrainingConfig:
-    """The preset ``name`` ("laptop", "paper") for ``model`` ("wma", "wma-wide", "qlearning").
-
-    Raises:
-        InputError: no such model or preset.
-    """
-    models = {m for m, _ in PRESETS}
-    if model not in models:
-        raise unknown_name("model to train", model, models)
-    if (model, name) not in PRESETS:
-        raise unknown_name(f"preset for {model}", name, (p for m, p in PRESETS if m == model))
-    return PRESETS[model, name]
-
-
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """``config`` with fields replaced.
+    """``config`` with fields replaced; of the sizes, those given.
 
     Raises:
         InputError: an unknown field, or a value of the wrong type.
     """
-    known = {f.name: f for f in fields(TrainingConfig)}
+    _known_fields(values)
     for name, value in values.items():
-        if name not in known:
-            raise unknown_name("training field", name, known, limit=50)
         current = getattr(config, name)
         numbers = isinstance(current, int | float) and not isinstance(current, bool)
         kind: Any = (int, float) if numbers else (list, tuple) if isinstance(current, tuple) else type(current)
         if not isinstance(value, kind) or (isinstance(current, int) and isinstance(value, float)):
             raise InputError(f"{name} must be like {current!r}, got {value!r}")
-    return replace(config, **values)
+    return replace(config, **merge({"sizes": config.sizes}, values))
+
+
+def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
+    """Fields of both, those of ``more`` last; of the sizes, each.
+
+    >>> merge({"sizes": {"n_states": [2, 4]}, "lr": 1e-3}, {"sizes": {"n_actions": [2, 3]}})
+    {'sizes': {'n_states': [2, 4], 'n_actions': [2, 3]}, 'lr': 0.001}
+    """
+    both = {**values, **more}
+    if "sizes" in values and isinstance(more.get("sizes"), dict):
+        both["sizes"] = {**values["sizes"], **more["sizes"]}
+    return both
 
 
 def parse_assignment(text: str) -> dict[str, Any]:

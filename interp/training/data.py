@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from typing import cast
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from interp import tasks
+from interp.algorithm import Episodes
 from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.tasks import experts, mdp
-from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.mdp import MDPEpisodes
 from interp.training.config import Stage, TrainingConfig
+from interp.training.goal import goal_of
 
 TRAIN, DATASET, EVALUATION = range(3)
 """Random streams: the batch of a step, the fixed data set, the held-out episodes."""
@@ -27,7 +28,7 @@ class Batch:
 
     Attributes:
         rounds: tokens, payloads and update slots, ``[episode, round, ...]``.
-        targets: Float[episode, round, outcome]: one-hot labels, or uniform over the tied greedy actions.
+        targets: Float[episode, round, outcome], from the task's goal.
         layout: the layout of these rounds.
     """
 
@@ -58,27 +59,31 @@ class Batch:
         return replace(self, rounds=rounds, targets=change(self.targets))
 
 
-def encode(episodes: ExpertEpisodes | MDPEpisodes, layout: RoundLayout) -> Batch:
+def encode(episodes: Episodes, layout: RoundLayout) -> Batch:
     """Episodes as a batch; ``layout`` is the model's.
 
-    Tied greedy actions (unvisited states) are not labels: each gets an equal share of the target, so that the loss
-    has its floor where the prediction is uniform over them.
+    Raises:
+        InputError: the task gives no goal of training.
     """
     fitted = layout.fit(episodes)
-    if isinstance(episodes, ExpertEpisodes):
-        targets = torch.nn.functional.one_hot(torch.from_numpy(episodes.labels).long(), 2).float()
-    else:
-        ties = torch.from_numpy(episodes.greedy_sets).float()
-        targets = ties / ties.sum(-1, keepdim=True)
+    targets = goal_of(tasks.of(episodes)).targets(episodes)
     rounds = fitted.encode(episodes)
-    return Batch(replace(rounds, values=rounds.values.float()), targets, fitted)
+    values = rounds.values.float()
+    return Batch(replace(rounds, values=values), torch.from_numpy(np.asarray(targets)).float(), fitted)
 
 
 class EpisodeSource:
     """Training batches and held-out episodes of a training run."""
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
-        self.config, self.layout = config, layout
+        self.config, self.layout, self.task = config, layout, tasks.get(config.task)
+        self.goal = goal_of(self.task)
+        order = self.goal.drawn or tuple(config.sizes)
+        require(
+            sorted(order) == sorted(config.sizes),
+            f"the goal of {config.task!r} draws {', '.join(order)}, but its record has sizes {', '.join(config.sizes)}",
+        )
+        self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
         """The batch of an optimizer step; shards of the same step hold different episodes."""
@@ -92,48 +97,45 @@ class EpisodeSource:
             return encode(self._from_dataset(rng, n_episodes, chosen), self.layout).truncate(chosen.n_rounds)
         return encode(self._sample(rng, n_episodes, chosen, step), self.layout)
 
-    def evaluation(self) -> list[ExpertEpisodes | MDPEpisodes]:
-        """Held-out episodes, the same throughout a run: one batch per size for Q-learning."""
+    def evaluation(self) -> list[Episodes]:
+        """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""
         config = self.config
         rng = np.random.default_rng([config.seed, EVALUATION])
-        sizes = range(config.n_actions[0], config.n_actions[1] + 1) if config.task == "qlearning" else [0]
-        stages = [Stage(config.eval_rounds, 1, n_actions) for n_actions in sizes]
-        n_episodes = max(1, config.eval_episodes // len(stages))
-        return [self._sample(rng, n_episodes, s, i, fixed=True) for i, s in enumerate(stages)]
+        largest = {name: high for name, (_, high) in self.bounds.items()}
+        fixed = (largest,) if self.goal.held_out is None else self.goal.held_out(self.bounds)
+        stage, n_episodes = Stage(config.eval_rounds, 1), max(1, config.eval_episodes // len(fixed))
+        return [self._sample(rng, n_episodes, stage, i, sizes) for i, sizes in enumerate(fixed)]
 
     def _sample(
-        self, rng: np.random.Generator, n_episodes: int, stage: Stage, turn: int, fixed: bool = False
-    ) -> ExpertEpisodes | MDPEpisodes:
-        config = self.config
-        regime = config.regimes[turn % len(config.regimes)]
+        self, rng: np.random.Generator, n_episodes: int, stage: Stage, turn: int, fixed: Mapping[str, int] | None = None
+    ) -> Episodes:
+        """Episodes of the regime whose turn it is; sizes that are not fixed are drawn, for the whole batch."""
+        regimes, sizes = self.config.regimes, dict(fixed or {})
         seed = int(rng.integers(2**31))
-        if config.task == "wma":
-            high = self._most(stage, "n_experts")
-            n_experts = high if fixed else int(rng.integers(config.n_experts[0], high + 1))
-            return experts.sample(n_episodes, stage.n_rounds, n_experts, regime=regime, seed=seed)
-        high = self._most(stage, "n_actions")
-        n_actions = high if fixed else int(rng.integers(config.n_actions[0], high + 1))
-        n_states = int(rng.integers(config.n_states[0], self._most(stage, "n_states") + 1))
-        return mdp.sample(n_episodes, stage.n_rounds, n_states, n_actions, regime=regime, seed=seed)
+        for name, (low, _) in self.bounds.items():
+            if name not in sizes:
+                sizes[name] = int(rng.integers(low, self._most(stage, name) + 1))
+        regime = {"regime": regimes[turn % len(regimes)]} if regimes else {}
+        episodes: Episodes = self.task.sample(n_episodes, stage.n_rounds, seed=seed, **sizes, **regime)
+        return episodes
 
     def _most(self, stage: Stage, size: str) -> int:
-        """The largest ``size`` ("n_experts", "n_states", "n_actions") of a stage."""
-        largest = getattr(self.config, size)[1]
-        return min(getattr(stage, size) or largest, largest)
+        """The largest ``size`` of a stage."""
+        _, largest = self.bounds[size]
+        return min(stage.sizes.get(size) or largest, largest)
 
     @cached_property
-    def _dataset(self) -> list[ExpertEpisodes | MDPEpisodes]:
+    def _dataset(self) -> list[Episodes]:
         """The fixed data set: as many batches of equal sizes as make up ``dataset_episodes``."""
         config = self.config
         longest = max(stage.n_rounds for stage in config.curriculum)
         n_batches = -(-config.dataset_episodes // config.batch_size)
-        stage = Stage(longest, 1, config.n_actions[1])
+        stage = Stage(longest, 1)
         rng = np.random.default_rng([config.seed, DATASET])
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
-    def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> ExpertEpisodes | MDPEpisodes:
-        sizes = ("n_experts",) if self.config.task == "wma" else ("n_states", "n_actions")
-        most = {size: self._most(stage, size) for size in sizes}
+    def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> Episodes:
+        most = {size: self._most(stage, size) for size in self.config.sizes}
         allowed = [e for e in self._dataset if all(getattr(e, size) <= bound for size, bound in most.items())]
         bounds = " and ".join(f"{size} <= {bound}" for size, bound in most.items())
         require(
@@ -141,4 +143,4 @@ class EpisodeSource:
         )
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
-        return episodes.select(rows)
+        return cast(Episodes, episodes.select(rows))

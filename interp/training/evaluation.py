@@ -1,56 +1,47 @@
 """The numbers that training watches: held-out loss, and its excess over the best that the information allows.
 
-They are those of ``interp.algorithms``, without intervals: they show progress. What a model is worth is measured by
-``interp.evaluation`` on fresh episodes.
+They have no intervals: they show progress. What a model is worth is measured by ``interp.evaluation`` on fresh
+episodes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
+from scipy import special
+from torch import Tensor
 
-from interp.tasks.experts import regret
-from interp.tasks.qlearning.agreement import agreement
-from interp.tasks.experts.predictors import bayes
+from interp import tasks
+from interp.algorithm import Episodes
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.mdp import MDPEpisodes
+from interp.training.goal import goal_of
 
 
-def evaluate(
-    model: HookedLatentTransformer, batches: Sequence[ExpertEpisodes | MDPEpisodes], commit: str
-) -> dict[str, float]:
-    """Means over episodes and rounds, averaged over the batches.
+def evaluate(model: HookedLatentTransformer, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
+    """Means over episodes and rounds, averaged over the batches: what the task's goal watches.
 
     Returns:
-        experts: ``log_loss``, ``excess`` over the Bayes predictor of the regime's prior, ``accuracy``;
-        Q-learning: ``cross_entropy``, ``excess`` over its floor, ``agreement`` on untied steps (NaN without any).
+        ``excess``, the loss above the best that is possible, and whatever else the goal's ``evaluate`` gives; without
+        one, ``cross_entropy`` from the targets and its ``excess`` over their entropy.
     """
+    goal = goal_of(tasks.of(model))
     was_training = model.training
     model.eval()
-    parts = []
+    parts: list[Mapping[str, float]] = []
     for episodes in batches:
-        predictions = rollout(model, episodes, commit=commit).predictions.double().numpy(force=True)
-        if isinstance(episodes, ExpertEpisodes):
-            parts.append(_experts(predictions, episodes))
+        run = rollout(model, episodes, commit=commit)
+        predictions = run.predictions.double()
+        if goal.evaluate is None:
+            parts.append(_cross_entropy(run.layout.distribution(predictions), goal.targets(episodes)))
         else:
-            parts.append(_qlearning(predictions, episodes))
+            parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
     model.train(was_training)
     return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
 
-def _experts(predictions: np.ndarray, episodes: ExpertEpisodes) -> dict[str, float]:
-    per_round = {
-        "log_loss": regret.log_loss(predictions, episodes),
-        "excess": regret.excess_log_loss(predictions, bayes(episodes).predictions, episodes),
-        "accuracy": 1 - regret.mistakes(predictions, episodes),
-    }
-    return {name: float(values.mean()) for name, values in per_round.items()}
-
-
-def _qlearning(policy: np.ndarray, episodes: MDPEpisodes) -> dict[str, float]:
-    result = agreement(policy, episodes, n_resamples=1)  # no interval is read
-    names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
-    return {name: result.intervals[quantity, "all"].estimate for name, quantity in names.items()}
+def _cross_entropy(distribution: Tensor, targets: np.ndarray) -> dict[str, float]:
+    tiny = np.finfo(np.float64).tiny
+    loss = -(targets * np.log(np.maximum(distribution.numpy(force=True), tiny))).sum(-1).mean()
+    return {"cross_entropy": float(loss), "excess": float(loss - special.entr(targets).sum(-1).mean())}

@@ -17,7 +17,7 @@ class RoundsLoss(nn.Module):
 
     Args:
         model: a model whose output is "logits".
-        commit: where a* comes from: the model's "own" choice, or the recorded "target".
+        commit: which choice rounds hold, where they hold one: the model's "own", or the recorded "target".
         compile: run the round through ``torch.compile(mode="reduce-overhead")``. Hooks added later are not seen by
             the compiled round, which only the trainer uses.
     """
@@ -54,14 +54,13 @@ class RoundsLoss(nn.Module):
     def _round(self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout) -> tuple[Tensor, Tensor]:
         """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
         model, end = self.model, layout.predict_position + 1
-        payloads = None if layout.task == "experts" else values
+        payloads = None if layout.payload is None else values
         embedded, past = model.embedded(tokens, latents, payloads), model.past(len(tokens))
         if layout.choice_position is None or self.commit == "target":
             read = model.advance(embedded, past, n_read=-PREDICT_INDEX)
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
         else:
             logits = model.unembed(model.advance(embedded[:, :end], past)[:, 0])[:, : layout.n_outputs]
-            tokens = tokens.clone()
-            tokens[:, layout.choice_position] = layout.token_ids["a_1"] + logits.argmax(-1)
+            tokens = layout.commit(tokens, logits.argmax(-1))
             read = model.advance(model.embedded(tokens, latents, payloads)[:, end:], past)
         return logits, model.update(read[:, -1], tokens.shape[1])

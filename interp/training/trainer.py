@@ -71,7 +71,7 @@ def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes:
     on_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(
         cpu=on_cpu,
-        # The experts task has no payloads, so its payload embedding gets no gradient.
+        # Where rounds have no payloads, the payload embedding gets no gradient.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
     )
     running = accelerator.num_processes
@@ -246,8 +246,8 @@ class _Run:
 def schedule(step: int, config: TrainingConfig) -> float:
     """Fraction of the learning rate at ``step``: linear warm-up, then ``config.decay`` to zero.
 
-    Neither decay is best everywhere. In runs of equal length (seed 0), linear ended nearer to the floor for ``wma``
-    (.0006 against .0014) and ``wma-wide`` (.006 against .031), cosine for ``qlearning`` (.020 against .024).
+    Neither decay is best everywhere. In runs of equal length (seed 0), linear ended nearer to the floor for the laptop
+    presets of expert advice (.0006 against .0014; wide: .006 against .031), cosine for Q-learning (.020 against .024).
     """
     if step < config.warmup_steps:
         return (step + 1) / config.warmup_steps

@@ -18,9 +18,9 @@ import numpy as np
 from jaxtyping import Float, Integer
 from scipy import special
 
-from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes
+from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy
 
 Predictions = Float[np.ndarray, "episode round"]
 States = Float[np.ndarray, "episode round_plus_1 expert"]

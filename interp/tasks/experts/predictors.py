@@ -27,10 +27,9 @@ from jaxtyping import Float, Integer
 from numpy.typing import ArrayLike
 from scipy import special
 
-from interp.tasks.experts import assignments
-from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy
 from interp.errors import InputError, require, unknown_name
-from interp.tasks.experts import Bounds, ExpertEpisodes, Regime, get_regime
+from interp.tasks.experts import Bounds, ExpertEpisodes, Regime, assignments, get_regime
+from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy
 
 Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]

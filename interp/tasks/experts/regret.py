@@ -28,11 +28,11 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
-from interp.tasks.experts.predictors import ALGORITHMS, Decision, decisions, get_algorithm
 from interp.errors import InputError, require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks.experts import ExpertEpisodes
+from interp.tasks.experts.predictors import ALGORITHMS, Decision, decisions, get_algorithm
 
 PerRound = Float[np.ndarray, "episode round"]
 

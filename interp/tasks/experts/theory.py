@@ -12,8 +12,8 @@ two to rounding and simulates the third.
 
 Scope: this is a theorem about that model. The experts *task* of the toolkit is another one (every expert is right with
 its own accuracy, instead of one of them generating all outcomes). There the log-loss minimiser is the Bayes predictor
-of ``interp.tasks.experts.predictors``, which weighted majority is not: a passing check is no evidence that a model trained on
-the task runs multiplicative weights.
+of ``interp.tasks.experts.predictors``, which weighted majority is not: a passing check is no evidence that a model
+trained on the task runs multiplicative weights.
 """
 
 from __future__ import annotations

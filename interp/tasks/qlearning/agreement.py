@@ -25,12 +25,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.tasks.qlearning.returns import Batches, as_batches
 from interp.errors import require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.qlearning.returns import Batches, as_batches
 
 QUANTITIES: dict[str, str] = {
     "untied": "agreement, untied steps",

@@ -3,9 +3,10 @@
     import gymnasium, interp.tasks.qlearning.environment
     env = gymnasium.make("interp/TabularMDP-v0", n_states=4, n_actions=3, regime="grid", seed=0)
 
-(``gymnasium.make("interp.tasks.qlearning.environment:interp/TabularMDP-v0", ...)`` imports this module by itself.) Observations
-are states, actions are actions, rewards those of the MDP; ``info`` says which MDP it is. Episodes never terminate; they
-are truncated after ``n_rounds``. Our own training data does not come from here: batched NumPy is many times faster.
+(``gymnasium.make("interp.tasks.qlearning.environment:interp/TabularMDP-v0", ...)`` imports this module by itself.)
+Observations are states, actions are actions, rewards those of the MDP; ``info`` says which MDP it is. Episodes never
+terminate; they are truncated after ``n_rounds``. Our own training data does not come from here: batched NumPy is many
+times faster.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from gymnasium import spaces
 from gymnasium.envs.registration import register
 
 from interp.errors import require
-from interp.tasks.qlearning.sampling import sample_mdps
 from interp.tasks.qlearning.episodes import MDPs
+from interp.tasks.qlearning.sampling import sample_mdps
 
 ENV_ID = "interp/TabularMDP-v0"
 

@@ -9,7 +9,7 @@ is refused here with one sentence, so that samplers and planners may rely on wha
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from jaxtyping import Int

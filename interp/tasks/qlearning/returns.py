@@ -19,11 +19,11 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from interp.tasks.qlearning.planning import finite_horizon, random_values
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.qlearning.planning import finite_horizon, random_values
 
 Batches = MDPEpisodes | Iterable[MDPEpisodes]
 

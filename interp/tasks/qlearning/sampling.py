@@ -24,6 +24,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.errors import require
 from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.regimes import (
     EVALUATION,
     REGIMES,
@@ -35,7 +36,6 @@ from interp.tasks.qlearning.regimes import (
     ladder,
     regime_named,
 )
-from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 
 __all__ = [
     "EVALUATION",

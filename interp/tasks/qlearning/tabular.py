@@ -1,7 +1,7 @@
 r"""Tabular agents: Q-learning with three behaviours, a random policy and two optimal ones.
 
-Q-learning keeps a table by the update of ``interp.tasks.qlearning.bellman`` (there, because samplers need it and tasks import
-nothing from here) and acts by it:
+Q-learning keeps a table by the update of ``interp.tasks.qlearning.bellman`` (there, because samplers need it, too) and
+acts by it:
 
 * greedy: ``argmax_a Q_t(s, a)``, the lowest index on exact ties, or any of the tied ones at random: where rewards are
   far away, keeping to one index explores in a direction and choosing at random does not;
@@ -21,11 +21,11 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
-from interp.tasks.qlearning.planning import discounted, finite_horizon
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.sampling import Interaction, stream
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
+from interp.tasks.qlearning.planning import discounted, finite_horizon
+from interp.tasks.qlearning.sampling import Interaction, stream
 
 Choices = Int[np.ndarray, " episode"]
 Chooser = Callable[[], Choices]

@@ -6,9 +6,9 @@ the leader, follow previous winners, majority vote, a coin; the Bayes predictor 
 that of the training prior (the limit for a model that saw nothing else), and the oracle that knows the accuracies.
 
 Final regret is against the best expert of the episode and never clipped; excess log-loss is over the Bayes predictor of
-the regime's own prior, in nats a round (``interp.tasks.experts.regret``). Its expectation, where that predictor is exact,
-is the KL divergence from it (paper, appendix B), given for the model with far less noise. Intervals are bootstrapped
-over episodes.
+the regime's own prior, in nats a round (``interp.tasks.experts.regret``). Its expectation, where that predictor is
+exact, is the KL divergence from it (paper, appendix B), given for the model with far less noise. Intervals are
+bootstrapped over episodes.
 
 Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """
@@ -26,6 +26,7 @@ from scipy import special
 
 from interp.errors import InputError, require
 from interp.evaluation.lookup import lookup
+from interp.evaluation.record import MODEL
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -44,7 +45,6 @@ from interp.tasks.experts.predictors import (
 from interp.tasks.experts.regret import Score
 
 PerRound = Float[np.ndarray, "episode round"]
-MODEL = "model"
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
     "weighted_majority_best",

@@ -17,12 +17,13 @@ import pandas as pd
 
 from interp.errors import require
 from interp.evaluation.lookup import lookup
+from interp.evaluation.record import MODEL
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import regret
-from interp.tasks.experts.evaluation.by_regime import MODEL, divergence, n_experts_of, predict
+from interp.tasks.experts.evaluation.by_regime import divergence, n_experts_of, predict
 from interp.tasks.experts.predictors import bayes, horizon_eta, weighted_majority
 
 WINDOWS = (

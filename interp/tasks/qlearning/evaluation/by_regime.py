@@ -1,7 +1,7 @@
 r"""Does a model of Q-learning agree with the table, and does it bootstrap?
 
-Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes by ``interp.tasks.qlearning.agreement``, which sets
-beside every number the table that never bootstraps (gamma = 0) and separates the steps where the two tables disagree.
+Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes by ``interp.tasks.qlearning.agreement``. It
+sets beside every number the table that never bootstraps (gamma = 0), and separates the steps where the tables disagree.
 Three more predictors are controls here: *repeat last* (the action just taken), *chance* (a uniform draw), and the model
 itself with its latents *cut* (the initial ones in every round): what it knows without memory.
 
@@ -26,10 +26,10 @@ import pandas as pd
 from interp.errors import InputError, require
 from interp.evaluation.controls import cut
 from interp.evaluation.lookup import lookup
+from interp.evaluation.record import MODEL
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
-from interp.tasks.experts.evaluation.by_regime import MODEL
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.layout import QLearningRound

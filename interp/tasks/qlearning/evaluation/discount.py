@@ -7,8 +7,9 @@ chosen. A learner with discount gamma agrees best with its own tables, so
     gamma_hat = argmax_gamma  mean_t  1[a_t in G^gamma_t] / |G^gamma_t|
 
 with a bootstrap over episodes of both the curve and its argmax. The regression on decoded tables
-(:mod:`interp.tasks.qlearning.evaluation.tables`) answers the same question from inside; this one needs no linear code. Most steps do
-not depend on gamma, so the curve is flat and a poor imitator gives a wide interval: that is the honest answer.
+(:mod:`interp.tasks.qlearning.evaluation.tables`) answers the same question from inside; this one needs no linear code.
+Most steps do not depend on gamma, so the curve is flat and a poor imitator gives a wide interval: that is the honest
+answer.
 """
 
 from __future__ import annotations

@@ -5,8 +5,8 @@ choices alone and once exploring (a random action with probability .2), and so d
 with the same seed: same MDPs, starts and luck. The model imitates greedy choices, and nothing told it which of several
 tied ones to take: exploring, its peer is the epsilon-greedy learner that breaks ties at random. Returns over T rounds
 are given raw and normalised, (x - random) / (optimal - random) with both references exact for a horizon of T, since on
-most of these MDPs a random policy earns 70 to 80 % of the optimum (``interp.tasks.qlearning.returns``). On the ladder and
-the chain control matters.
+most of these MDPs a random policy earns 70 to 80 % of the optimum (``interp.tasks.qlearning.returns``). On the ladder
+and the chain control matters.
 
 A return over a shorter horizon is that of the first rounds of the same play. Mean reward in windows of 50 rounds shows
 whether a model decays as it goes on.
@@ -22,11 +22,11 @@ import pandas as pd
 
 from interp.errors import require
 from interp.evaluation.lookup import lookup
+from interp.evaluation.record import MODEL
 from interp.model.rollout import play
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
-from interp.tasks.experts.evaluation.by_regime import MODEL
 from interp.tasks.qlearning import sampling, tabular
 from interp.tasks.qlearning.evaluation.tables import representative_sizes
 from interp.tasks.qlearning.returns import ScoreResult, normalised_score

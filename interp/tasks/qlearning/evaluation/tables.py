@@ -1,12 +1,12 @@
 r"""The Q-table that a model's latents hold, and the learning rate and discount that it behaves as if it used.
 
-A handwired model's table is read exactly (``read_state``). A learned model's is decoded: for every action slot, the
-column Q(., a) is a linear function of that slot's latent, fitted by least squares on four fifths of the episodes and
-read on the last fifth, in turn, so that every decoded table is of held-out episodes. There is no penalty (thousands
+A handwired model's table is read exactly (``read_state``). A learned model's is decoded (``interp.decoder``): for
+every action slot, the column Q(., a) is an affine function of that slot's latent, fitted on four fifths of the episodes
+and read on the last fifth, in turn, so that every decoded table is of held-out episodes. There is no penalty (thousands
 of rounds, tens of coordinates): a shrunken table would understate the rates.
 
-From the decoded tables, ``interp.tasks.qlearning.rates`` regresses the change of Q(s_t, a_t) on its two causes. The same
-estimator on the episodes' own tables (alpha .1, gamma .9), on those that never bootstrap (gamma 0), and on what is
+From the decoded tables, ``interp.tasks.qlearning.rates`` regresses the change of Q(s_t, a_t) on its two causes. The
+same estimator on the episodes' own tables (alpha .1, gamma .9), on those that never bootstrap (gamma 0), and on what is
 decoded from an untrained model stand beside it. The last is a warning: a reader fitted to bootstrapped tables finds
 them, in part, in any record of what happened (an untrained model of d_model 64 gave R2 .30, alpha .055, gamma 1.2), so
 a gamma near .9 says something only where R2 is near 1 and the untrained model's is not. What a policy's own choices
@@ -23,9 +23,10 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float
 
-from interp.errors import require
+from interp.decoder import cross_fitted
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
@@ -38,7 +39,6 @@ from interp.tasks.qlearning.sampling import MDPEpisodes
 
 SIZES = ((4, 2), (6, 3), (8, 4))
 """(n_states, n_actions) that rates are measured on, moved into what a model serves."""
-N_FOLDS = 5
 Table = Float[np.ndarray, "episode steps state action"]
 
 
@@ -73,9 +73,7 @@ def representative_sizes(model: HookedLatentTransformer) -> list[tuple[int, int]
     return list(dict.fromkeys((min(max(s, low_s), high_s), min(max(a, low_a), high_a)) for s, a in SIZES))
 
 
-def decode(
-    model: HookedLatentTransformer, episodes: MDPEpisodes, *, commit: str = "own", seed: int = 0
-) -> Float[np.ndarray, "episode steps state action"]:
+def decode(model: HookedLatentTransformer, episodes: MDPEpisodes, *, commit: str = "own", seed: int = 0) -> Table:
     """The tables in a model's latents before each round and after the last: exact, or decoded on held-out episodes.
 
     Raises:
@@ -84,24 +82,9 @@ def decode(
     latents = rollout(model, episodes, commit=commit).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
-    return decode_latents(latents.double().numpy(force=True), episodes, seed=seed)
-
-
-def decode_latents(latents: np.ndarray, episodes: MDPEpisodes, seed: int = 0) -> np.ndarray:
-    """Decode ``latents [episode, step, action, d_model]`` column by column, folds made of whole episodes."""
-    n = len(episodes)
-    require(n >= N_FOLDS, f"decoding held-out tables needs at least {N_FOLDS} episodes, got {n}")
-    fold = np.random.default_rng([seed, 0]).permutation(n) % N_FOLDS
-    decoded = np.empty_like(episodes.q_tables)
-    ones = np.ones((*latents.shape[:2], 1))
-    for action in range(episodes.n_actions):
-        features = np.concatenate([latents[:, :, action], ones], axis=-1)
-        column = episodes.q_tables[..., action]
-        for k in range(N_FOLDS):
-            fitted, held = fold != k, fold == k
-            x, y = features[fitted].reshape(-1, features.shape[-1]), column[fitted].reshape(-1, episodes.n_states)
-            decoded[held, :, :, action] = features[held] @ np.linalg.lstsq(x, y, rcond=1e-10)[0]
-    return decoded
+    columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))
+    decoded = cross_fitted(latents, columns, per_latent=True, seed=seed)
+    return model.layout.state(decoded).numpy(force=True)
 
 
 def evaluate(

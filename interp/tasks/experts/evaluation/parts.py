@@ -1,0 +1,58 @@
+"""Every table of a model of expert advice: what ``interp evaluate`` writes for it."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from interp.evaluation.record import MODEL, Done
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.experts.calibration import calibration
+from interp.tasks.experts.episodes import sample
+from interp.tasks.experts.evaluation import by_regime, lengths
+from interp.tasks.experts.evaluation.attention import attention_to_experts
+from interp.tasks.experts.evaluation.latent import latent_control
+from interp.tasks.experts.predictors import bayes
+
+
+def n_steps(model: HookedLatentTransformer) -> int:
+    """A step for each regime, and three more."""
+    return len(by_regime.fitting_regimes(model)) + 3
+
+
+def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: Done) -> dict[str, pd.DataFrame]:
+    """All tables of a model of expert advice, by name."""
+    scored = by_regime.evaluate(model, n_episodes=n_episodes, seed=seed, done=done)
+    long = lengths.evaluate(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
+    done(1)
+    episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
+    control = latent_control(model, episodes, seed=seed)
+    done(1)
+    reliability = [
+        calibration(predictions, episodes, seed=seed)
+        for predictions in (by_regime.predict(model, episodes), bayes(episodes).predictions)
+    ]
+    calibrated = [
+        result.to_frame().assign(key=key, error=result.error, error_by_chance=result.chance.estimate)
+        for key, result in zip((MODEL, "bayes"), reliability, strict=True)
+    ]
+    attended = attention_to_experts(model, episodes.select(slice(64)), seed=seed)
+    done(1)
+    frame = scored.to_frame()
+    return {
+        "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
+        "regimes": frame,
+        "regret_curves": scored.curves(),
+        "lengths": long.to_frame(),
+        "latent_control": control.to_frame(),
+        "calibration": pd.concat(calibrated, ignore_index=True),
+        "attention": attended.to_frame(),
+    }
+
+
+def _wide(frame: pd.DataFrame) -> pd.DataFrame:
+    """Final regret of every predictor by regime, and the model's accuracy."""
+    regret = frame[frame["metric"] == "regret"].pivot(index="regime", columns="key", values="estimate")
+    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")["estimate"]
+    order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
+    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=own)
+    return table.rename_axis(index="regime", columns=None).reset_index()

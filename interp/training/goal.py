@@ -1,0 +1,101 @@
+"""What a task asks of training: the distribution to learn, the sizes of batches, the numbers to watch, the presets.
+
+A task's record names it (``training``); only ``targets`` is needed::
+
+    TrainingGoal(targets=lambda episodes: np.eye(2)[episodes.rewards])        # [episode, round, outcome]
+
+    >>> from interp import tasks
+    >>> goal = goal_of(tasks.get("experts"))
+    >>> sorted(goal.presets), goal.floor
+    (['laptop', 'laptop-wide', 'paper'], 'the Bayes predictor')
+
+The loss is the mean cross-entropy from the targets. Its floor is their entropy where nothing better is known; a task
+whose optimum lies higher (labels cannot be known) gives ``evaluate``, whose ``excess`` is above that optimum.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jaxtyping import Float
+from numpy.typing import NDArray
+
+from interp.errors import InputError, unknown_name
+from interp.tasks import Task, every
+
+if TYPE_CHECKING:
+    from interp.training.config import TrainingConfig
+
+Bounds = Mapping[str, tuple[int, int]]
+"""Smallest and largest of each size, by its name."""
+
+
+@dataclass(frozen=True)
+class TrainingGoal:
+    """What models of a task are trained on.
+
+    Attributes:
+        targets: episodes to the distribution to learn, Float[episode, round, outcome].
+        presets: training runs by name.
+        drawn: names of the sizes in the order in which they are drawn for a batch; the record's order when empty.
+        held_out: bounds to the sizes that each held-out batch fixes, the others being drawn; when None, one batch of
+            the largest sizes.
+        evaluate: (predictions, episodes) to the numbers that training watches, ``excess`` among them; cross-entropy
+            and its excess over the targets' entropy when None.
+        floor: what ``excess`` is measured from, for sentences.
+        learns: what was learned, for a model's description ("trained on ...").
+        limits: what a trained model cannot do, a sentence each, for its card.
+        former: words that ``interp train`` once took instead of the task's key, each with what a preset's name became
+            ("{preset}", or such as "{preset}-wide").
+    """
+
+    targets: Callable[[Any], NDArray[Any]]
+    presets: Mapping[str, TrainingConfig] = field(default_factory=dict)
+    drawn: tuple[str, ...] = ()
+    held_out: Callable[[Bounds], tuple[Mapping[str, int], ...]] | None = None
+    evaluate: Callable[[Float[NDArray[Any], "episode round *outcome"], Any], Mapping[str, float]] | None = None
+    floor: str = "its floor"
+    learns: str = ""
+    limits: tuple[str, ...] = ()
+    former: Mapping[str, str] = field(default_factory=dict)
+
+
+def goal_of(task: Task) -> TrainingGoal:
+    """What ``task`` asks of training.
+
+    Raises:
+        InputError: it names no goal.
+    """
+    if task.training is None:
+        raise InputError(f"task {task.key!r} cannot be trained: its record names no goal; give it training=...")
+    return task.training()
+
+
+def preset(task: str, name: str) -> TrainingConfig:
+    """The preset ``name`` of a task, such as ("experts", "laptop").
+
+    Raises:
+        InputError: no such task or preset; the valid ones are named.
+    """
+    trained = {known.key: goal_of(known) for known in every() if known.training is not None}
+    for key, goal in trained.items():
+        if task in goal.former:
+            now = goal.former[task].format(preset=name)
+            raise InputError(f"{task!r} is called {key!r} now; use `interp train {key} --preset {now}`")
+    if task not in trained:
+        raise unknown_name("task to train", task, trained)
+    if name not in trained[task].presets:
+        raise unknown_name(f"preset of {task!r}", name, trained[task].presets)
+    return trained[task].presets[name]
+
+
+def presets() -> str:
+    """Every task that can be trained with the names of its presets, a line each.
+
+    >>> print(presets().splitlines()[0])
+    experts: laptop, laptop-wide, paper
+    """
+    trained = [task for task in every() if task.training is not None]
+    return "\n".join(f"{task.key}: {', '.join(sorted(goal_of(task).presets)) or 'none'}" for task in trained)
