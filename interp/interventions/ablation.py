@@ -33,7 +33,7 @@ from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
 from interp.interventions.resume import one_round
 from interp.provenance import provenance
-from interp.statistics import bootstrap_mean, resample_weights
+from interp.statistics import Interval, bootstrap_mean, resample_weights
 
 Keep = Bool[np.ndarray, "source destination"]
 
@@ -105,8 +105,8 @@ class CircuitScorer:
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
     generator = np.random.default_rng(seed)
-    chosen = [generator.choice(graph.n_edges, size, replace=False) for _ in range(n)]
-    return [graph.mask([graph.edges[i] for i in picks]) for picks in chosen]
+    draws = [generator.choice(graph.n_edges, size, replace=False) for _ in range(n)]
+    return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
 
 
 def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
@@ -189,15 +189,15 @@ def evaluate(
     weights = resample_weights(len(kept), seed=seed)
     with np.errstate(invalid="ignore", divide="ignore"):  # A resample may hold no episode that differs.
         samples = (weights @ (kept - empty)) / (weights @ (full - empty))
-    low, high = np.quantile(samples[np.isfinite(samples)], [0.025, 0.975])
+    interval = Interval.of_samples(samples, scorer.faithfulness(keep))
     generator = np.random.default_rng([seed, 1])
     sets: list[list[tuple[int, int]]] = [[]] + [
         [e for e in edges if generator.random() < 0.5] for _ in range(n_sets - 1)
     ]
     missing, least = [], dict.fromkeys(map(graph.name, edges), 0.0)
-    for chosen in sets:
+    for removed in sets:
         circuit, model = keep.copy(), graph.mask()
-        for edge in chosen:
+        for edge in removed:
             circuit[edge] = model[edge] = False
         without = scorer.values(circuit).mean()
         missing.append(abs(without - scorer.values(model).mean()) / gap)
@@ -211,7 +211,7 @@ def evaluate(
     return CircuitResult(
         edges=tuple(map(graph.name, edges)),
         n_edges=graph.n_edges,
-        faithfulness=(scorer.faithfulness(keep), float(low), float(high)),
+        faithfulness=(interval.estimate, interval.low, interval.high),
         random=np.array(random),
         incompleteness=np.array(missing),
         minimality=least,
@@ -286,12 +286,12 @@ def faithfulness_curve(
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
     ranked = sorted(graph.edges, key=lambda edge: -(scores[edge] if signed else abs(scores[edge])))
     sizes = [round(share * graph.n_edges) for share in shares]
-    found = [scorer.faithfulness(graph.mask(ranked[:size])) for size in sizes]
+    best = [scorer.faithfulness(graph.mask(ranked[:size])) for size in sizes]
     random = [[scorer.faithfulness(c) for c in random_circuits(graph, size, n_random, seed)] for size in sizes]
     return FaithfulnessCurve(
         shares=tuple(shares),
         sizes=tuple(sizes),
-        faithfulness=np.array(found),
+        faithfulness=np.array(best),
         random=np.array(random),
         settings=scorer.settings(signed=signed, n_random=n_random, seed=seed),
     )

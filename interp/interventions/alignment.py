@@ -5,7 +5,7 @@ algorithm predicts (Geiger et al., 2024). Such a method finds something in any n
 result holds, with the same pairs, rank and budget:
 
 * ``arbitrary labels``: trained to give a fixed random outcome per source;
-* ``untrained model``: trained on a re-initialised copy of the model, run through its own history;
+* ``untrained model``: trained on a copy of the model with fresh weights, run through its own history;
 * ``norm-matched random``: the learned displacement, in a random subspace;
 * ``nothing``: no intervention.
 
@@ -31,15 +31,16 @@ from transformer_lens.tools.analysis.interchange import (
     fit_das,
     intervened_logits,
     random_basis,
-    reinitialized,
 )
 
+from interp.algorithm import Algorithm
 from interp.errors import require
-from interp.interventions.causal import CausalModel
+from interp.interventions.interchange import of_rounds
 from interp.interventions.sites import Site, resolve
 from interp.model.bound import BoundRounds, bind
 from interp.model.rollout import Rounds, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 
@@ -56,7 +57,7 @@ class AlignmentResult:
         train_accuracy: condition -> accuracy on the pairs it was trained on; NaN for those not trained.
         informative: does the counterfactual differ from the algorithm's outcome on the base, ``[episode, round]``.
         basis: the learned basis, ``[d, rank]``.
-        settings: model, causal model, epochs, seed, versions.
+        settings: model, algorithm, epochs, seed, versions.
     """
 
     variable: str
@@ -100,7 +101,7 @@ def align(
     model: HookedLatentTransformer,
     base: Any,
     source: Any,
-    causal: CausalModel,
+    algorithm: Algorithm,
     variable: str,
     site: Site | str,
     *,
@@ -116,6 +117,7 @@ def align(
 
     Args:
         base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
+        variable: key of a variable of the algorithm.
         site: a residual-stream site with a position, such as "resid_post[1]@p?".
         rounds: the rounds at which pairs are made.
 
@@ -130,72 +132,71 @@ def align(
         place.position is not None and place.kind.axes == "pos",
         f"aligning needs one vector: a site of the residual stream with a position, got {str(place)!r}",
     )
-    untrained = reinitialized(model, seed)
-    views = [_view(m, base, source, rounds, commit) for m in (model, untrained)]
-    chosen = select_rounds(rounds, base.n_rounds)
-    inputs = [{k: v[:, chosen] for k, v in causal.inputs(episodes).items()} for episodes in (base, source)]
-    goal = torch.from_numpy(causal.prediction(causal.interchange(inputs[0], inputs[1], variable)).argmax(-1))
-    plain = torch.from_numpy(causal.prediction(causal.run(inputs[0])).argmax(-1))
+    at = select_rounds(rounds, base.n_rounds)
+    own, other = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
+    goal = torch.from_numpy(algorithm.distribution(algorithm.interchange(own, other, variable)).argmax(-1))
+    plain = torch.from_numpy(algorithm.distribution(own).argmax(-1))
     arbitrary = arbitrary_targets([f"{i}" for i in range(goal.numel())], model.layout.n_outputs, seed).view_as(goal)
-    split = slice(0, n_train * len(chosen)), slice(n_train * len(chosen), None)
-    position = views[0].round_layout.position(str(place.position))
+    trained, fresh = (_Pairs(m, base, source, at, commit, place, n_train) for m in (model, untrained(model, seed)))
     options: dict[str, Any] = {"rank": rank, "epochs": epochs, "lr": lr, "seed": seed}
-    hits: dict[str, np.ndarray] = {}
-    trained: dict[str, float] = {}
-
-    def score(view: BoundRounds, intervention: Intervention, targets: Tensor, part: slice) -> np.ndarray:
-        ids, sources = (x[part] for x in view.tokens)
-        at = torch.full((len(ids),), position)
-        with torch.no_grad():
-            acts = collect_activations(view, place.hook, sources, view.outcome_logits, positions=at)
-            logits = intervened_logits(view, place.hook, intervention, ids, acts, view.outcome_logits, positions=at)
-        return (logits.argmax(-1) == targets.flatten()[part].cpu()).double().numpy().reshape(-1, len(chosen))
-
-    def fit(view: BoundRounds, targets: Tensor) -> SubspaceInterchange:
-        ids, sources = (x[split[0]] for x in view.tokens)
-        at = torch.full((len(ids),), position)
-        wanted = targets.flatten()[split[0]]
-        found = fit_das(
-            view,
-            place.hook,
-            ids,
-            sources,
-            wanted,
-            view.outcome_logits,
-            base_positions=at,
-            source_positions=at,
-            **options,
-        )
-        return SubspaceInterchange(found.basis)
-
-    learned = fit(views[0], goal)
-    cases: dict[str, tuple[BoundRounds, Intervention, Tensor, bool]] = {
-        "learned": (views[0], learned, goal, True),
-        "arbitrary labels": (views[0], fit(views[0], arbitrary), arbitrary, True),
-        "untrained model": (views[1], fit(views[1], goal), goal, True),
-        "norm-matched random": (
-            views[0],
-            NormMatchedPlacebo(learned, random_basis(model.config.d_model, rank, seed)),
-            goal,
-            False,
-        ),
-        "nothing": (views[0], lambda own, _: own, goal, False),
+    learned = trained.fit(goal, **options)
+    placebo = NormMatchedPlacebo(learned, random_basis(model.config.d_model, rank, seed))
+    cases: dict[str, tuple[_Pairs, Intervention, Tensor]] = {
+        "learned": (trained, learned, goal),
+        "arbitrary labels": (trained, trained.fit(arbitrary, **options), arbitrary),
+        "untrained model": (fresh, fresh.fit(goal, **options), goal),
+        "norm-matched random": (trained, placebo, goal),
+        "nothing": (trained, lambda own, _: own, goal),
     }
-    for name, (view, intervention, targets, was_trained) in cases.items():
-        hits[name] = score(view, intervention, targets, split[1])
-        trained[name] = float(score(view, intervention, targets, split[0]).mean()) if was_trained else float("nan")
+    fitted = [name for name, (_, intervention, _) in cases.items() if isinstance(intervention, SubspaceInterchange)]
+    train_accuracy = {
+        name: float(pairs.hits(intervention, targets, training=True).mean()) if name in fitted else float("nan")
+        for name, (pairs, intervention, targets) in cases.items()
+    }
     assert isinstance(learned.basis, Tensor)
     return AlignmentResult(
         variable=variable,
         site=str(place),
         rank=rank,
-        hits=hits,
-        train_accuracy=trained,
+        hits={name: pairs.hits(intervention, targets) for name, (pairs, intervention, targets) in cases.items()},
+        train_accuracy=train_accuracy,
         informative=(goal != plain).numpy()[n_train:],
         basis=learned.basis,
-        settings=provenance(model=model.config.name, digest=model.digest(), causal=causal.key, **options),
+        settings=provenance(model=model.config.name, digest=model.digest(), algorithm=algorithm.key, **options),
     )
 
 
-def _view(model: HookedLatentTransformer, base: Any, source: Any, rounds: Rounds, commit: str) -> BoundRounds:
-    return bind(model, *(rollout(model, episodes, commit=commit) for episodes in (base, source)), rounds=rounds)
+class _Pairs:
+    """A model's rounds of base and source at one site, split into episodes that train and episodes that score."""
+
+    def __init__(
+        self, model: HookedLatentTransformer, base: Any, source: Any, rounds: list[int], commit: str, site: Site, n: int
+    ) -> None:
+        runs = [rollout(model, episodes, commit=commit) for episodes in (base, source)]
+        self.view: BoundRounds = bind(model, *runs, rounds=rounds)
+        self.n_rounds, self.n_train = len(rounds), n * len(rounds)
+        self.hook, self.position = site.hook, self.view.round_layout.position(str(site.position))
+
+    def _part(self, training: bool) -> tuple[slice, Tensor, Tensor, Tensor]:
+        """Rows of one part of the split, tokens of base and source there, and the position in each row."""
+        rows = slice(0, self.n_train) if training else slice(self.n_train, None)
+        ids, sources = (tokens[rows] for tokens in self.view.tokens)
+        return rows, ids, sources, torch.full((len(ids),), self.position)
+
+    def fit(self, targets: Tensor, **options: Any) -> SubspaceInterchange:
+        """The basis whose interchange makes the model choose ``targets [episode, round]``, on the training part."""
+        rows, ids, sources, at = self._part(training=True)
+        wanted, logits = targets.flatten()[rows], self.view.outcome_logits
+        fitted = fit_das(
+            self.view, self.hook, ids, sources, wanted, logits, base_positions=at, source_positions=at, **options
+        )
+        return SubspaceInterchange(fitted.basis)
+
+    def hits(self, intervention: Intervention, targets: Tensor, training: bool = False) -> np.ndarray:
+        """Whether the choice is the target, ``[episode, round]``, on one part."""
+        rows, ids, sources, at = self._part(training)
+        view, outcomes = self.view, self.view.outcome_logits
+        with torch.no_grad():
+            activations = collect_activations(view, self.hook, sources, outcomes, positions=at)
+            logits = intervened_logits(view, self.hook, intervention, ids, activations, outcomes, positions=at)
+        return (logits.argmax(-1) == targets.flatten()[rows].cpu()).double().numpy().reshape(-1, self.n_rounds)

@@ -18,28 +18,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pandas as pd
-import torch
-from jaxtyping import Float
-from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.interventions.causal import CausalModel
+from interp.algorithm import Algorithm
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import Rounds, rollout
 from interp.model.transformer import HookedLatentTransformer
-
-RIDGE = 1e-3
-"""Penalty of the decoder, in units of the mean variance of a latent's coordinates."""
 
 
 @dataclass(frozen=True)
 class Claim:
     """These places, together, hold ``variable``, and it shows in ``outcome`` ("prediction" or "state").
+
+    >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
+    Site(component='latent', layer=None, head=None, position='<z>', rounds=())
 
     Attributes:
         control: a place that cannot hold it, where the accuracy must be that of doing nothing.
@@ -56,73 +50,12 @@ class Claim:
         return cls(variable, tuple(Place(Site.parse(site)) for site in sites), outcome, control)
 
 
-def claims(model: HookedLatentTransformer, causal: CausalModel) -> list[Claim]:
-    """Where a model of either task could hold the algorithm's variables, by whole activations, and where it cannot."""
-    last = model.config.n_layers - 1
-    if isinstance(model.layout, ExpertRound):
-        votes = [label for label in model.layout.labels if label.startswith("p_")]
-        memory = causal.memory
-        return [
-            Claim.at(memory, ["latent@<z>"]),
-            *(Claim.at(memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
-            Claim.at(memory, ["embed@<w>"], control=True),
-            Claim.at("votes", [f"embed@{vote}" for vote in votes]),
-            Claim.at("prediction", [f"resid_post[{last}]@p?"]),
-            Claim.at("hits" if causal.key == "bayes" else memory, ["latent@<z>"], "state"),
-            Claim.at("label", ["embed@y"], "state"),
-            *(Claim.at("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
-            Claim.at("label", ["embed@p?"], "state", control=True),
-            *(Claim.at(name, [f"resid_post[{last}]@w?"], "state") for name in ("match", causal.state)),
-        ]
-    assert isinstance(model.layout, QLearningRound)
-    labels = model.layout.labels
-    candidates = [f"a_{i + 1}" for i in range(model.layout.n_actions)]
-    arrived = [label for label in labels if label.startswith("s'")]
-    return [
-        Claim.at("table", ["latent"]),
-        *(Claim.at("q_next", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
-        Claim.at("q_next", ["embed@<BOS>"], control=True),
-        Claim.at("next_state", [f"embed@{label}" for label in arrived]),
-        Claim.at("choice", [f"resid_post[{last}]@Select"]),
-        Claim.at("table", ["latent"], "state"),
-        *(Claim.at(name, [f"embed@{label}"], "state") for name, label in (("action", "a"), ("reward", "r"))),
-        Claim.at("reward", ["embed@<BOS>"], "state", control=True),
-        *(Claim.at(name, [f"resid_post[{last}]@Update"], "state") for name in ("change", causal.state)),
-    ]
-
-
-def fitted_decoder(
-    latents: Float[Tensor, "*sample latent d_model"], states: ArrayLike
-) -> Callable[[Tensor], Float[Tensor, "*any"]]:
-    """The affine map from a learned model's latents to what the algorithm holds at the same times (ridge regression).
-
-    Fit it on the rounds that it is used at: how much a state changes in one round depends on the round.
-
-    Args:
-        latents: of a rollout, with any leading axes.
-        states: ``[*sample, ...]``.
-    """
-    held = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
-    shape, flat = held.shape[latents.ndim - 2 :], latents.double().flatten(0, -3).flatten(1)
-    held = held.reshape(len(flat), -1)
-    centre, middle = flat.mean(0), held.mean(0)
-    square = (flat - centre).T @ (flat - centre)
-    # Latents have directions that hardly vary; without a penalty the map would read noise off them.
-    penalty = RIDGE * square.diagonal().mean() * torch.eye(len(square)).to(square)
-    slopes = torch.linalg.solve(square + penalty, (flat - centre).T @ (held - middle))
-
-    def decode(found: Tensor) -> Tensor:
-        return ((found.double().flatten(-2) - centre) @ slopes + middle).unflatten(-1, shape)
-
-    return decode
-
-
 def carriers(
     model: HookedLatentTransformer,
     base: Any,
     source: Any,
-    causal: CausalModel,
-    found: Sequence[Claim],
+    algorithm: Algorithm,
+    claims: Sequence[Claim],
     *,
     rounds: Rounds = "all",
     decode: Callable[[Tensor], Tensor] | None = None,
@@ -132,7 +65,7 @@ def carriers(
 
     Args:
         base, source: episodes that pair up.
-        decode: latents to state (:func:`fitted_decoder`); the exact readout of a handwired model when None.
+        decode: latents to state (:class:`interp.decoder.Decoder`); the exact readout of a handwired model when None.
     """
     runs = rollout(model, base), rollout(model, source)
 
@@ -141,7 +74,7 @@ def carriers(
             model,
             base,
             source,
-            causal,
+            algorithm,
             claim.variable,
             places,
             outcome=claim.outcome,
@@ -151,7 +84,7 @@ def carriers(
         )
 
     rows = []
-    for claim in found:
+    for claim in claims:
         elsewhere = [place.placebo(model.config.d_model, seed) for place in claim.places]
         placebos = [place for place in elsewhere if place is not None]  # attention scores have no direction
         random = score(claim, placebos).iia_informative if placebos else float("nan")

@@ -9,30 +9,35 @@ from typing import Any
 
 import pandas as pd
 
+from interp import tasks
 from interp.errors import require
 from interp.files import write_atomic, write_json
 from interp.interventions import heatmaps
-from interp.interventions.corruptions import corruption as find_corruption
 from interp.interventions.metrics import metric as find_metric
+from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.patching import PatchingResult, sweep
 from interp.interventions.rounds import RoundMap, round_map
-from interp.interventions.tables import sample
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
 
 
 @dataclass(frozen=True)
 class PatchCommand:
-    """What a run of the command found: the sweep, and the round map where effects run on."""
+    """What a run of the command gives: the sweep, and the round map where effects run on.
 
+    Attributes:
+        corruption: key of the one that was taken.
+    """
+
+    corruption: str
     sweep: PatchingResult
     rounds: RoundMap | None
 
 
 def patch(
     model: HookedLatentTransformer,
-    corruption: str,
     round: int,
+    corruption: str = "",
     *,
     propagate: bool = True,
     read: int | None = None,
@@ -47,7 +52,7 @@ def patch(
     """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there.
 
     Args:
-        corruption: key of a corruption for the model's task.
+        corruption: key of a corruption of the model's task; the task's default when empty.
         read: the round read; by default the first at which this corruption can show.
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
@@ -55,37 +60,26 @@ def patch(
     Raises:
         InputError: unknown names, a round out of range, or a corruption that held latents hide from every prediction.
     """
-    record = find_corruption(corruption, model.layout.task)
+    record = find_corruption(model, corruption)
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
     measured = find_metric(metric)
     require(
         propagate or record.delay == 0 or measured.needs_update,
-        f"{corruption!r} shows in predictions only {record.delay} round later, which held latents hide; "
+        f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
         "let effects propagate, or read --metric state",
     )
     shows = 0 if measured.needs_update else record.delay
     until = round + shows if read is None else read
     length = max(until + 1, round + max(n_map, 1)) if n_rounds is None else n_rounds
-    clean, corrupted = record.build(sample(model, n_episodes, length, seed), round)
-    found = sweep(
-        model,
-        clean,
-        corrupted,
-        round,
-        components=components,
-        metric=metric,
-        direction=direction,
-        read=until,
-        propagate=propagate,
-    )
-    chosen = range(round, min(round + n_map, length))
-    if not propagate or not chosen:
-        return PatchCommand(found, None)
-    with bar("round x round", len(chosen)) as done:
-        mapped = round_map(
-            model, clean, corrupted, "latent", rounds=list(chosen), metric=metric, direction=direction, done=done
-        )
-    return PatchCommand(found, mapped)
+    clean, corrupted = record.build(tasks.of(model).sample_for(model, n_episodes, length, seed), round)
+    options: dict[str, Any] = {"metric": metric, "direction": direction}
+    swept = sweep(model, clean, corrupted, round, components=components, read=until, propagate=propagate, **options)
+    at = list(range(round, min(round + n_map, length)))
+    if not propagate or not at:
+        return PatchCommand(record.key, swept, None)
+    with bar("round x round", len(at)) as done:
+        mapped = round_map(model, clean, corrupted, "latent", rounds=at, done=done, **options)
+    return PatchCommand(record.key, swept, mapped)
 
 
 def write(result: PatchCommand, folder: Path) -> list[Path]:
@@ -94,18 +88,18 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     Raises:
         InputError: a folder that cannot be written.
     """
-    found, paths = result.sweep, []
-    choices = {name: getattr(found, name) for name in ("metric", "direction", "round", "read", "propagate")}
-    paths.append(_csv(found.to_frame(), folder / "patching.csv"))
-    paths.append(write_json(folder / "patching.json", {**choices, "gap": found.gap, **found.settings}))
-    title = f"{found.settings['model']}: {found.direction} at round {found.round}, read at {found.read}"
-    for component in dict.fromkeys(site.component for site in found.sites):
+    swept, paths = result.sweep, []
+    choices = {name: getattr(swept, name) for name in ("metric", "direction", "round", "read", "propagate")}
+    paths.append(_csv(swept.to_frame(), folder / "patching.csv"))
+    paths.append(write_json(folder / "patching.json", {**choices, "gap": swept.gap, **swept.settings}))
+    title = f"{swept.settings['model']}: {swept.direction} at round {swept.round}, read at {swept.read}"
+    for component in dict.fromkeys(site.component for site in swept.sites):
         figure = heatmaps.heatmap(
-            found.grid(component, "effect"),
+            swept.grid(component, "effect"),
             f"{title}\n{component}",
             x="position",
             y="layer" if component != "z" else "head",
-            unit=f"effect on {found.metric} ({found.unit})",
+            unit=f"effect on {swept.metric} ({swept.unit})",
         )
         paths.append(heatmaps.save(figure, folder / f"{component}.svg"))
     if result.rounds is not None:
@@ -122,9 +116,9 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     return paths
 
 
-def summary(found: PatchingResult, n: int = 10) -> pd.DataFrame:
+def summary(swept: PatchingResult, n: int = 10) -> pd.DataFrame:
     """The sites with the largest effects."""
-    frame = found.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
+    frame = swept.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
     return frame[["site", "effect", "effect_low", "effect_high", "p_value", "fraction"]].head(n)
 
 

@@ -20,6 +20,7 @@ from typing import Literal, get_args
 
 import numpy as np
 import torch
+from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
@@ -101,11 +102,11 @@ class EdgeGraph:
         for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
             if name not in valid:
                 raise unknown_name(kind, name, valid, limit=40)
-        found = self.sources.index(source), self.destinations.index(destination)
-        if not self.exists[found]:
-            later = [d for d, there in zip(self.destinations, self.exists[found[0]], strict=True) if there]
+        edge = self.sources.index(source), self.destinations.index(destination)
+        if not self.exists[edge]:
+            later = [d for d, there in zip(self.destinations, self.exists[edge[0]], strict=True) if there]
             raise unknown_name(f"destination of {source!r}", destination, later, limit=40)
-        return found
+        return edge
 
     def mask(self, edges: list[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
         """Keep exactly ``edges``; all of them when None."""
@@ -244,13 +245,14 @@ class Rebuilder(Recorder):
         at = [self.graph.destinations.index(name) for name in destinations]
         rows = [i for i in range(len(self.graph.sources)) if self.graph.exists[i, at[0]]]
         changes = torch.stack([self.change(i) for i in rows])
-        return torch.einsum("sdb,sbpm->dbpm", self.weights[rows][:, at], changes)
+        weights = self.weights[rows][:, at]
+        return einsum(weights, changes, "source at episode, source episode pos d -> at episode pos d")
 
     def _input(self, layer: int, port: str) -> HookFunction:
         names = [f"{layer}.{head}.{port}" for head in range(self.graph.model.config.n_heads)]
 
         def rebuild(fork: Tensor, hook: object) -> Tensor:
-            return fork + self._mixed(names).permute(1, 2, 0, 3)
+            return fork + rearrange(self._mixed(names), "head episode pos d -> episode pos head d")
 
         return rebuild
 

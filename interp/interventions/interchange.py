@@ -5,9 +5,9 @@ For a pair of inputs, run the base with the activation at some places set, insid
 counterfactual: the base with the variable set to its value in the source (Geiger et al., 2021).
 
 * outcome "prediction": the choice is the counterfactual's choice;
-* outcome "state": what the round writes into the state (all log-weights; one column of the Q-table) is the
-  counterfactual's, within a tolerance. Where a fitted decoder reads the state, its own error is left out: the decoded
-  change that the intervention makes is within half of the change that the counterfactual asks for.
+* outcome "state": what the round writes into the state (:attr:`interp.algorithm.Algorithm.written`: all of it, or one
+  column of a table) is the counterfactual's, within a tolerance. Where a fitted decoder reads the state, its own error
+  is left out: the decoded change that the intervention makes is within half of the change that is asked for.
 
 Interchange accuracy (IIA) is the share of pairs for which that holds. Many pairs agree whatever one does, because
 the counterfactual is what the base gives anyway: ``chance`` is the accuracy of doing nothing, and ``iia_informative``
@@ -21,68 +21,27 @@ accuracies for arbitrary labels and in untrained networks too (Arora et al., 202
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
-import torch
 from jaxtyping import Bool, Float
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 from torch import Tensor
-from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange, random_basis
 
+from interp.algorithm import Algorithm, Values
 from interp.errors import require, unknown_name
-from interp.interventions.causal import CausalModel
-from interp.interventions.pairs import outcome_probabilities
-from interp.interventions.sites import Site, resolve
-from interp.model.hooked import HookFunction
+from interp.interventions.places import Place, intervened, resolve_places
+from interp.interventions.sites import Site
 from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
+__all__ = ["InterchangeResult", "Place", "interchange"]
+
 Outcome = Literal["prediction", "state"]
-CHUNK = 8192
-
-
-@dataclass(frozen=True)
-class Place:
-    """A site, and the subspace of its activation that is interchanged.
-
-    Attributes:
-        site: where.
-        basis: orthonormal ``[d, rank]``; the whole activation when None.
-        elsewhere: a control: move as far as the interchange does, but inside this other subspace ``[d, rank]``.
-    """
-
-    site: Site
-    basis: Tensor | None = None
-    elsewhere: Tensor | None = None
-
-    @classmethod
-    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None) -> Place:
-        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not."""
-        site = Site.parse(site) if isinstance(site, str) else site
-        if directions is None:
-            return cls(site)
-        rows = torch.as_tensor(np.asarray(directions, dtype=np.float64))
-        basis, _ = torch.linalg.qr(rows.reshape(-1, rows.shape[-1]).T)
-        return cls(site, basis)
-
-    def placebo(self, d_model: int, seed: int) -> Place | None:
-        """A move as far, in a random subspace of equal rank (a line, for a whole activation); None off the residual."""
-        if self.site.kind.axes not in ("pos", "latent"):
-            return None
-        rank = 1 if self.basis is None else self.basis.shape[1]
-        return replace(self, elsewhere=random_basis(d_model, rank, seed))
-
-    def __call__(self, own: Tensor, source: Tensor) -> Tensor:
-        """The base's activation after the interchange."""
-        if self.basis is None and self.elsewhere is None:
-            return source
-        step = SubspaceInterchange(torch.eye(own.shape[-1]).to(own) if self.basis is None else self.basis)
-        return step(own, source) if self.elsewhere is None else NormMatchedPlacebo(step, self.elsewhere)(own, source)
 
 
 @dataclass(frozen=True)
@@ -97,7 +56,7 @@ class InterchangeResult:
         unpatched: would it have been without an intervention.
         informative: does the algorithm's counterfactual differ from its outcome on the base.
         error: largest difference from the counterfactual's probabilities, or state, ``[episode, round]``.
-        settings: model, causal model, rounds, tolerance, versions.
+        settings: model, algorithm, rounds, tolerance, versions.
     """
 
     variable: str
@@ -160,7 +119,7 @@ def interchange(
     model: HookedLatentTransformer,
     base: Any,
     source: Any,
-    causal: CausalModel,
+    algorithm: Algorithm,
     variable: str,
     places: Place | Site | str | Sequence[Place | Site | str],
     *,
@@ -176,8 +135,7 @@ def interchange(
 
     Args:
         base, source: episodes of the same sizes; each is run through its own history.
-        causal: the algorithm.
-        variable, element: what is interchanged in it: a variable, or one element of it.
+        variable, element: what is interchanged in the algorithm: a variable's key, or one element of it.
         places: what is interchanged in the network, all at once.
         outcome: what is compared, "prediction" or "state".
         rounds: the rounds at which pairs are made; each pair is one round, held apart from the others. The choice
@@ -187,23 +145,28 @@ def interchange(
         runs: the rollouts of ``base`` and ``source``, where they are known.
 
     Raises:
-        InputError: unknown names, episodes that do not pair up, a round out of range.
+        InputError: unknown names, an algorithm of another task or (for "state") one that does not say what a round
+            writes, episodes that do not pair up, a round out of range.
 
     Example:
         >>> import interp
-        >>> from interp.interventions.causal import weighted_majority
         >>> from interp.interventions.interchange import interchange
         >>> from interp.tasks import experts
         >>> model = interp.load("wma-handwired", n_experts=4).double()
+        >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
         >>> pairs = [experts.sample(16, 20, 4, seed=seed) for seed in (0, 1)]
-        >>> interchange(model, *pairs, weighted_majority(0.5), "log_weights", "resid_pre[0]@<z>").iia_informative
+        >>> interchange(model, *pairs, algorithm, "log_weights", "resid_pre[0]@<z>").iia_informative
         1.0
     """
     if outcome not in get_args(Outcome):
         raise unknown_name("outcome", outcome, get_args(Outcome))
     require(
-        causal.task == model.layout.task,
-        f"{causal.name} is a model of {causal.task}, not of {model.layout.task} rounds",
+        algorithm.task == model.layout.task,
+        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
+    )
+    require(
+        outcome != "state" or bool(algorithm.written),
+        f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
     )
     model.eval()
     runs = runs or (rollout(model, base, commit=commit), rollout(model, source, commit=commit))
@@ -211,100 +174,67 @@ def interchange(
         runs[0].tokens.shape == runs[1].tokens.shape,
         f"base and source must pair up, got {tuple(runs[0].tokens.shape)} and {tuple(runs[1].tokens.shape)}",
     )
-    chosen = select_rounds(rounds, runs[0].n_rounds)
-    given = [places] if isinstance(places, Place | Site | str) else list(places)
-    resolved = [p if isinstance(p, Place) else Place(resolve(p, model, runs[0].layout)) for p in given]
-    for place in resolved:
-        resolve(place.site, model, runs[0].layout)
-    inputs = [{k: v[:, chosen] for k, v in causal.inputs(episodes).items()} for episodes in (base, source)]
-    own, wanted = causal.run(inputs[0]), causal.interchange(inputs[0], inputs[1], variable, element)
-    patched = intervened(model, runs[0], runs[1], resolved, chosen)
-    unpatched = runs[0].predictions[:, chosen], runs[0].latents[:, [t + 1 for t in chosen]]
+    at = select_rounds(rounds, runs[0].n_rounds)
+    resolved = resolve_places(places, model, runs[0])
+    own, other = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
+    wanted = algorithm.interchange(own, other, variable, element)
+    patched = intervened(model, *runs, resolved, at)
+    plain = runs[0].predictions[:, at], runs[0].latents[:, [t + 1 for t in at]]
+    judged: dict[str, NDArray[Any]]
     if outcome == "prediction":
-        goal, plain = causal.prediction(wanted), causal.prediction(own)
-        found, without = (
-            outcome_probabilities(p, causal.task).double().numpy(force=True) for p, _ in (patched, unpatched)
+        judged = _judge_predictions(
+            algorithm, own, wanted, *(runs[0].layout.distribution(p) for p, _ in (patched, plain))
         )
-        correct, still = (_same_choice(x, goal) for x in (found, without))
-        informative = ~_same_choice(plain, goal)
-        error = np.abs(found - goal).max(-1)
     else:
-        read = decode if decode is not None else model.read_state
-        goal, plain = wanted[causal.state], own[causal.state]
-        found, without = (
-            _written(read(latents), runs[0], chosen).double().numpy(force=True) for _, latents in (patched, unpatched)
-        )
-        if decode is not None:
-            found, without = plain + found - without, plain
-        error, missed, moved = (_distance(x, goal) for x in (found, without, plain))
-        informative = moved > tolerance
-        near: Any = tolerance
-        if decode is not None and informative.any():
-            near = np.where(informative, moved, np.median(moved[informative])) / 2
-        correct, still = error <= near, missed <= near
+        read = model.read_state if decode is None else decode
+        states = [runs[0].layout.written(read(latents), runs[0].slots[:, at]) for _, latents in (patched, plain)]
+        goal = own[algorithm.written], wanted[algorithm.written]
+        judged = _judge_states(*goal, *states, tolerance=tolerance, decoded=decode is not None)
     name = variable if element is None else f"{variable}{[element] if isinstance(element, int) else list(element)}"
     settings = provenance(
         model=model.config.name,
         digest=model.digest(),
-        causal=causal.key,
-        parameters=dict(causal.parameters),
-        rounds=chosen,
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        rounds=at,
         commit=commit,
         tolerance=tolerance,
     )
-    texts = tuple(f"{p.site}" + ("" if p.basis is None else f" (rank {p.basis.shape[1]})") for p in resolved)
-    return InterchangeResult(name, texts, outcome, correct, still, informative, error, settings)
+    return InterchangeResult(name, tuple(map(str, resolved)), outcome, **judged, settings=settings)
 
 
-def intervened(
-    model: HookedLatentTransformer, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
-) -> tuple[Tensor, Tensor]:
-    """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
-    index = torch.tensor(list(rounds), device=base.tokens.device)
-    flat = [
-        [x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)] for run in (base, source)
-    ]
-    predictions, latents = [], []
-    with torch.no_grad():
-        for start in range(0, len(flat[0][0]), CHUNK):
-            mine, theirs = ([x[start : start + CHUNK] for x in side] for side in flat)
-            names = list(dict.fromkeys(place.site.hook for place in places))
-            kept: dict[str, Tensor] = {}
-            if names:
-                _, cache = model.run_with_cache(*theirs[:3], names_filter=names)
-                kept = {name: cache[name] for name in names}
-            fired = dict.fromkeys(names, 0)
-            hooks = [(name, _swap(name, places, kept, base, fired)) for name in names]
-            with model.hooks(fwd_hooks=hooks):
-                out = model(*mine[:3])
-            assert all(count == 1 for count in fired.values()), f"interchange hooks fired {fired}, not once each"
-            predictions.append(out.prediction)
-            latents.append(model.write(out.latents, out.update, mine[3]))
-    shape = (base.n_episodes, len(rounds))
-    return torch.cat(predictions).unflatten(0, shape), torch.cat(latents).unflatten(0, shape)
+def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Values:
+    """Every variable at some rounds, ``[episode, round, ...]``."""
+    return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
 
 
-def _swap(
-    name: str, places: Sequence[Place], kept: dict[str, Tensor], base: Rollout, fired: dict[str, int]
-) -> HookFunction:
-    def hook(activation: Tensor, hook: object) -> Tensor:
-        fired[name] += 1
-        changed = activation.clone()
-        for place in places:
-            if place.site.hook == name:
-                where = place.site.index(base.layout)
-                changed[where] = place(changed[where], kept[name][where])
-        return changed
+def _judge_predictions(
+    algorithm: Algorithm, own: Values, wanted: Values, patched: Tensor, plain: Tensor
+) -> dict[str, NDArray[Any]]:
+    """Whether the choice is the counterfactual's: patched, unpatched and by the algorithm on the base."""
+    goal, before = algorithm.distribution(wanted), algorithm.distribution(own)
+    after, without = (p.double().numpy(force=True) for p in (patched, plain))
+    return {
+        "correct": _same_choice(after, goal),
+        "unpatched": _same_choice(without, goal),
+        "informative": ~_same_choice(before, goal),
+        "error": np.abs(after - goal).max(-1),
+    }
 
-    return hook
 
-
-def _written(state: Tensor, base: Rollout, rounds: Sequence[int]) -> Tensor:
-    """What the rounds wrote: the whole state, or the column of the slot in a Q-table ``[..., S, A]``."""
-    if base.layout.task == "experts":
-        return state
-    slots = base.slots[:, list(rounds), None, None].expand(*state.shape[:-1], 1)
-    return state.gather(-1, slots).squeeze(-1)
+def _judge_states(
+    before: NDArray[Any], goal: NDArray[Any], patched: Tensor, plain: Tensor, *, tolerance: float, decoded: bool
+) -> dict[str, NDArray[Any]]:
+    """Whether what the round wrote is the counterfactual's; a decoded change may be off by half of what is asked."""
+    after, without = (state.double().numpy(force=True) for state in (patched, plain))
+    if decoded:
+        after, without = before + after - without, before
+    error, missed, moved = (_distance(x, goal) for x in (after, without, before))
+    informative = moved > tolerance
+    near: Any = tolerance
+    if decoded and informative.any():
+        near = np.where(informative, moved, np.median(moved[informative])) / 2
+    return {"correct": error <= near, "unpatched": missed <= near, "informative": informative, "error": error}
 
 
 def _same_choice(p: NDArray[Any], q: NDArray[Any]) -> NDArray[np.bool_]:

@@ -17,7 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.errors import unknown_name
-from interp.interventions.pairs import Pair, Readout, outcome_probabilities
+from interp.interventions.pairs import Pair, Readout
+from interp.model.layout import RoundLayout
 
 CLIP = 1e-6
 """Smallest probability whose logarithm is taken."""
@@ -39,21 +40,20 @@ class Metric:
     needs_update: bool = False
 
 
-def log_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:
+def log_probabilities(predictions: Tensor, layout: RoundLayout) -> Float[Tensor, "*batch outcome"]:
     """Log-probabilities of outcomes, clipped at log 1e-6."""
-    return outcome_probabilities(predictions, task).clamp_min(CLIP).log()
+    return layout.distribution(predictions).clamp_min(CLIP).log()
 
 
 def _final(readout: Readout, pair: Pair) -> Tensor:
     """Predictions at the round that is read."""
-    axis = -1 if pair.task == "experts" else -2
-    return readout.predictions.select(axis, -1)
+    return readout.predictions.select(-1 - pair.layout.prediction_axes, -1)
 
 
 def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
     """Per episode, the outcomes whose log-probability rises most and falls most from corrupted to clean."""
     clean, corrupted = (
-        log_probabilities(_final(r, pair), pair.task) for r in (pair.clean_readout, pair.corrupted_readout)
+        log_probabilities(_final(r, pair), pair.layout) for r in (pair.clean_readout, pair.corrupted_readout)
     )
     change = clean - corrupted
     return change.argmax(-1), change.argmin(-1)
@@ -65,19 +65,19 @@ def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
 
 def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
     risen, fallen = _risen_and_fallen(pair)
-    logs = log_probabilities(_final(readout, pair), pair.task)
+    logs = log_probabilities(_final(readout, pair), pair.layout)
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen))
 
 
 def _probability(readout: Readout, pair: Pair) -> Tensor:
     risen, _ = _risen_and_fallen(pair)
-    return _pick(outcome_probabilities(_final(readout, pair), pair.task), risen)
+    return _pick(pair.layout.distribution(_final(readout, pair)), risen)
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    chosen = outcome_probabilities(_final(readout, pair), pair.task).argmax(-1)
-    clean = outcome_probabilities(_final(pair.clean_readout, pair), pair.task).argmax(-1)
-    return (chosen == clean).to(readout.predictions.dtype)
+    choice = pair.layout.distribution(_final(readout, pair)).argmax(-1)
+    clean = pair.layout.distribution(_final(pair.clean_readout, pair)).argmax(-1)
+    return (choice == clean).to(readout.predictions.dtype)
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:

@@ -4,20 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp import tasks
+from interp.algorithm import Episodes
 from interp.errors import require
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-
-if TYPE_CHECKING:
-    from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp import MDPEpisodes
+from interp.tasks import Corruption
 
 
 @dataclass(frozen=True)
@@ -25,7 +22,7 @@ class Readout:
     """What a run gave from the intervened round to the one that is read.
 
     Attributes:
-        predictions: ``[*cell, episode, round, ...]``: P(y = 1), or the policy over actions.
+        predictions: ``[*cell, episode, round, ...]``, as the layout has them.
         latents: ``[*cell, episode, latent, d_model]`` after the last of these rounds.
     """
 
@@ -39,7 +36,7 @@ class Pair:
 
     Attributes:
         clean, corrupted: rollouts without hooks; episode i of one belongs to episode i of the other.
-        clean_episodes: the episodes of the clean run: its labels, or Q-tables, are the truth for losses.
+        clean_episodes: the episodes of the clean run: the truth that losses are counted by.
         round: where interventions act.
         read: where predictions, and the latents after it, are read; ``read >= round``.
     """
@@ -47,17 +44,13 @@ class Pair:
     model: HookedLatentTransformer
     clean: Rollout
     corrupted: Rollout
-    clean_episodes: ExpertEpisodes | MDPEpisodes
+    clean_episodes: Episodes
     round: int
     read: int
 
     @property
     def layout(self) -> RoundLayout:
         return self.clean.layout
-
-    @property
-    def task(self) -> str:
-        return self.layout.task
 
     @property
     def n_episodes(self) -> int:
@@ -77,36 +70,31 @@ class Pair:
 
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
         """The state: exact for a handwired model, the raw latents for a learned one."""
-        return self.model.read_state(latents) if len(self.model.state_map) else latents
+        return self.model.read_state(latents) if self.model.is_handwired else latents
 
-    def losses(self, predictions: Tensor) -> Float[Tensor, "*batch round"]:
-        """Expected loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes.
-
-        Experts: the probability of a mistake, ``|P(y = 1) - y|``. Q-learning: how much less the policy is worth than
-        the best action, by the clean Q-table before the round.
-        """
-        rounds = slice(self.round, self.read + 1)
-        if self.task == "experts":
-            labels = torch.from_numpy(self.clean_episodes.labels[:, rounds])  # type: ignore[union-attr]
-            return (predictions - labels.to(predictions)).abs()
-        episodes: Any = self.clean_episodes
-        tables = torch.from_numpy(episodes.q_tables[:, :-1][:, rounds]).to(predictions)
-        states = torch.from_numpy(episodes.next_states[:, rounds]).to(predictions.device)
-        index = states[..., None, None].expand(*states.shape, 1, tables.shape[-1])
-        values = tables.gather(2, index).squeeze(2)
-        policy = outcome_probabilities(predictions, self.task)
-        return values.amax(-1) - (policy * values).sum(-1)
+    def losses(self, predictions: Tensor) -> Float[Tensor, "*batch episode round"]:
+        """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
+        return tasks.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
 
 
-def outcome_probabilities(predictions: Tensor, task: str) -> Float[Tensor, "*batch outcome"]:
-    """P(y = 1) or a policy, as a distribution over outcomes."""
-    return torch.stack([1 - predictions, predictions], -1) if task == "experts" else predictions
+def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
+    """A corruption of the model's task; the one that the task names as its default when no key is given.
+
+    Raises:
+        InputError: no such corruption, or a task that names no default.
+    """
+    task = tasks.of(model)
+    require(
+        bool(key or task.default_corruption),
+        f"task {task.key!r} has no default corruption; give its record corruptions=... and default_corruption=...",
+    )
+    return task.corruption(key or task.default_corruption)
 
 
 def prepare(
     model: HookedLatentTransformer,
-    clean: ExpertEpisodes | MDPEpisodes,
-    corrupted: ExpertEpisodes | MDPEpisodes,
+    clean: Episodes,
+    corrupted: Episodes,
     round: int,
     read: int | None = None,
     commit: str = "own",
@@ -126,7 +114,7 @@ def prepare(
     require(
         shapes[0] == shapes[1],
         f"clean and corrupted must pair up, got [episode, round, position] {shapes[0]} and {shapes[1]}; "
-        "build the corrupted episodes from the clean ones, as interp.interventions.corruptions does",
+        "build the corrupted episodes from the clean ones, as the task's corruptions do",
     )
     (at,) = select_rounds(round, runs[0].n_rounds)
     (until,) = select_rounds(at if read is None else read, runs[0].n_rounds)

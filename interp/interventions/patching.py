@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,6 +30,7 @@ from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
 
+from interp.algorithm import Episodes
 from interp.errors import InputError, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
@@ -39,11 +40,7 @@ from interp.interventions.sites import Site, resolve, sites
 from interp.model.rollout import Rollout, run_round
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
-from interp.statistics import resample_weights
-
-if TYPE_CHECKING:
-    from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp import MDPEpisodes
+from interp.statistics import percentile_bounds, resample_weights
 
 Direction = Literal["denoising", "noising"]
 
@@ -141,11 +138,7 @@ class PatchingResult:
         with np.errstate(invalid="ignore", divide="ignore"):
             samples = (weights @ effects.T) / (weights @ gaps)[:, None]
             estimate = effects.mean(1) / gaps.mean()
-        samples = np.where(np.isfinite(samples), samples, np.nan)
-        if np.isnan(samples).all():
-            return estimate, np.full_like(estimate, np.nan), np.full_like(estimate, np.nan)
-        low, high = np.nanquantile(samples, [0.025, 0.975], axis=0)
-        return estimate, low, high
+        return estimate, *percentile_bounds(samples)
 
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
         """A heat map's table for one component: rows are layers (or heads "L1H0"), columns are positions, in order.
@@ -154,13 +147,13 @@ class PatchingResult:
             InputError: a component that was not patched.
         """
         key = {"head": "z"}.get(component, component)
-        chosen = [i for i, site in enumerate(self.sites) if site.component == key]
-        if not chosen:
+        patched = [i for i, site in enumerate(self.sites) if site.component == key]
+        if not patched:
             raise unknown_name("patched component", component, {site.component for site in self.sites})
         numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
-        rows = [_row_name(self.sites[i]) for i in chosen]
-        columns = [self.sites[i].position or "all" for i in chosen]
-        table = pd.DataFrame({"row": rows, "column": columns, value: numbers[chosen].numpy(force=True)})
+        rows = [_row_name(self.sites[i]) for i in patched]
+        columns = [self.sites[i].position or "all" for i in patched]
+        table = pd.DataFrame({"row": rows, "column": columns, value: numbers[patched].numpy(force=True)})
         wide = table.pivot(index="row", columns="column", values=value)
         return wide.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))].rename_axis(index=None, columns=None)
 
@@ -177,8 +170,8 @@ def _columns(site: Site) -> dict[str, Any]:
 
 def sweep(
     model: HookedLatentTransformer,
-    clean: ExpertEpisodes | MDPEpisodes,
-    corrupted: ExpertEpisodes | MDPEpisodes,
+    clean: Episodes,
+    corrupted: Episodes,
     round: int,
     *,
     components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
@@ -210,10 +203,11 @@ def sweep(
 
     Example:
         >>> import interp
-        >>> from interp.interventions import corruptions, patching
+        >>> from interp.interventions import patching
         >>> from interp.tasks import experts
         >>> model = interp.load("wma-handwired", n_experts=4)
-        >>> clean, corrupted = corruptions.flip_vote(experts.sample(64, 30, 4, seed=0), round=20, expert=1)
+        >>> episodes = experts.sample(64, 30, 4, seed=0)
+        >>> clean, corrupted = experts.TASK.corruption("flip-vote").build(episodes, round=20, expert=1)
         >>> effects = patching.sweep(model, clean=clean, corrupted=corrupted, round=20)
         >>> effects.grid("resid_pre").shape
         (3, 13)
@@ -223,10 +217,10 @@ def sweep(
     measure = find_metric(metric)
     pair = prepare(model, clean, corrupted, round, read, commit)
     layout = pair.layout
-    chosen = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
-    values = run_cells(pair, chosen, measure, direction, propagate, chunk)
+    cells = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
+    values = run_cells(pair, cells, measure, direction, propagate, chunk)
     return PatchingResult(
-        sites=tuple(chosen),
+        sites=tuple(cells),
         values=values,
         clean=measure.measure(pair.clean_readout, pair),
         corrupted=measure.measure(pair.corrupted_readout, pair),

@@ -113,15 +113,15 @@ class RoundPatcher:
         by_hook: dict[str, list[int]] = {}
         for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: (_depth(cells[i]), starts[i])):
             by_hook.setdefault(cells[i].hook, []).append(i)
-        for chosen in packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
-            start = min(starts[i] for i in chosen)
-            yield self._chunk(chosen, [cells[i] for i in chosen], min(start, layout.predict_position), end)
+        for indices in packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
+            start = min(starts[i] for i in indices)
+            yield self._chunk(indices, [cells[i] for i in indices], min(start, layout.predict_position), end)
 
-    def _chunk(self, chosen: list[int], cells: list[Site], start: int, end: int) -> Patched:
+    def _chunk(self, indices: list[int], cells: list[Site], start: int, end: int) -> Patched:
         n, layer = len(cells), cells[0].layer
         patches = _Patches(cells, self.source, self.run.layout)
         if layer is None:
-            return self._whole(chosen, tile(self.base.tokens, n), patches)
+            return self._whole(indices, tile(self.base.tokens, n), patches)
         with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):
             resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
             for i, block in enumerate(self.model.blocks[layer:], start=layer):
@@ -131,18 +131,18 @@ class RoundPatcher:
             before = tile(self.latents, n)
             if not self.update:
                 outcomes = self.model.unembed(self.model.ln_final(resid[:, -1:]))[:, 0]
-                prediction = self.model.read_prediction(outcomes, before.shape[1])
-                return Patched(chosen, prediction, tile(self.run.latents[:, self.t + 1], n))
+                prediction = self.model.read_prediction(outcomes, self.run.layout.n_positions)
+                return Patched(indices, prediction, tile(self.run.latents[:, self.t + 1], n))
             output = self.model.read_out(torch.cat([tile(self.final[:, :start], n), resid], 1), before)
             tokens = self._own_choices(output.prediction, n)
             if tokens is None:
                 latents = self.model.write(before, output.update, tile(self.base.slots, n))
-                return Patched(chosen, output.prediction, latents)
-        return self._whole(chosen, tokens, patches)
+                return Patched(indices, output.prediction, latents)
+        return self._whole(indices, tokens, patches)
 
-    def _whole(self, chosen: list[int], tokens: Tensor, patches: _Patches) -> Patched:
+    def _whole(self, indices: list[int], tokens: Tensor, patches: _Patches) -> Patched:
         """The patched round from its tokens on, its own choice committed."""
-        n = len(chosen)
+        n = len(indices)
         before, rows = tile(self.latents, n), repeated(self.base, n)
         with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks(None)):
             output = self.model(tokens, before, rows.values)
@@ -150,18 +150,15 @@ class RoundPatcher:
             own = self._own_choices(output.prediction, n) if self.update else None
             if own is not None and not torch.equal(own, tokens):
                 output = self.model(own, before, rows.values)
-        return Patched(chosen, output.prediction, self.model.write(output.latents, output.update, rows.slots))
+        return Patched(indices, output.prediction, self.model.write(output.latents, output.update, rows.slots))
 
     def _own_choices(self, prediction: Tensor, n: int) -> Tensor | None:
         """The tokens with the choices now made, or None where the base's stay."""
         layout, tokens = self.run.layout, tile(self.base.tokens, n)
-        if layout.choice_position is None or self.run.commit != "own":
+        if self.run.commit != "own":
             return None
-        own = prediction.argmax(-1) + layout.token_ids["a_1"]
-        if torch.equal(own, tokens[:, layout.choice_position]):
-            return None
-        tokens[:, layout.choice_position] = own
-        return tokens
+        own = layout.commit(tokens, layout.choose(prediction))
+        return None if torch.equal(own, tokens) else own
 
 
 def _depth(cell: Site) -> int:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any, get_args
 
 import numpy as np
 import pandas as pd
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.algorithm import Episodes
 from interp.errors import require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
@@ -29,11 +31,7 @@ from interp.interventions.sites import Site, resolve
 from interp.model.rollout import Rounds, run_round, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
-from interp.statistics import resample_weights
-
-if TYPE_CHECKING:
-    from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp import MDPEpisodes
+from interp.statistics import bootstrap_mean
 
 
 @dataclass(frozen=True)
@@ -68,13 +66,13 @@ class RoundMap:
 
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per (patched round, read round): effect with its 95 % interval over episodes, and the gap."""
-        weights = resample_weights(self.effects.shape[-1], seed=seed)
-        low, high = np.quantile(np.tensordot(self.effects, weights, axes=(2, 1)), [0.025, 0.975], axis=-1)
+        effects = rearrange(self.effects, "patched read episode -> episode patched read")
+        mean, low, high = bootstrap_mean(effects, seed=seed)
         rows = [
             {
                 "patched": t,
                 "read": u,
-                "effect": self.effects[i, j].mean(),
+                "effect": mean[i, j],
                 "effect_low": low[i, j],
                 "effect_high": high[i, j],
                 "gap": self.gaps[j].mean(),
@@ -88,8 +86,8 @@ class RoundMap:
 
 def round_map(
     model: HookedLatentTransformer,
-    clean: ExpertEpisodes | MDPEpisodes,
-    corrupted: ExpertEpisodes | MDPEpisodes,
+    clean: Episodes,
+    corrupted: Episodes,
     site: Site | str,
     *,
     rounds: Rounds = "all",
@@ -112,14 +110,14 @@ def round_map(
         raise unknown_name("direction", direction, get_args(Direction))
     measure = find_metric(metric)
     pair = prepare(model, clean, corrupted, 0, None, commit)
-    chosen = sorted(set(select_rounds(rounds, pair.clean.n_rounds)))
+    at_rounds = sorted(set(select_rounds(rounds, pair.clean.n_rounds)))
     place = resolve(site, model, pair.layout)
     base, other = (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
     n, latents = pair.n_episodes, torch.zeros(0)
-    effects = np.full((len(chosen), len(chosen), n), np.nan)
-    gaps = np.zeros((len(chosen), n))
+    effects = np.full((len(at_rounds), len(at_rounds), n), np.nan)
+    gaps = np.zeros((len(at_rounds), n))
     active = 0
-    for t in range(chosen[0], chosen[-1] + 1):
+    for t in range(at_rounds[0], at_rounds[-1] + 1):
         predictions: list[Tensor] = []
         after: list[Tensor] = []
         if active:
@@ -127,15 +125,15 @@ def round_map(
                 step = run_round(model, repeated(one_round(base, t), active), latents, base.layout, commit, ())
             predictions.append(step.prediction)
             after.append(step.latents)
-        if t in chosen:
+        if t in at_rounds:
             patcher = RoundPatcher(model, base, t, activations(model, other, t, [place.hook]), update=True)
             (patched,) = patcher.cells([place])
             predictions.append(patched.predictions)
             after.append(patched.latents)
             active += 1
         latents = torch.cat(after)
-        if t in chosen:
-            column = chosen.index(t)
+        if t in at_rounds:
+            column = at_rounds.index(t)
             at = replace(pair, round=t, read=t)
             sides = [measure.measure(at.readout(run), at) for run in (base, other)]
             values = measure.measure(_readout(torch.cat(predictions), latents, active), at)
@@ -143,7 +141,7 @@ def round_map(
             gaps[column] = (sides[1] - sides[0]).double().numpy(force=True)
         done(1)
     settings = provenance(model=model.config.name, digest=model.digest(), commit=commit, propagate=True)
-    return RoundMap(str(place), tuple(chosen), effects, gaps, measure.key, direction, settings)
+    return RoundMap(str(place), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
 
 
 def _readout(predictions: Tensor, latents: Tensor, n: int) -> Readout:

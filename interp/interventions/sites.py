@@ -233,8 +233,8 @@ def sites(
     """
     layout = model.layout if layout is None else layout
     n_layers = model.config.n_layers
-    chosen = range(n_layers) if isinstance(layers, str) else list(layers)
-    found: list[Site] = []
+    wanted = range(n_layers) if isinstance(layers, str) else list(layers)
+    every: list[Site] = []
     for name in [components] if isinstance(components, str) else components:
         kind = component(name)
         if kind.key in _NEEDS_MLP and not model.config.d_mlp:
@@ -246,12 +246,12 @@ def sites(
             labels = [p for p in all_latents if positions == "all" or p in positions]
         else:
             labels = [layout.labels[i] for i in layout.positions(positions)]
-        for layer in chosen if kind.has_layer else (None,):
+        for layer in wanted if kind.has_layer else (None,):
             for head in range(model.config.n_heads) if kind.has_head else (None,):
-                found += [Site(kind.key, layer, head, label) for label in labels]
-    for site in found:
+                every += [Site(kind.key, layer, head, label) for label in labels]
+    for site in every:
         check(site, model, layout)
-    return found
+    return every
 
 
 def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> None:
@@ -273,9 +273,9 @@ def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> No
 
 def resolve(site: Site | str, model: HookedLatentTransformer, layout: RoundLayout) -> Site:
     """``site`` parsed, if a text, and checked."""
-    found = Site.parse(site) if isinstance(site, str) else site
-    check(found, model, layout)
-    return found
+    parsed = Site.parse(site) if isinstance(site, str) else site
+    check(parsed, model, layout)
+    return parsed
 
 
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:

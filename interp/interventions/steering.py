@@ -13,41 +13,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
+from interp.algorithm import Algorithm, Episodes
+from interp.decoder import Affine
 from interp.errors import require
-from interp.interventions.causal import CausalModel
-from interp.interventions.pairs import outcome_probabilities
 from interp.interventions.resume import one_round, tile
-from interp.model.rollout import rollout, select_rounds
+from interp.model.rollout import Rollout, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 
-if TYPE_CHECKING:
-    from interp.tasks.experts import ExpertEpisodes
-    from interp.tasks.mdp import MDPEpisodes
-
 
 def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """The smallest latent change that changes a handwired model's state by ``change`` (``[n]``, or ``[S, A]``).
+    """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape).
 
     Raises:
         InputError: a learned model (give a probe's direction), or a change of another shape.
     """
     require(
-        bool(len(model.state_map)),
+        model.is_handwired,
         f"{model.config.name!r} is a learned model: it has no exact state; pass a probe's direction",
     )
     wanted = torch.as_tensor(np.asarray(change, dtype=np.float64)).to(model.state_map)
-    per_latent = wanted.unsqueeze(0) if model.layout.task == "experts" else wanted.T
+    per_latent = model.layout.per_latent(wanted)
     shape = (model.layout.n_latents, len(model.state_map))
     require(
         tuple(per_latent.shape) == shape,
@@ -59,10 +56,9 @@ def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[
 def write_state(
     model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """A handwired model's latents, changed as little as possible to hold ``state``, ``[..., n]`` or ``[..., S, A]``."""
-    change = state.to(latents) - model.read_state(latents)
-    per_latent = change.unsqueeze(-2) if model.layout.task == "experts" else change.transpose(-1, -2)
-    return latents + per_latent @ torch.linalg.pinv(model.state_map).T
+    """A handwired model's latents, changed as little as possible to hold ``state``."""
+    change = model.layout.per_latent(state.to(latents) - model.read_state(latents))
+    return latents + change @ torch.linalg.pinv(model.state_map).T
 
 
 def fitted_direction(
@@ -77,16 +73,15 @@ def fitted_direction(
         latents: of a rollout, with any leading axes.
         states: what the algorithm holds at the same times, ``[*sample, ...]``.
     """
-    flat = latents.reshape(-1, *latents.shape[-2:])
-    values = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(flat).reshape(len(flat), -1)
-    step = torch.as_tensor(np.asarray(change, dtype=np.float64)).to(flat).reshape(-1)
+    moved = rearrange(latents, "... latent d -> (...) (latent d)")
+    values = torch.as_tensor(np.asarray(states, dtype=np.float64)).reshape(len(moved), -1).to(latents.device)
+    step = torch.as_tensor(np.asarray(change, dtype=np.float64)).flatten().to(latents.device)
     require(
         values.shape[1] == len(step),
         f"a state has {values.shape[1]} numbers, the change {len(step)}; give one for each",
     )
-    centred = values - values.mean(0)
-    slopes = torch.linalg.lstsq(centred, flat.flatten(1) - flat.flatten(1).mean(0)).solution
-    return (step @ slopes).unflatten(0, latents.shape[-2:])
+    direction = step @ Affine.fit(values, moved).slopes
+    return direction.to(latents).unflatten(0, latents.shape[-2:])
 
 
 @dataclass(frozen=True)
@@ -99,7 +94,7 @@ class SteeringResult:
         random: the model's along random directions of equal norm, ``[dose, direction, episode]``.
         outcome: the outcome's name, or "one per episode".
         round: where the latents were changed and the prediction read.
-        settings: model, causal model, seed, versions.
+        settings: model, algorithm, seed, versions.
     """
 
     doses: tuple[float, ...]
@@ -129,10 +124,10 @@ class SteeringResult:
 
 def steer(
     model: HookedLatentTransformer,
-    episodes: ExpertEpisodes | MDPEpisodes,
+    episodes: Episodes,
     round: int,
     change: ArrayLike,
-    causal: CausalModel,
+    algorithm: Algorithm,
     *,
     doses: Sequence[float] = (-4.0, -2.0, -1.0, 0.0, 1.0, 2.0, 4.0),
     direction: Tensor | None = None,
@@ -144,16 +139,20 @@ def steer(
     """Add doses of a state change to the latents of one round and read the prediction.
 
     Args:
-        change: the state change of dose 1, in the algorithm's units: log-weights ``[n]`` or a table ``[S, A]``.
+        change: the state change of dose 1, in the units and the shape of the algorithm's memory.
         direction: the latent change of dose 1, ``[latent, d_model]`` (a probe's); a handwired model's own when None.
-        outcome: whose probability is read: a label, or an action counted from 0; one for all, or one per episode
+        outcome: whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
         n_random: number of random control directions, with the norm of ``direction`` and on the same latents.
 
     Raises:
-        InputError: shapes that do not fit, a round out of range, no dose.
+        InputError: shapes that do not fit, a round out of range, no dose, an algorithm without a memory.
     """
     require(len(doses) > 0, "give at least one dose")
+    require(
+        bool(algorithm.memory),
+        f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
+    )
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     run = rollout(model.eval(), episodes, commit=commit)
     (t,) = select_rounds(round, run.n_rounds)
@@ -162,36 +161,49 @@ def steer(
         along.shape == run.latents.shape[2:],
         f"a direction must be [latent, d_model] = {tuple(run.latents.shape[2:])}, got {tuple(along.shape)}",
     )
-    generator = np.random.default_rng(seed)
-    noise = torch.as_tensor(generator.standard_normal((n_random, *along.shape))).to(along)
-    noise = noise * (along.norm(dim=-1) > 0).unsqueeze(-1)
-    noise = noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
-    found = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in (along, *noise)])
-    picked = np.broadcast_to(np.asarray(outcome, dtype=np.int64), (run.n_episodes,))
-    chances = _of(outcome_probabilities(found, causal.task).double().numpy(force=True), picked)
-    chances = chances.reshape(len(doses), 1 + n_random, -1)
-    inputs = {name: value[:, t] for name, value in causal.inputs(episodes).items()}
-    now, wanted = causal.run(inputs)[causal.memory], []
-    for dose in doses:
-        moved = now + dose * np.asarray(change, dtype=np.float64)
-        wanted.append(_of(causal.prediction(causal.run(inputs, {causal.memory: moved})), picked))
+    directions = (along, *_controls(along, n_random, seed))
+    predictions = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in directions])
+    read = np.broadcast_to(np.asarray(outcome, dtype=np.int64), (run.n_episodes,))
+    chances = _of(run.layout.distribution(predictions).double().numpy(force=True), read)
+    chances = chances.reshape(len(doses), len(directions), -1)
     return SteeringResult(
         doses=tuple(float(dose) for dose in doses),
         model=chances[:, 0],
-        algorithm=np.stack(wanted),
+        algorithm=_answers(algorithm, episodes, t, change, doses, read),
         random=chances[:, 1:],
-        outcome=model.outcomes[picked[0]] if np.ndim(outcome) == 0 else "one per episode",
+        outcome=run.layout.outcomes[read[0]] if np.ndim(outcome) == 0 else "one per episode",
         round=t,
         settings=provenance(
             model=model.config.name,
             digest=model.digest(),
-            causal=causal.key,
-            parameters=dict(causal.parameters),
+            algorithm=algorithm.key,
+            parameters=dict(algorithm.parameters),
             exact=direction is None,
             n_random=n_random,
             seed=seed,
         ),
     )
+
+
+def _controls(along: Tensor, n: int, seed: int) -> Float[Tensor, "direction latent d_model"]:
+    """Random directions as long as ``along``, on the latents that it moves."""
+    generator = np.random.default_rng(seed)
+    noise = torch.as_tensor(generator.standard_normal((n, *along.shape))).to(along)
+    noise = noise * (along.norm(dim=-1) > 0).unsqueeze(-1)
+    return noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
+
+
+def _answers(
+    algorithm: Algorithm, episodes: Episodes, t: int, change: ArrayLike, doses: Sequence[float], read: NDArray[np.int64]
+) -> Float[np.ndarray, "dose episode"]:
+    """The algorithm's own probability of the outcome in round ``t``, from its memory moved by each dose."""
+    values, answers = algorithm.run(episodes), []
+    for dose in doses:
+        moved = values[algorithm.memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
+        state, inputs = algorithm.at(values, [t])
+        after = algorithm.step(state, inputs, {algorithm.memory: moved})[1]
+        answers.append(_of(algorithm.distribution(after)[:, 0], read))
+    return np.stack(answers)
 
 
 def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArray[np.int64]) -> NDArray[np.float64]:
@@ -200,7 +212,7 @@ def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArr
     return np.take_along_axis(probabilities, index, -1)[..., 0]
 
 
-def _predict(model: HookedLatentTransformer, run: Any, t: int, change: Tensor) -> Tensor:
+def _predict(model: HookedLatentTransformer, run: Rollout, t: int, change: Tensor) -> Tensor:
     """The prediction of round t from latents moved by ``change``."""
     rounds = one_round(run, t)
     with torch.no_grad():

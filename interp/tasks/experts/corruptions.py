@@ -11,7 +11,7 @@ from typing import Any
 
 from interp.errors import InputError, require
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.task import Corruption, exchanged, corrupted_round
+from interp.tasks.task import Corruption, corrupted_round, exchanged
 
 Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
@@ -33,9 +33,7 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, labels=labels)
 
 
-def swap_histories(
-    episodes: ExpertEpisodes, round: int, experts: tuple[int, int] = (0, 1)
-) -> Pair:
+def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int, int] = (0, 1)) -> Pair:
     """Swap what two experts said in every round before ``round``: their records change places, the round does not."""
     t = corrupted_round(_experts(episodes), round, history=True)
     first, second = experts
@@ -50,8 +48,7 @@ def swap_histories(
 def exchange_history(episodes: ExpertEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(_experts(episodes), round, history=True)
-    changed = {name: exchanged(getattr(episodes, name), t) for name in ("advice", "labels")}
-    return episodes, replace(episodes, **changed)
+    return episodes, replace(episodes, advice=exchanged(episodes.advice, t), labels=exchanged(episodes.labels, t))
 
 
 def records() -> tuple[Corruption, ...]:

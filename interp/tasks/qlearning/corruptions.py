@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.task import Corruption, exchanged, corrupted_round
+from interp.tasks.task import Corruption, corrupted_round, exchanged
 
 Pair = tuple[MDPEpisodes, MDPEpisodes]
 

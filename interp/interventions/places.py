@@ -1,0 +1,131 @@
+"""Places: sites with a subspace each, and rounds that are run with these places taken from another run.
+
+>>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
+>>> str(place)
+'resid_pre[1]@p? (rank 2)'
+>>> own, source = torch.zeros(1, 4).double(), torch.tensor([[1.0, 2, 3, 4]]).double()
+>>> place(own, source).round(decimals=6).tolist()
+[[1.0, 2.0, 0.0, 0.0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange, random_basis
+
+from interp.interventions.sites import Site, resolve
+from interp.model.hooked import HookFunction
+from interp.model.rollout import Rollout
+from interp.model.transformer import HookedLatentTransformer
+
+CHUNK = 8192
+"""Rows (pair x round) that are run at once."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site, and the subspace of its activation that is interchanged.
+
+    Attributes:
+        site: where.
+        basis: orthonormal ``[d, rank]``; the whole activation when None.
+        elsewhere: a control: move as far as the interchange does, but inside this other subspace ``[d, rank]``.
+    """
+
+    site: Site
+    basis: Tensor | None = None
+    elsewhere: Tensor | None = None
+
+    @classmethod
+    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None) -> Place:
+        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not."""
+        site = Site.parse(site) if isinstance(site, str) else site
+        if directions is None:
+            return cls(site)
+        rows = torch.as_tensor(np.asarray(directions, dtype=np.float64))
+        basis, _ = torch.linalg.qr(rows.reshape(-1, rows.shape[-1]).T)
+        return cls(site, basis)
+
+    def __str__(self) -> str:
+        return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
+
+    def placebo(self, d_model: int, seed: int) -> Place | None:
+        """The control that moves the activation as far, in a random subspace of equal rank (a line for a whole one).
+
+        Heads and attention scores have no direction in the residual stream, and so no such control: None.
+        """
+        if self.site.kind.axes not in ("pos", "latent"):
+            return None
+        rank = 1 if self.basis is None else self.basis.shape[1]
+        return replace(self, elsewhere=random_basis(d_model, rank, seed))
+
+    def __call__(self, own: Tensor, source: Tensor) -> Tensor:
+        """The base's activation after the interchange."""
+        if self.basis is None and self.elsewhere is None:
+            return source
+        step = SubspaceInterchange(torch.eye(own.shape[-1]).to(own) if self.basis is None else self.basis)
+        return step(own, source) if self.elsewhere is None else NormMatchedPlacebo(step, self.elsewhere)(own, source)
+
+
+def resolve_places(
+    places: Place | Site | str | Sequence[Place | Site | str], model: HookedLatentTransformer, run: Rollout
+) -> list[Place]:
+    """Places from sites or their texts, each checked against the model.
+
+    Raises:
+        InputError: a site that the model does not have.
+    """
+    several = [places] if isinstance(places, Place | Site | str) else places
+    resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
+    for place in resolved:
+        resolve(place.site, model, run.layout)
+    return resolved
+
+
+def intervened(
+    model: HookedLatentTransformer, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
+    index = torch.tensor(list(rounds), device=base.tokens.device)
+    flat = [
+        [x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)] for run in (base, source)
+    ]
+    predictions, latents = [], []
+    with torch.no_grad():
+        for start in range(0, len(flat[0][0]), CHUNK):
+            mine, theirs = ([x[start : start + CHUNK] for x in side] for side in flat)
+            names = list(dict.fromkeys(place.site.hook for place in places))
+            kept: dict[str, Tensor] = {}
+            if names:
+                _, cache = model.run_with_cache(*theirs[:3], names_filter=names)
+                kept = {name: cache[name] for name in names}
+            fired = dict.fromkeys(names, 0)
+            hooks = [(name, _swap(name, places, kept, base, fired)) for name in names]
+            with model.hooks(fwd_hooks=hooks):
+                out = model(*mine[:3])
+            assert all(count == 1 for count in fired.values()), f"interchange hooks fired {fired}, not once each"
+            predictions.append(out.prediction)
+            latents.append(model.write(out.latents, out.update, mine[3]))
+    shape = (base.n_episodes, len(rounds))
+    return torch.cat(predictions).unflatten(0, shape), torch.cat(latents).unflatten(0, shape)
+
+
+def _swap(
+    name: str, places: Sequence[Place], kept: dict[str, Tensor], base: Rollout, fired: dict[str, int]
+) -> HookFunction:
+    def hook(activation: Tensor, hook: object) -> Tensor:
+        fired[name] += 1
+        changed = activation.clone()
+        for place in places:
+            if place.site.hook == name:
+                where = place.site.index(base.layout)
+                changed[where] = place(changed[where], kept[name][where])
+        return changed
+
+    return hook

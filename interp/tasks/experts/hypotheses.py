@@ -1,0 +1,90 @@
+"""What interventions and probes ask of a model of expert advice: its algorithm, where its variables could be, controls.
+
+A handwired model is held against its own Weighted Majority, a learned one against the Bayes predictor of the uniform
+regime. The places are whole activations where a variable must pass if the model computes as the algorithm does, and
+places where it cannot be. A claim is a question to the model, never evidence about it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.algorithm import Algorithm
+from interp.interventions.carriers import Claim
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.experts.algorithms import bayes, weighted_majority
+from interp.tasks.experts.episodes import ExpertEpisodes
+from interp.tasks.task import RoundInputs, Steering
+
+
+def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tensor:
+    """The probability of a mistake, ``|P(y = 1) - y|``, ``[*batch, episode, round]``."""
+    labels = torch.from_numpy(episodes.labels[:, rounds])
+    return (predictions - labels.to(predictions)).abs()
+
+
+def hypothesis(model: HookedLatentTransformer) -> Algorithm:
+    """The algorithm that a model is held against."""
+    arguments = model.config.origin.get("arguments", {}) if model.is_handwired else {}
+    return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
+
+
+def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
+    """Advice and label of each round, then also whether each expert was right: what one round says by itself."""
+    advice, label = episodes.advice.astype(np.float64), episodes.labels.astype(np.float64)[..., None]
+    plain = np.concatenate([advice, label], axis=-1)
+    products = np.concatenate([plain, episodes.correct.astype(np.float64)], axis=-1)
+    return RoundInputs((plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1))
+
+
+def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
+    """Subspaces to learn, (variable, site, rank): the memory and the prediction; then a place that cannot hold them."""
+    memory, last, n = hypothesis(model).memory, model.config.n_layers - 1, _votes(model)
+    return (
+        (memory, "embed@<z>", len(n)),
+        (memory, f"resid_post[{max(last - 1, 0)}]@p?", len(n)),
+        ("prediction", f"resid_post[{last}]@p?", 1),
+        (memory, "embed@<w>", 1),
+    )
+
+
+def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
+    """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
+    algorithm, last = hypothesis(model), model.config.n_layers - 1
+    memory = algorithm.memory
+    return (
+        Claim.at(memory, ["latent@<z>"]),
+        *(Claim.at(memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
+        Claim.at(memory, ["embed@<w>"], control=True),
+        Claim.at("votes", [f"embed@{vote}" for vote in _votes(model)]),
+        Claim.at("prediction", [f"resid_post[{last}]@p?"]),
+        Claim.at("counts" if "counts" in algorithm.state else memory, ["latent@<z>"], "state"),
+        Claim.at("label", ["embed@y"], "state"),
+        *(Claim.at("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
+        Claim.at("label", ["embed@p?"], "state", control=True),
+        *(Claim.at(key, [f"resid_post[{last}]@w?"], "state") for key in ("match", algorithm.written)),
+    )
+
+
+def steering() -> Steering:
+    """More weight for the first expert, read in the probability of its own vote."""
+
+    def change(shape: tuple[int, ...]) -> np.ndarray:
+        step = np.zeros(shape)
+        step[..., 0] = 1.0
+        return step
+
+    return Steering(
+        change=change,
+        doses=(-4, -2, -1, 0, 1, 2, 4),
+        outcome=lambda episodes, t: episodes.advice[:, t, 0],
+        what="first expert's weight + 1",
+        shows="P(its vote)",
+    )
+
+
+def _votes(model: HookedLatentTransformer) -> list[str]:
+    """The positions of the votes, one per expert."""
+    return [label for label in model.layout.labels if label.startswith("p_")]

@@ -1,0 +1,96 @@
+"""What interventions and probes ask of a model of Q-learning: its algorithm, where its variables could be, controls.
+
+Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount. The places are
+whole activations where a variable must pass if the model computes as the algorithm does, and places where it cannot be.
+A claim is a question to the model, never evidence about it.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from interp.algorithm import Algorithm
+from interp.interventions.carriers import Claim
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.qlearning.algorithms import q_learning
+from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.task import RoundInputs, Steering
+
+
+def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
+    """``max_a Q(s', a) - sum_a pi(a) Q(s', a)`` by the table before each round, ``[*batch, episode, round]``."""
+    tables = torch.from_numpy(episodes.q_tables[:, :-1][:, rounds]).to(predictions)
+    states = torch.from_numpy(episodes.next_states[:, rounds]).to(predictions.device)
+    index = states[..., None, None].expand(*states.shape, 1, tables.shape[-1])
+    values = tables.gather(2, index).squeeze(2)
+    return values.amax(-1) - (predictions * values).sum(-1)
+
+
+def hypothesis(model: HookedLatentTransformer) -> Algorithm:
+    """The algorithm that a model is held against."""
+    return q_learning(**rates(model))
+
+
+def rates(model: HookedLatentTransformer) -> dict[str, float]:
+    """The learning rate and discount of a handwired model, and those that the learned ones were trained on."""
+    arguments = model.config.origin.get("arguments", {}) if model.is_handwired else {}
+    return {"alpha": arguments.get("alpha", 0.1), "gamma": arguments.get("gamma", 0.9)}
+
+
+def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
+    """States, action and reward of each round, then also the pair and its reward: what one round says by itself."""
+    n_states, n_actions = episodes.n_states, episodes.n_actions
+    pair = np.eye(n_states * n_actions)[episodes.states * n_actions + episodes.actions]
+    rewards, states = episodes.rewards[..., None], np.eye(n_states)
+    tokens = (states[episodes.states], np.eye(n_actions)[episodes.actions], states[episodes.next_states])
+    plain = np.concatenate([*tokens, rewards], axis=-1)
+    products = np.concatenate([plain, pair, pair * rewards], axis=-1)
+    kinds = np.stack([episodes.states, episodes.actions, episodes.next_states], axis=-1)
+    return RoundInputs((plain, products), kinds)
+
+
+def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
+    """Subspaces to learn, (variable, site, rank): the values and the choice; then a place that cannot hold it."""
+    last, n_actions = model.config.n_layers - 1, model.layout.n_outputs
+    return (
+        ("next_values", f"resid_post[{max(last - 1, 0)}]@Select", n_actions),
+        ("choice", f"resid_post[{last}]@Select", n_actions),
+        ("choice", "embed@<BOS>", 1),
+    )
+
+
+def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
+    """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
+    last, written = model.config.n_layers - 1, hypothesis(model).written
+    candidates = list(model.layout.outcomes)
+    arrived = [label for label in model.layout.labels if label.startswith("s'")]
+    return (
+        Claim.at("table", ["latent"]),
+        *(Claim.at("next_values", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
+        Claim.at("next_values", ["embed@<BOS>"], control=True),
+        Claim.at("next_state", [f"embed@{label}" for label in arrived]),
+        Claim.at("choice", [f"resid_post[{last}]@Select"]),
+        Claim.at("table", ["latent"], "state"),
+        *(Claim.at(key, [f"embed@{label}"], "state") for key, label in (("action", "a"), ("reward", "r"))),
+        Claim.at("reward", ["embed@<BOS>"], "state", control=True),
+        *(Claim.at(key, [f"resid_post[{last}]@Update"], "state") for key in ("change", written)),
+    )
+
+
+def steering() -> Steering:
+    """Higher values of the first action, read in its probability; values of non-negative rewards are never negative."""
+
+    def change(shape: tuple[int, ...]) -> np.ndarray:
+        step = np.zeros(shape)
+        step[..., 0] = 0.2
+        return step
+
+    return Steering(
+        change=change,
+        doses=(0, 0.5, 1, 2, 4),
+        outcome=lambda episodes, t: 0,
+        what="first action's values + 0.2",
+        shows="P(first action)",
+    )
