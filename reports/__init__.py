@@ -1,10 +1,44 @@
 """Reports: one self-contained HTML page about a model, opening offline in any browser.
 
-In this room: ``reports.build`` (a model's name in, a page out), ``reports.recipes`` (what the report on a model of each
-task holds), ``reports.sections`` (one file per family of sections), ``reports.page`` (a report and how it becomes
-HTML), ``reports.blocks`` (what a section is made of), ``reports.figures``, ``reports.flow`` and ``reports.wiring``
-(pictures), ``reports.attention`` (interactive attention views), ``reports.svg``, ``reports.style`` and
-``reports.palette`` (how pictures look on a page), and ``reports.llm`` (the page on language models).
-Not here: the computations that a report shows; they belong to ``interp``, ``circuits`` and ``probes``.
+A report is a list of parts (``reports.part``); ``reports.build.build`` finds those of a model's task, computes and
+draws them, and writes the page. Your own part stands beside the others::
+
+    from reports.build import build
+    from reports.parts.default import default_parts
+
+    build("wma-learned", parts=(*default_parts(), my_part))
+
+In this room: ``parts`` (what any task's report can hold, one idea a file) and ``tasks`` (what one task's holds beside
+that), ``page`` (a report and how it becomes HTML), ``blocks`` (what a section is made of), ``figures``, ``evaluation``,
+``flow`` and ``wiring`` (pictures), ``attention`` (interactive attention views), ``heads`` (what heads are called),
+``svg``, ``style`` and ``palette`` (how pictures look on a page), ``progress``, and ``llm`` (the page on language
+models). Not here: the computations that a report shows; they belong to ``interp``, ``circuits`` and ``probes``.
+
+    >>> from reports.blocks import Prose
+    >>> from reports.page import Report, Section
+    >>> page = Report("A model", "What it does.", [Section("Summary", [Prose("It **works**.")])])
+    >>> "<strong>works</strong>" in page.html()
+    True
+
 Import from the modules; nothing is re-exported, so that this package stays light (no matplotlib, no torch).
 """
+
+__all__ = [
+    "attention",
+    "blocks",
+    "build",
+    "evaluation",
+    "figures",
+    "flow",
+    "heads",
+    "llm",
+    "page",
+    "palette",
+    "part",
+    "parts",
+    "progress",
+    "style",
+    "svg",
+    "tasks",
+    "wiring",
+]

@@ -116,6 +116,15 @@ class Group:
     kind: ClassVar[str] = "group"
 
 
+@dataclass(frozen=True)
+class NotComputed:
+    """A visible box in place of what could not be computed: ``why``, and where it happened, folded."""
+
+    why: str
+    traceback: str
+    kind: ClassVar[str] = "missing"
+
+
 def cell(value: Any, spec: str | None = None) -> str | Verdict:
     """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash."""
     if isinstance(value, Verdict):

@@ -1,40 +1,134 @@
-"""From a model's name to a report on disk: sample episodes, run, check, probe, patch, look inside, write one page.
+"""From a model to a report on disk: find the parts, compute them, draw them, write one page.
 
-``build(name)`` is the whole of it; a recipe per task (``reports.recipes``) says what a report holds. A handwired model
-is checked against the algorithm that it is; a learned one is measured by the same sections, without that check.
+``build("wma-handwired")`` is the whole of it. The model's task says what the parts are (``Task.report``); a task that
+does not say it gets :func:`reports.parts.default.default_parts`. A part that fails takes its own section with it and
+no other: the page then says why it is missing.
 """
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.files import writable
+from interp.provenance import provenance
+from interp.tasks.task import unique
 from interp.threads import one_thread
-from reports.progress import steps
+from reports.blocks import NotComputed
+from reports.page import Report, Section
+from reports.progress import Step, steps
+
+if TYPE_CHECKING:
+    from interp.model.transformer import HookedLatentTransformer
+    from reports.part import Context, Part
 
 
-def build(name: str, out: str | Path = "output", *, n_episodes: int = 64, n_rounds: int = 100, seed: int = 0) -> Path:
-    """Write the report of a model and return its path, ``out/<name>.html``.
+@dataclass(frozen=True)
+class Built:
+    """A report that was written.
+
+    Attributes:
+        path: of the page.
+        failures: title of a part that was not computed -> why.
+    """
+
+    path: Path
+    failures: Mapping[str, str]
+
+    @property
+    def complete(self) -> bool:
+        """Whether every part was computed."""
+        return not self.failures
+
+
+def build(
+    subject: str | HookedLatentTransformer,
+    out: str | Path = "output",
+    *,
+    n_episodes: int = 64,
+    n_rounds: int = 100,
+    seed: int = 0,
+    parts: Sequence[Part] | None = None,
+) -> Built:
+    """Write the report of a model to ``out/<name>.html``.
 
     Args:
-        name: what :func:`interp.load` takes: a model's name or a checkpoint folder.
+        subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
         out: folder for the page.
         n_episodes, n_rounds: how much is sampled; at least 5 episodes (probes are split by episode) of 10 rounds.
         seed: of everything random.
+        parts: what the page holds, in its order; what the model's task says when None.
 
     Raises:
-        InputError: no such model, sizes too small, or a folder that cannot be written; before any work.
+        InputError: no such model or task, sizes too small, two parts of one key, or a folder that cannot be written;
+            before any work.
     """
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     require(n_rounds >= 10, f"a report needs at least 10 rounds an episode, got {n_rounds}")
     import interp
-    from reports.recipes import experts, qlearning
+    from reports.part import Context
+    from reports.parts.default import parts_for
 
-    model = interp.load(name)
+    model = interp.load(subject) if isinstance(subject, str) else subject
+    source = subject if isinstance(subject, str) else ""
+    context = Context(model, source, n_episodes, n_rounds, seed)
+    wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     folder = writable(Path(out))
-    recipe = {"experts": experts, "qlearning": qlearning}[model.layout.task]
-    with one_thread(), steps(f"Report on {model.config.name}", recipe.N_STEPS) as step:
-        report = recipe.report(model, name, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed, step=step)
-        step("writing the page")
-        return report.write(folder / f"{Path(name).name}.html")
+    _ = context.episodes  # what cannot be sampled is refused here, before any work
+    context.parts = tuple(part for part in wanted if part.applies(context))
+    with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
+        report = compose(context, step)
+        path = report.write(folder / f"{Path(source or context.name).name}.html")
+    failed = [part for part in context.parts if part.key in context.failures]
+    return Built(path, {part.title: _reason(context.failures[part.key]) for part in failed})
+
+
+def compose(context: Context, step: Step = lambda what: None) -> Report:
+    """Compute and draw every part of ``context``.
+
+    Args:
+        step: called with the title of each part as it begins, and once when all are computed.
+    """
+    for part in context.parts:
+        step(part.title)
+        context.facts |= _attempt(context, part, part.summary) or {}
+    step("drawing")
+    # The summary stands first and is drawn last, when it is known which parts failed.
+    drawn = [_sections(context, part) for part in reversed(context.parts)]
+    task = context.task
+    settings = {"model": context.name, "digest": context.model.digest()[:16], "seed": context.seed}
+    settings |= {"regime": context.episodes.regime, "n_episodes": context.n_episodes, "n_rounds": context.n_rounds}
+    settings |= {**context.sizes, **task.sample_options(context.model)}
+    heading = next((part.heading for part in context.parts if part.heading), None)
+    title, lead = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
+    sections = [section for of_part in reversed(drawn) for section in of_part]
+    return Report(title, lead, sections, provenance(**settings))
+
+
+def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -> Any:
+    """What ``use`` makes of the part's result; None when it fails, or the part has failed before."""
+    if part.key in context.failures:
+        return None
+    try:
+        return use(context.result(part.key), context)
+    except Exception as error:
+        context.failures[part.key] = error
+        return None
+
+
+def _sections(context: Context, part: Part) -> list[Section]:
+    """A part as sections; where it failed, a section that says why."""
+    drawn = _attempt(context, part, part.draw)
+    if part.key in context.failures:
+        error = context.failures[part.key]
+        return [Section(part.title, [NotComputed(_reason(error), "".join(traceback.format_exception(error)))])]
+    return [drawn] if isinstance(drawn, Section) else list(drawn)
+
+
+def _reason(error: Exception) -> str:
+    """An exception in a sentence."""
+    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"

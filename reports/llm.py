@@ -33,7 +33,7 @@ from interp.tasks.experts import ExpertEpisodes
 from reports import figures
 from reports.blocks import Figure, Prose, Summary, Table, Verdict
 from reports.page import Report, Section
-from reports.sections import overview
+from reports.parts import reproduce
 
 # The paper draws these four beside its models; the others are in the tables.
 DRAWN = {
@@ -101,7 +101,7 @@ def report(runs: Sequence[LLMRun], others: dict[str, Predictor], path: Path, see
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
         *([_notes(notes)] if len(notes.to_frame()) else []),
-        overview.reproduce(_shell(path, list(others)), _PYTHON.format(path=str(path))),
+        reproduce.commands(_shell(path, list(others)), _PYTHON.format(path=str(path))),
     ]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
     return Report(

@@ -9,15 +9,20 @@ from interp.errors import InputError
 from interp.training.config import TrainingConfig
 from interp.training.curves import learning_curves, over_seeds, shipped_curves
 from interp.training.trainer import train
-from reports.sections.learning import learning
+from reports.parts.learning import learning
 
 TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
 
 
-def run(folder, task="wma", **changes):
+def run(folder, task="experts", **changes):
     stages = ({"n_rounds": 3, "steps": 4},)
     config = TrainingConfig(
-        task=task, stages=stages, regimes=("uniform",) if task == "wma" else ("grid",), eval_every=2, **TINY, **changes
+        task=task,
+        stages=stages,
+        regimes=("uniform",) if task == "experts" else ("grid",),
+        eval_every=2,
+        **TINY,
+        **changes,
     )
     train(config, folder, name="tiny")
     return folder
@@ -71,5 +76,5 @@ def test_what_cannot_be_compared_is_refused(runs, tmp_path):
     with pytest.raises(InputError, match="no training state"):
         learning_curves([tmp_path])
     other = run(tmp_path / "q", task="qlearning")
-    with pytest.raises(InputError, match="runs of one task can be compared, got qlearning and wma"):
+    with pytest.raises(InputError, match="runs of one task can be compared, got experts and qlearning"):
         learning_curves([runs[0], other])

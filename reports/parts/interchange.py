@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import pandas as pd
 
 from circuits.circuit import Circuit
 from circuits.places import places
+from interp.interventions import tables
 from interp.interventions.carriers import Claim
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
+from reports.part import Context, Part
 
+TITLE = "Interchange interventions"
 _TEXT = (
     "In one round of an episode, an activation is set to its value in another episode, and the outcome is compared "
     "with the algorithm's own counterfactual: the same round with one variable set to its value there. Accuracy is "
@@ -42,29 +46,69 @@ _ALIGNED = (
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
-def wired(
-    circuit: Circuit, truth: Iterable[tuple[str, str, slice, str]], controls: Mapping[str, tuple[str, str]]
-) -> list[Claim]:
-    """Claims from a circuit's ground truth.
+@dataclass(frozen=True)
+class Carried:
+    """A row about a circuit: these locations together hold a variable of its algorithm.
+
+    Attributes:
+        variable: what is interchanged in the algorithm.
+        locations: their names in the circuit's ground truth.
+        outcome: where it shows: "prediction" or "state".
+        held_as: the variable that the circuit locates there, where that is another one (a policy, for the choice).
+    """
+
+    variable: str
+    locations: tuple[str, ...]
+    outcome: str
+    held_as: str = ""
+
+
+@dataclass(frozen=True)
+class Tables:
+    """Tables of :mod:`interp.interventions.tables`; ``aligned`` is None where no subspaces are learned."""
+
+    carried: pd.DataFrame
+    aligned: pd.DataFrame | None = None
+
+
+def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
+    """The claims about a handwired model's circuit, or those that the task makes about its models.
 
     Args:
-        truth: (variable of the algorithm, variable of the circuit, which of its sites, outcome).
-        controls: site -> (variable that it does not hold, outcome).
+        claims: of a handwired model, from its circuit; the task's own when None.
     """
-    found = []
-    for variable, name, which, outcome in truth:
-        sites = circuit.variable(name).sites[which]
-        found.append(Claim(variable, tuple(p for site in sites for p in places(circuit, site)), outcome))
-    return found + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in controls.items()]
+
+    def compute(context: Context) -> Tables:
+        model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
+        own = claims(context.circuit) if claims and context.handwired else None
+        carried = tables.interchange_table(model, bases, sources, t, seed, own)
+        if context.handwired or not context.task.aligned(model):
+            return Tables(carried)
+        return Tables(carried, tables.alignment_table(model, bases, sources, t, seed))
+
+    def applies(context: Context) -> bool:
+        return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
+
+    return Part("interchange", TITLE, compute, draw, applies)
 
 
-def interchange(carried: pd.DataFrame, aligned: pd.DataFrame | None = None) -> Section:
-    """The table of claims, and for a learned model the learned subspaces with their controls.
+def wired(circuit: Circuit, carried: Sequence[Carried], not_carried: Mapping[str, tuple[str, str]]) -> list[Claim]:
+    """Claims from a circuit's ground truth; rows on what this variant of it does not hold are left out.
 
     Args:
-        carried: of ``interp.interventions.tables.interchange_table``.
-        aligned: of ``interp.interventions.tables.alignment_table``; None where the subspaces are known.
+        not_carried: site -> (variable that it does not hold, outcome): the controls.
     """
+    claims = []
+    for row in carried:
+        known = {location.name: location for location in circuit.sites.get(row.held_as or row.variable, ())}
+        if set(row.locations) <= set(known):
+            together = tuple(place for name in row.locations for place in places(circuit, known[name]))
+            claims.append(Claim(row.variable, together, row.outcome))
+    return claims + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in not_carried.items()]
+
+
+def draw(computed: Tables, context: Context) -> Section:
+    """The table of claims, and for a learned model the learned subspaces with their controls."""
     rows = [
         {
             "variable": row["variable"].replace("_", " "),
@@ -77,21 +121,21 @@ def interchange(carried: pd.DataFrame, aligned: pd.DataFrame | None = None) -> S
             "of all pairs": row["iia"],
             "doing nothing, all pairs": row["chance"],
         }
-        for row in carried.to_dict("records")
+        for row in computed.carried.to_dict("records")
     ]
     decimals = dict.fromkeys(("doing nothing", "random direction", "of all pairs", "doing nothing, all pairs"), ".3f")
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     blocks: list[object] = [
-        Prose(f"{_TEXT}\n\n{_WIRED if aligned is None else _WHOLE}"),
+        Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}"),
         Table(pd.DataFrame(rows), caption, formats=decimals),
     ]
-    return Section("Interchange interventions", blocks + ([] if aligned is None else _learned(aligned)))
+    return Section(TITLE, blocks + ([] if computed.aligned is None else _learned(computed.aligned)))
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
-    places = aligned["variable"].str.replace("_", " ") + " at " + aligned["site"]
+    at = aligned["variable"].str.replace("_", " ") + " at " + aligned["site"]
     learned = aligned["condition"] == "learned"
-    names = (places + ", rank " + aligned["rank"].astype(str)).where(learned, aligned["condition"])
+    names = (at + ", rank " + aligned["rank"].astype(str)).where(learned, aligned["condition"])
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~learned)
     caption = (
         "Share of held-out pairs in which the choice is the counterfactual's: learned subspaces (blue) and their "

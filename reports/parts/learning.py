@@ -6,15 +6,29 @@ import matplotlib.figure
 import pandas as pd
 
 from interp.training.curves import over_seeds
+from interp.training.goal import goal_of
 from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
+from reports.part import Part
 
+TITLE = "How the update of the latent learns"
 _TEXT = (
     "The same task, curriculum and optimiser; only the setting named differs. An added latent keeps what it held "
     "without doing anything; one that is written over must copy the state through attention before it can change it. "
     "NOT evidence of what a setting would reach with more steps or a learning rate of its own."
 )
+
+
+def part() -> Part:
+    """The learning curves that ship beside a model."""
+    return Part(
+        "learning",
+        TITLE,
+        lambda context: context.curves,
+        lambda curves, context: learning(curves, goal_of(context.task).floor),
+        lambda context: context.curves is not None,
+    )
 
 
 def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
@@ -33,7 +47,7 @@ def learning(curves: pd.DataFrame, floor: str) -> Section:
     last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
     caption = "Held-out loss while training; the line is the mean over seeds, the band runs from lowest to highest"
     return Section(
-        "How the update of the latent learns",
+        TITLE,
         [
             Prose(_TEXT),
             Figure(draw(curves, floor), "Loss over training steps", caption),

@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pandas as pd
+from matplotlib.figure import Figure as Picture
 
+from interp.interventions import tables
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table
+from reports.heads import Heads, heads_of
 from reports.page import Section
-from reports.sections.inside import Heads
+from reports.part import Context, Part
 
+TITLE = "Circuits of edges"
 _TEXT = (
     "An edge is one head's (or MLP's, or the embedding's) write as read by another's query, key or value, or by an "
     "exit. Each is scored by EAP-IG between a run and one with another episode's latents: the gradient of the logit "
@@ -22,21 +26,27 @@ _TEXT = (
     "pairs and this way of cutting; it is not evidence that it is the only one, or of what its edges mean."
 )
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
-SHOWN = 25
+_NODES = "Every node ablated on its own, in three ways: what the logit difference loses, with 95 % intervals"
+LISTED = 25
 """Edges listed at most."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
-def edges(tables: Mapping[str, pd.DataFrame], heads: Heads, *, softened: bool) -> Section:
-    """The smallest faithful circuit beside random ones, faithfulness against size, edges and single nodes.
+def part() -> Part:
+    """Circuits of edges under the task's default corruption."""
+    return Part("edges", TITLE, compute, draw, lambda context: bool(context.task.default_corruption))
 
-    Args:
-        tables: of ``interp.interventions.tables.circuit_tables``.
-        heads: the names of the model's heads.
-        softened: these are of a handwired model's softmax-only variant.
-    """
-    circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
-    found = [
+
+def compute(context: Context) -> dict[str, pd.DataFrame]:
+    """Scored edges, faithfulness over sizes, the smallest faithful circuit, single ablations."""
+    return tables.circuit_tables(context.smooth, context.pairs[0], context.looked_at, context.seed)
+
+
+def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
+    """The smallest faithful circuit beside random ones, faithfulness against size, edges and single nodes."""
+    heads = heads_of(context.smooth)
+    circuit, curve = found["circuit"].iloc[0], found["faithfulness"]
+    measured = [
         ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
         ("faithfulness", Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_mean"]),
         ("faithfulness, best random circuit", None, circuit["random_max"]),
@@ -44,38 +54,47 @@ def edges(tables: Mapping[str, pd.DataFrame], heads: Heads, *, softened: bool) -
         ("CPR, over all sizes", curve["cpr"].iloc[0], curve["random_cpr"].iloc[0]),
         ("CMD, over all sizes", curve["cmd"].iloc[0], curve["random_cmd"].iloc[0]),
     ]
-    summary = pd.DataFrame(
-        found, columns=["measure", "best-scored edges", "random circuits of equal size"], dtype=object
-    )
-    drawn = pd.concat(
-        [
-            curve[["share"]].assign(algorithm=key, name=name, mean=curve[column])
-            for key, name, column in (
-                ("model", "best-scored edges", "faithfulness"),
-                ("random", "random circuits", "random_mean"),
-            )
-        ]
-    )
-    picture = figures.curves(
-        drawn, x="share", xlabel="share of all edges", ylabel="faithfulness", log_x=True, reference={"whole model": 1.0}
-    )
-    listed = tables["edges"].query("score != 0").head(SHOWN).drop(columns=["metric", "steps"])
+    columns = ["measure", "best-scored edges", "random circuits of equal size"]
+    listed = found["edges"].query("score != 0").head(LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
         listed[column] = [_named(name, heads) for name in listed[column]]
     return Section(
-        "Circuits of edges",
+        TITLE,
         [
-            Prose(_TEXT + (_SOFT if softened else "")),
-            Table(summary, "The fewest best-scored edges whose faithfulness is within 0.1 of 1"),
-            Figure(picture, "Faithfulness against circuit size", "Circuits of the best-scored edges, and of as many."),
+            Prose(_TEXT + (_SOFT if context.handwired else "")),
+            Table(
+                pd.DataFrame(measured, columns=columns, dtype=object),
+                "The fewest best-scored edges whose faithfulness is within 0.1 of 1",
+            ),
+            Figure(
+                _by_size(curve),
+                "Faithfulness against circuit size",
+                "Circuits of the best-scored edges, and of as many.",
+            ),
             Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
-            Table(_nodes(tables["ablation"], heads), _NODES, collapsed=True),
+            Table(_nodes(found["ablation"], heads), _NODES, collapsed=True),
         ],
     )
 
 
-_NODES = "Every node ablated on its own, in three ways: what the logit difference loses, with 95 % intervals"
+def _by_size(curve: pd.DataFrame) -> Picture:
+    """Faithfulness of the best-scored edges, and of random circuits, over the share of edges kept."""
+    parts = [
+        curve[["share"]].assign(algorithm=key, name=name, mean=curve[column])
+        for key, name, column in (
+            ("model", "best-scored edges", "faithfulness"),
+            ("random", "random circuits", "random_mean"),
+        )
+    ]
+    return figures.curves(
+        pd.concat(parts),
+        x="share",
+        xlabel="share of all edges",
+        ylabel="faithfulness",
+        log_x=True,
+        reference={"whole model": 1.0},
+    )
 
 
 def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pandas as pd
 
+from interp.interventions import tables
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
+from reports.part import Context, Part
 
+TITLE = "Steering"
 _TEXT = (
     "Doses of a state change are added to the latents that one round reads, and the prediction is compared with the "
     "algorithm's from the state so changed: by {how}. Random directions of equal norm, on the same latents, are the "
@@ -20,22 +23,29 @@ _FITTED = "how latents vary with the state, by least squares"
 _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 
-def steering(frame: pd.DataFrame, *, exact: bool, change: str, outcome: str) -> Section:
-    """The dose-response, and how far it is from the algorithm's.
+def part() -> Part:
+    """Steering as the task's record says it."""
+    return Part(
+        "steering", TITLE, compute, draw, lambda context: bool(context.algorithms and context.task.steering is not None)
+    )
 
-    Args:
-        frame: of ``interp.interventions.tables.steering_table``.
-        exact: the direction is a handwired model's own.
-        change: what a dose of 1 changes ("the first expert's log-weight by 1").
-        outcome: what is read ("P(that expert's vote)").
-    """
+
+def compute(context: Context) -> pd.DataFrame:
+    """The dose-response."""
+    return tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
+
+
+def draw(frame: pd.DataFrame, context: Context) -> Section:
+    """The dose-response, and how far it is from the algorithm's."""
+    assert context.task.steering is not None
+    record = context.task.steering()
     curves = [
         frame[["dose"]].assign(
             algorithm=key, name=name, mean=frame[key], low=frame[f"{key}_low"], high=frame[f"{key}_high"]
         )
         for key, name in _NAMES.items()
     ]
-    drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {change}", ylabel=outcome)
+    drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows)
     rows = [
         {
             "dose": row["dose"],
@@ -48,13 +58,13 @@ def steering(frame: pd.DataFrame, *, exact: bool, change: str, outcome: str) -> 
     ]
     moved = frame[frame["dose"] != 0]
     caption = (
-        f"Mean {outcome} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses other "
-        f"than 0: {moved['mean_error'].mean():.3f}; of random directions {moved['random_mean_error'].mean():.3f}."
+        f"Mean {record.shows} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses "
+        f"other than 0: {moved['mean_error'].mean():.3f}; of random directions {moved['random_mean_error'].mean():.3f}."
     )
     return Section(
-        "Steering",
+        TITLE,
         [
-            Prose(_TEXT.format(how=_EXACT if exact else _FITTED)),
+            Prose(_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
             Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption),
             Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
         ],

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pandas as pd
 
-from interp.statistics import Interval
-from probes import ProbeResult, Score
+import probes
+from probes import ProbeResult
 from probes.controls import DESCRIPTIONS
 from reports import figures
 from reports.blocks import Figure, Prose, Table, Verdict
 from reports.page import Section
+from reports.part import Context, Part
 
+KEY, TITLE = "probes", "Probes"
 _TEXT = (
     "Linear probes, fitted on some episodes and scored on others. The controls repeat the fit where it cannot "
     "succeed by reading the state; a target counts as represented when the probe beats every control that counts by "
@@ -21,26 +24,54 @@ _TEXT = (
 )
 
 
-def probes(results: Sequence[ProbeResult]) -> Section:
-    """Scores of some probes with their controls: a picture, the verdicts, then the numbers."""
+def part(targets: Sequence[str] = (), n_in_summary: int = 1) -> Part:
+    """Probes of the latents after every round.
+
+    Args:
+        targets: variables to decode; those that the task names when there are none.
+        n_in_summary: how many of them the summary shows.
+    """
+
+    def compute(context: Context) -> list[ProbeResult]:
+        return probes.probe(context.model, context.episodes, targets or context.task.probed, seed=context.seed)
+
+    def summary(results: list[ProbeResult], context: Context) -> dict[str, Any]:
+        return {
+            f"Probe: {result.target.key.replace('_', ' ')}": represented(result) for result in results[:n_in_summary]
+        }
+
+    return Part(KEY, TITLE, compute, draw, lambda context: bool(targets or context.task.probed), summary)
+
+
+def draw(results: Sequence[ProbeResult], context: Context) -> Section:
+    """Scores of some probes with their controls: the verdicts, a picture, then the numbers."""
     scores = pd.concat([_scores(result) for result in results], ignore_index=True)
-    metrics = " and ".join(dict.fromkeys("R²" if result.metric == "r2" else result.metric for result in results))
+    metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
     caption = (
         f"{metrics} of each probe (blue) and of its controls (grey squares), with 95 % intervals over episodes. "
         "For R², 1 is perfect and 0 is what the mean gives. Scores below −0.25 are drawn there."
     )
     numbers = pd.concat([result.to_frame() for result in results], ignore_index=True).drop(columns="represented")
+    picture = figures.intervals(scores, xlabel=metrics, floor=-0.25)
     return Section(
-        "Probes",
+        TITLE,
         [
             Prose(_TEXT),
             Table(_verdicts(results), "What is represented"),
-            Figure(
-                figures.intervals(scores, xlabel=metrics, floor=-0.25), "Probe scores beside their controls", caption
-            ),
+            Figure(picture, "Probe scores beside their controls", caption),
             Table(numbers.dropna(axis="columns", how="all"), "Every output, metric and control", collapsed=True),
         ],
     )
+
+
+def represented(result: ProbeResult) -> Verdict:
+    """A badge: a probe's score and whether it beats its controls."""
+    beyond = "" if result.represented else ", not beyond its controls"
+    return Verdict(result.represented, f"{_metric(result)} {result.score.estimate:.3f}{beyond}")
+
+
+def _metric(result: ProbeResult) -> str:
+    return "R²" if result.metric == "r2" else result.metric
 
 
 def _verdicts(results: Sequence[ProbeResult]) -> pd.DataFrame:
@@ -51,24 +82,19 @@ def _verdicts(results: Sequence[ProbeResult]) -> pd.DataFrame:
         rows.append(
             {
                 "target": result.target.key.replace("_", " "),
-                "score": _interval(result.score),
+                "score": result.score,
                 "strongest control": None if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
-                "its score": None if strongest is None else _interval(strongest.score),
+                "its score": None if strongest is None else strongest.score,
                 "verdict": Verdict(result.represented, "represented" if result.represented else "not represented"),
             }
         )
     return pd.DataFrame(rows)
 
 
-def _interval(score: Score) -> Interval:
-    return Interval(score.estimate, score.low, score.high)
-
-
 def _scores(result: ProbeResult) -> pd.DataFrame:
     """The probe and its controls as rows of ``figures.intervals``."""
-    target = result.target.key.replace("_", " ")
-    rows = [(target, result.score, False)]
-    rows += [(f"{DESCRIPTIONS.get(name, name)}", control.score, True) for name, control in result.controls.items()]
+    rows = [(result.target.key.replace("_", " "), result.score, False)]
+    rows += [(DESCRIPTIONS.get(name, name), control.score, True) for name, control in result.controls.items()]
     return pd.DataFrame(
         [
             {"name": name, "estimate": score.estimate, "low": score.low, "high": score.high, "control": control}

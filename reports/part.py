@@ -1,0 +1,206 @@
+"""A report is a list of parts. A part computes something about a model, draws it, and says when it applies.
+
+    >>> from reports.blocks import Prose
+    >>> from reports.page import Section
+    >>> def draw(n_heads, context):
+    ...     return Section("Heads", [Prose(f"It has {n_heads} heads.")])
+    >>> heads = Part("heads", "Heads", lambda context: context.model.config.n_heads, draw)
+
+``reports.build.build(model, parts=(heads,))`` writes a page with this one section. What several parts need (episodes, a
+run over them, the circuit of a handwired model, the results of other parts) is computed once, by the :class:`Context`
+that every part is given, when the first of them asks for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import interp
+from circuits.circuit import Circuit
+from circuits.registry import differentiable, from_origin
+from interp import tasks
+from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
+from interp.errors import unknown_name
+from interp.model.rollout import Rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import Task
+from interp.training.curves import shipped_curves
+from reports.heads import Heads, heads_of
+from reports.page import Section
+
+CAUSAL_EPISODES = 24
+"""Pairs of episodes for interchange, steering and circuits of edges."""
+
+
+class Heading(NamedTuple):
+    """The title of a page, and the sentence under it."""
+
+    title: str
+    lead: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of a report.
+
+    Attributes:
+        key: what other parts call its result by.
+        title: of its section; a page without the result shows the reason under it.
+        compute: the context to anything that the part draws.
+        draw: (what was computed, context) to one section or several.
+        applies: whether a report on this model, with these settings, has the part.
+        summary: (what was computed, context) to the facts and verdicts that the page opens with.
+        heading: of the page, where this part says it.
+    """
+
+    key: str
+    title: str
+    compute: Callable[[Context], Any]
+    draw: Callable[[Any, Context], Section | Sequence[Section]]
+    applies: Callable[[Context], bool] = lambda context: True
+    summary: Callable[[Any, Context], Mapping[str, Any]] = lambda computed, context: {}
+    heading: Callable[[Context], Heading] | None = None
+
+
+@dataclass(eq=False)
+class Context:
+    """What every part of a report is given: the model, the settings, and what several parts need.
+
+    Attributes:
+        model: what the report is on.
+        source: what the model was loaded by: a name, or the path of a checkpoint; empty when the model was given.
+        n_episodes, n_rounds, seed: how much is sampled, and the seed of everything random.
+        parts: of this report, in page order.
+        facts: what the parts say in the summary; filled as they are computed.
+        failures: key of a part -> the exception that it ended with.
+    """
+
+    model: HookedLatentTransformer
+    source: str
+    n_episodes: int
+    n_rounds: int
+    seed: int
+    parts: tuple[Part, ...] = ()
+    facts: dict[str, Any] = field(default_factory=dict)
+    failures: dict[str, Exception] = field(default_factory=dict)
+    _results: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The model's name."""
+        return self.model.config.name
+
+    @property
+    def handwired(self) -> bool:
+        """Whether the model was wired by hand, so that its state can be read from its latents exactly."""
+        return self.model.is_handwired
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The keys of the parts of this report."""
+        return tuple(part.key for part in self.parts)
+
+    @property
+    def looked_at(self) -> int:
+        """The round that is looked into, patched and steered."""
+        return min(20, self.n_rounds // 2)
+
+    @cached_property
+    def task(self) -> Task:
+        """The record of the model's task."""
+        return tasks.of(self.model)
+
+    @cached_property
+    def sizes(self) -> dict[str, int]:
+        """The sizes of the model's round, by name."""
+        return self.task.sizes_of(self.model.layout)
+
+    @cached_property
+    def heads(self) -> Heads:
+        """The names of the model's heads."""
+        return heads_of(self.model)
+
+    @cached_property
+    def episodes(self) -> Any:
+        """The episodes that the report is about."""
+        return self.task.sample_for(self.model, self.n_episodes, self.n_rounds, self.seed)
+
+    @cached_property
+    def run(self) -> Rollout:
+        """The model run over the episodes, with attention patterns and values of the round looked at."""
+        layers, names = range(self.model.config.n_layers), ("hook_pattern", "hook_v")
+        hooks = [f"blocks.{layer}.attn.{name}" for layer in layers for name in names]
+        return interp.rollout(self.model, self.episodes, names_filter=hooks, rounds=[self.looked_at])
+
+    @cached_property
+    def algorithm(self) -> Algorithm:
+        """The algorithm that the model is held against.
+
+        Raises:
+            InputError: the task registers none.
+        """
+        return self.task.explains(self.model)
+
+    @property
+    def algorithms(self) -> tuple[AlgorithmRecord, ...]:
+        """The algorithms that the task registers."""
+        return self.task.algorithms()
+
+    @cached_property
+    def circuit(self) -> Circuit:
+        """The circuit that a handwired model was compiled from.
+
+        Raises:
+            InputError: a learned model, or a circuit that was edited after it was built.
+        """
+        return from_origin(self.model.config.origin)
+
+    @cached_property
+    def pairs(self) -> tuple[Any, Any]:
+        """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges."""
+        sizes = (CAUSAL_EPISODES, self.looked_at + 3)
+        first, second = (self.task.sample_for(self.model, *sizes, seed) for seed in (self.seed, self.seed + 1))
+        return first, second
+
+    @cached_property
+    def smooth(self) -> HookedLatentTransformer:
+        """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
+        return differentiable(self.model)
+
+    @cached_property
+    def curves(self) -> Any:
+        """The learning curves that ship beside the model; None where there are none."""
+        return shipped_curves(self.source) if self.source else None
+
+    @cached_property
+    def shown(self) -> int:
+        """The episode that is drawn: the one in which most of the algorithm's memory has changed at the end."""
+        if not (self.algorithms and self.algorithm.memory):
+            return 0
+        key = self.algorithm.memory
+        values = self.algorithm.run(self.episodes)
+        changed = values[NEXT + key][:, -1] != values[key][:, 0]
+        return int(changed.reshape(len(changed), -1).sum(1).argmax())
+
+    def result(self, key: str) -> Any:
+        """What the part called ``key`` computed; it is computed now where it has not been.
+
+        Raises:
+            InputError: the report has no such part.
+            Exception: the one that the part ended with.
+        """
+        if key in self.failures:
+            raise self.failures[key]
+        if key not in self._results:
+            known = {part.key: part for part in self.parts}
+            if key not in known:
+                raise unknown_name("part of this report", key, known, limit=20)
+            try:
+                self._results[key] = known[key].compute(self)
+            except Exception as error:
+                self.failures[key] = error
+                raise
+        return self._results[key]

@@ -1,0 +1,111 @@
+"""Activation patching: which positions and heads carry a difference between two runs, as labelled heat maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from interp.interventions.patching import PatchingResult, sweep
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.heads import Heads
+from reports.page import Section
+from reports.part import Context, Part
+
+TITLE = "Patching"
+_TEXT = (
+    "Two runs differ in one thing. Into the corrupted run, one activation of the clean run is put, and the share of "
+    "the difference between the two that comes back is what a cell shows: **1 restores the clean run, 0 does "
+    "nothing**. A cell that lights up is evidence that the difference between these two inputs passes there, not of "
+    "what it means."
+)
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A corruption of the task, how to say it ("One expert's vote is flipped"), and the metric that shows it."""
+
+    what: str
+    corruption: str
+    metric: str = "probability"
+
+
+@dataclass(frozen=True)
+class PatchedDifference:
+    """A sweep over the sites that a difference could pass, and how to say what was corrupted."""
+
+    what: str
+    result: PatchingResult
+
+
+def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
+    """Patching of the residual stream and of the heads.
+
+    Args:
+        differences: to patch; every corruption of the task when there are none.
+        n_episodes: at most.
+    """
+
+    def compute(context: Context) -> list[PatchedDifference]:
+        every = [Difference(record.name.capitalize(), record.key) for record in context.task.corruptions()]
+        return [patch(context, difference, n_episodes) for difference in differences or every]
+
+    return Part("patching", TITLE, compute, draw, lambda context: bool(context.task.corruptions()))
+
+
+def patch(context: Context, difference: Difference, n_episodes: int) -> PatchedDifference:
+    """Patch the round looked at; a prediction is read where the difference first shows, the state at once."""
+    corruption, t = context.task.corruption(difference.corruption), context.looked_at
+    clean, corrupted = corruption.build(context.episodes.select(slice(n_episodes)), t)
+    read = t if difference.metric == "state" else t + corruption.delay
+    result = sweep(
+        context.model, clean, corrupted, t, read=read, components=("resid_pre", "head"), metric=difference.metric
+    )
+    return PatchedDifference(difference.what, result)
+
+
+def draw(differences: Sequence[PatchedDifference], context: Context) -> Section:
+    """Heat maps of the residual stream and of the heads for each difference; then every cell, with intervals."""
+    blocks: list[object] = [Prose(_TEXT)]
+    for difference in differences:
+        result = difference.result
+        where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
+        caption = f"{difference.what} ({where}). Share of the difference in {result.metric.replace('_', ' ')} restored"
+        for component, saying in (
+            ("resid_pre", "by the residual stream before each layer"),
+            ("head", "by each head's output"),
+        ):
+            grid = _positions(result.grid(component), result.labels)
+            grid = _named_heads(grid, context.heads) if component == "head" else _named_layers(grid)
+            drawn = figures.heatmap(
+                grid.to_numpy(),
+                list(grid.index),
+                list(grid.columns),
+                label="share restored",
+                xlabel="position",
+                limit=1,
+            )
+            blocks.append(Figure(drawn, f"{difference.what}: patching {saying}", f"{caption} {saying}."))
+        frame = result.to_frame().drop(columns=["metric", "direction", "round", "read", "propagate"])
+        blocks.append(Table(frame, f"{difference.what}: every cell, with intervals", collapsed=True))
+    return Section(TITLE, blocks)
+
+
+def _positions(grid: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
+    return grid[[label for label in labels if label in grid.columns]]
+
+
+def _named_layers(grid: pd.DataFrame) -> pd.DataFrame:
+    return grid.rename(index={name: f"before layer {int(name[1:]) + 1}" for name in grid.index})
+
+
+def _named_heads(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """Rows L0H0, ... under the heads' own names; heads that the circuit does not have are left out."""
+    names = {
+        f"L{layer}H{head}": f"{name} {text}".strip()
+        for layer, of_layer in enumerate(heads)
+        for head, (name, text) in enumerate(of_layer.items())
+    }
+    return grid.loc[[row for row in names if row in grid.index]].rename(index=names)

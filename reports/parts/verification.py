@@ -1,0 +1,92 @@
+"""The check of a handwired model against its algorithm: the largest error of every variable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from circuits.verification import Check, VerificationResult, verify
+from reports.blocks import Prose, Table, Verdict, number
+from reports.page import Section
+from reports.part import Context, Part
+
+TITLE = "Verification against the algorithm"
+_TEXT = (
+    "The model ran over fresh episodes, its own state carried from round to round, and every causal variable of its "
+    "circuit was read inside the forward pass, at every round, and compared with the reference algorithm in NumPy. "
+    "Errors are the largest over all episodes, rounds and elements. This shows that this construction computes the "
+    "algorithm; it is no evidence about a learned model."
+)
+
+
+def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
+    """The check of a handwired model, at several sizes.
+
+    Args:
+        sizes: as :func:`circuits.verify` takes them.
+        n_episodes: at most.
+        said: variable -> what the summary calls its largest error.
+    """
+
+    def compute(context: Context) -> VerificationResult:
+        few = min(n_episodes, context.n_episodes)
+        return verify(context.circuit.name, sizes, context.n_rounds, few, seed=context.seed)
+
+    def summary(result: VerificationResult, context: Context) -> dict[str, Any]:
+        return {label: exactness(result, variable) for variable, label in said.items()}
+
+    return Part("verification", TITLE, compute, draw, lambda context: context.handwired, summary)
+
+
+def draw(result: VerificationResult, context: Context) -> Section:
+    """The largest error of every variable over sizes and locations, then every check."""
+    checks = result.to_frame()
+    sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
+    ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
+    caption = f"Largest errors over {ran}. Relative errors are to max(1, |value|)."
+    every = checks.assign(size=[_size(size) for size in checks["size"]], passed=_badges(checks["passed"]))
+    return Section(
+        TITLE,
+        [
+            Prose(_TEXT),
+            Table(_worst(result.checks), caption),
+            Table(every, "Every variable at every location, size and precision", collapsed=True),
+        ],
+    )
+
+
+def exactness(result: VerificationResult, variable: str, dtype: str = "float64") -> Verdict:
+    """A badge: the largest error of one variable over all sizes, against its tolerance."""
+    checks = [check for check in result.checks if check.variable == variable and check.dtype == dtype]
+    worst = max(checks, key=lambda check: check.error)
+    passed = all(check.passed for check in checks)
+    if worst.error == 0:
+        return Verdict(passed, "equal in every bit")
+    sign = "≤" if passed else ">"
+    return Verdict(passed, f"largest error {number(worst.error)} {sign} {number(worst.tolerance)}")
+
+
+def _worst(checks: Sequence[Check]) -> pd.DataFrame:
+    """A row per variable: how far off it ever was, in either precision, by the measure that it is judged by."""
+    rows = []
+    for variable in dict.fromkeys(check.variable for check in checks):
+        own = [check for check in checks if check.variable == variable]
+        row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({check.where for check in own})}
+        for dtype in dict.fromkeys(check.dtype for check in own):
+            judged = [check for check in own if check.dtype == dtype]
+            errors = [check.error if check.by == "error" else check.relative for check in judged]
+            relative = " (relative)" if any(check.by != "error" for check in judged) else ""
+            row[f"{dtype}, largest error{relative}"] = max(errors)
+            row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
+        rows.append(row | {"passed": _badges([all(check.passed for check in own)])[0]})
+    return pd.DataFrame(rows)
+
+
+def _badges(passed: Iterable[Any]) -> pd.Series[Any]:
+    return pd.Series([Verdict(bool(p), "pass" if p else "fail") for p in passed], dtype=object)
+
+
+def _size(size: Any) -> str:
+    return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)

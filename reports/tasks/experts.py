@@ -1,0 +1,272 @@
+"""The report on a model of prediction with expert advice: handwired Weighted Majority, or a learned model.
+
+Its own sections: regret beside the baselines, calibration, and how a learned model does in other regimes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+
+from interp.evaluation import suite
+from interp.statistics import Interval, mean_interval
+from interp.tasks.experts import ExpertEpisodes, predictors
+from interp.tasks.experts import regret as scoring
+from interp.tasks.experts.calibration import Calibration, calibration
+from reports import figures
+from reports.blocks import Figure, Prose, Table, Verdict
+from reports.evaluation import draw as draw_tables
+from reports.page import Section
+from reports.part import Context, Heading, Part
+from reports.parts import (
+    attention,
+    circuit,
+    edges,
+    interchange,
+    learning,
+    overview,
+    patching,
+    probing,
+    reproduce,
+    softening,
+    state,
+    steering,
+    verification,
+)
+from reports.parts.interchange import Carried, wired
+from reports.parts.patching import Difference
+
+HANDWIRED = Heading(
+    "Weighted Majority, wired by hand",
+    "A causal transformer whose weights were written down, not trained, and which runs the Weighted Majority "
+    "algorithm: one latent carries the log-weight of every expert from round to round. Here it is checked against "
+    "the algorithm, compared with other predictors, and looked into.",
+)
+LEARNED = (
+    "A transformer trained to predict with expert advice; its latent is the only thing that passes from round to "
+    "round. Here it is compared with other predictors, probed for what the latent holds, and patched to see what it "
+    "uses."
+)
+CARRIED = (
+    Carried("log_weights", ("latent",), "prediction"),
+    Carried("log_weights", ("latent",), "state"),
+    Carried("log_weights", ("p?",), "prediction"),
+    Carried("log_weights", ("w?",), "state"),
+    Carried("votes", ("embed",), "prediction"),
+    Carried("votes", ("embed",), "state"),
+    Carried("label", ("w?",), "state"),
+    Carried("match", ("score 3.2",), "state"),
+    Carried("prediction", ("p?",), "prediction"),
+    Carried("next_log_weights", ("w?",), "state"),
+)
+NOT_CARRIED = {
+    "embed@<w>": ("log_weights", "prediction"),
+    "resid_post[1]@y": ("log_weights", "prediction"),
+    "embed@p?": ("label", "state"),
+}
+DIFFERENCES = (
+    Difference("One expert's vote is flipped", "flip-vote"),
+    Difference("Two experts' histories are swapped", "swap-histories"),
+    Difference("The label is flipped", "flip-label"),
+)
+"""Three differences with three routes: a vote (prediction), a history (latent), a label (update)."""
+
+
+def parts() -> tuple[Part, ...]:
+    """Every part of the report, in page order."""
+    return (
+        overview.part(handwired=HANDWIRED, learned=LEARNED),
+        verification.part(
+            sizes=(2, 4, 8),
+            n_episodes=10,
+            said={"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the log-weights"},
+        ),
+        state.part(
+            "Weights over time",
+            read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
+            decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round, beside "
+            "Weighted Majority's log-weights (log γ = 1) less their mean, which is what its prediction depends on.",
+            probed="log_weights_centred",
+            units=("log-weight", "log-weight less the mean"),
+            shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
+        ),
+        Part("regret", "Regret", scores, draw_regret, summary=regret_facts),
+        Part("calibration", "Calibration", calibrate, draw_calibration),
+        probing.part(("log_weights", "log_weights_centred", "prediction"), n_in_summary=2),
+        patching.part(DIFFERENCES, n_episodes=32),
+        interchange.part(lambda circuit: wired(circuit, CARRIED, NOT_CARRIED)),
+        steering.part(),
+        edges.part(),
+        attention.part(),
+        circuit.part(),
+        softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
+        Part("elsewhere", ELSEWHERE, evaluate, draw_elsewhere, lambda context: not context.handwired),
+        learning.part(),
+        reproduce.part(),
+    )
+
+
+# Regret.
+
+MODEL = "model"
+BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
+_REGRET = (
+    "Regret is the number of mistakes beyond those of the best expert on the same rounds; it can be negative, since "
+    "a predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what any "
+    "predictor can do with these observations; the oracle knows the accuracies themselves. A predictor that was "
+    "ever certain and wrong has infinite log-loss."
+)
+
+
+@dataclass(frozen=True)
+class Scored:
+    """A predictor's scores, and its regret after the last round minus the model's, paired by episode."""
+
+    score: scoring.RegretScore
+    beyond_model: Interval
+
+
+def predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
+    """What the model predicts in the report's episodes, P(y = 1)."""
+    return context.run.predictions.double().numpy(force=True)
+
+
+def scores(context: Context) -> dict[str, Scored]:
+    """The model (under the key ``MODEL``, first) and the baselines, scored on the same episodes."""
+    episodes, predictions, seed = context.episodes, predictions_of(context), context.seed
+    bayes = predictors.bayes(episodes).predictions
+    own = scoring.regret(predictions, episodes)[:, -1]
+
+    def scored(name: str, predictions: np.ndarray, decision: predictors.Decision) -> Scored:
+        score = scoring.score(
+            predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
+        )
+        beyond = scoring.regret(predictions, episodes, decision)[:, -1] - own
+        return Scored(score, mean_interval(beyond, seed=seed))
+
+    by_key = {MODEL: scored(context.name, predictions, "threshold")}
+    for key in BASELINES:
+        baseline = predictors.get_algorithm(key)
+        predicted = baseline.run(episodes)
+        by_key[key] = scored(baseline.name, predicted.predictions, predicted.decision)
+    return by_key
+
+
+def regret_facts(by_key: dict[str, Scored], context: Context) -> dict[str, Any]:
+    """The model's final regret beside two baselines."""
+    own, bayes, vote = (by_key[key].score.regret for key in (MODEL, "bayes", "majority_vote"))
+    beside = f"the Bayes predictor {bayes.estimate:.2f}, a majority vote {vote.estimate:.2f}"
+    fact = f"{own.estimate:.2f} [{own.low:.2f}, {own.high:.2f}]; {beside}"
+    return {f"Regret after {context.n_rounds} rounds": fact}
+
+
+def draw_regret(by_key: dict[str, Scored], context: Context) -> Section:
+    """Regret curves with bands, then every metric after the last round."""
+    episodes: ExpertEpisodes = context.episodes
+    curves = [
+        s.score.curve_frame().rename(columns={"regret": "mean"}).assign(algorithm=key) for key, s in by_key.items()
+    ]
+    drawn = figures.curves(pd.concat(curves), ylabel="regret (mistakes)")
+    caption = (
+        f"Mean regret over {len(episodes)} episodes of the {episodes.regime} regime, with 95 % intervals over "
+        "episodes. Predictors meet the same episodes, so their differences are surer than the bands suggest: see "
+        "the paired column."
+    )
+    rows = [
+        {
+            "predictor": s.score.name,
+            "accuracy": s.score.accuracy,
+            "regret": s.score.regret,
+            "regret beyond the model's, paired": None if key == MODEL else s.beyond_model,
+            "log-loss (nats)": s.score.log_loss,
+            "log-loss above Bayes": s.score.excess,
+        }
+        for key, s in by_key.items()
+    ]
+    formats = {"regret": ".2f", "regret beyond the model's, paired": ".2f"}
+    after = f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes"
+    return Section(
+        "Regret",
+        [
+            Prose(_REGRET),
+            Figure(drawn, "Regret over rounds beside the baselines", caption),
+            Table(pd.DataFrame(rows), after, formats=formats),
+        ],
+    )
+
+
+# Calibration.
+
+
+def calibrate(context: Context) -> Calibration:
+    """Whether the predicted probabilities are the frequencies that came true."""
+    return calibration(predictions_of(context), context.episodes, seed=context.seed)
+
+
+def draw_calibration(result: Calibration, context: Context) -> Section:
+    """The bins, and the error beside that of a perfect predictor."""
+    drawn = figures.calibration(result.to_frame(), name=context.name)
+    caption = (
+        "Every round of every episode, binned by P(y = 1), with 95 % intervals over episodes; below, the share of "
+        f"rounds in each bin. Expected calibration error {result.error:.3f}; a perfectly calibrated predictor would "
+        f"show {result.chance.estimate:.3f} [{result.chance.low:.3f}, {result.chance.high:.3f}] by chance."
+    )
+    return Section("Calibration", [Figure(drawn, "Predicted probability against frequency", caption)])
+
+
+# Other regimes.
+
+ELSEWHERE = "Other regimes and longer episodes"
+_ELSEWHERE = (
+    "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
+    "`interp evaluate` gives the same tables, and many more numbers, with intervals."
+)
+_CONTROL = (
+    "What the latent is worth: it is cut (put back to its initial value before every round), or swapped with another "
+    "episode's; with 95 % intervals over episodes"
+)
+_PICTURES = {
+    "regret-": "Regret beside the baselines in the {rest} regime, with 95 % intervals over episodes",
+    "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
+    "length-regret": "Regret over the rounds of long episodes",
+    "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
+    "attention-update": "What the update's position attends to, by layer, mean over heads",
+}
+"""Captions by the beginning of a picture's name; ``{rest}`` is what follows it."""
+
+
+def evaluate(context: Context) -> suite.Evaluation:
+    """Everything that ``interp evaluate --theory`` measures."""
+    enough = max(suite.plan_of(context.model).min_episodes, context.n_episodes)
+    return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
+
+
+def draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
+    """The summary by regime, controls, pictures, and the checks of the paper's appendix B."""
+    n_episodes = result.settings["n_episodes"]
+    caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
+    theory = result.tables["theory"]
+    badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
+    pictures = [Figure(figure, _caption(name), _caption(name)) for name, figure in draw_tables(result.tables).items()]
+    return Section(
+        ELSEWHERE,
+        [
+            Prose(_ELSEWHERE),
+            Table(result.to_frame(), caption, collapsed=True),
+            Table(result.tables["latent_control"], _CONTROL),
+            *pictures,
+            Table(
+                theory.assign(holds=pd.Series(badges, dtype=object)),
+                "The statements of the paper's appendix B, as numbers",
+            ),
+        ],
+    )
+
+
+def _caption(name: str) -> str:
+    start = next(start for start in _PICTURES if name.startswith(start))
+    return _PICTURES[start].format(rest=name.removeprefix(start))

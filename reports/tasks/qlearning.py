@@ -1,0 +1,297 @@
+"""The report on a model of tabular Q-learning: wired by hand, or learned.
+
+Its own sections: agreement with the table, free rollouts in MDPs, and the lemma on the handwired circuit's choosers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from circuits.chooser import chooser_table
+from circuits.circuit import Circuit
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Place
+from interp.model.rollout import play
+from interp.statistics import bootstrap_mean
+from interp.tasks import mdp
+from interp.tasks.mdp import MDPEpisodes, MDPs
+from interp.tasks.qlearning import returns, tabular
+from interp.tasks.qlearning.agreement import AgreementResult, agreement
+from interp.tasks.qlearning.evaluation.by_regime import reference_table
+from reports import figures
+from reports.blocks import Figure, Prose, Table, Verdict
+from reports.page import Section
+from reports.part import Context, Heading, Part
+from reports.parts import (
+    attention,
+    circuit,
+    edges,
+    interchange,
+    learning,
+    overview,
+    patching,
+    probing,
+    reproduce,
+    softening,
+    state,
+    steering,
+    verification,
+)
+from reports.parts.interchange import Carried, wired
+from reports.parts.patching import Difference
+
+HANDWIRED = Heading(
+    "Tabular Q-learning, wired by hand",
+    "A causal transformer whose weights were written down, not trained, and which runs tabular Q-learning: one "
+    "latent per action carries a column of the Q-table from round to round. Here it is checked against the "
+    "algorithm, set free in MDPs, and looked into.",
+)
+LEARNED = (
+    "A transformer trained to imitate Q-learning's choices; its latents, one per action, are the only thing that "
+    "passes from round to round. Here its choices are compared with the table's, its latents probed, and its rounds "
+    "patched."
+)
+NOT_CARRIED = {
+    "embed@<BOS>": ("next_values", "prediction"),
+    "resid_post[2]@Update": ("choice", "prediction"),
+    "resid_post[2]@Select": ("reward", "state"),
+}
+DIFFERENCES = (
+    Difference("Latents are another episode's", "exchange-history"),
+    Difference("The reward is changed", "change-reward", metric="state"),
+)
+"""Two differences with two routes: what the latents hold (into the choice), and the reward (into the update)."""
+
+
+def parts() -> tuple[Part, ...]:
+    """Every part of the report, in page order."""
+    return (
+        overview.part(handwired=HANDWIRED, learned=LEARNED),
+        verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said={"carried_state": "Latents equal the Q-table"}),
+        state.part(
+            "Q-values over time",
+            read="Each latent holds one action's column of the Q-table; each round changes one entry. The values are "
+            "read from the latents themselves.",
+            decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
+            probed="table",
+            units=("Q-value", "Q-value"),
+            shown=("Every entry of the Q-table in episode {}", "The decoded Q-table of episode {}"),
+        ),
+        Part("agreement", AGREEMENT, compare, draw_agreement, summary=agreement_facts),
+        Part("playing", "Free rollouts", let_play, draw_playing, summary=playing_facts),
+        probing.part(("table", "table_visited", "td_error", "reward")),
+        patching.part(DIFFERENCES, n_episodes=16),
+        interchange.part(claims),
+        steering.part(),
+        edges.part(),
+        attention.part(),
+        circuit.part(),
+        softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
+        Part("lemma", LEMMA, chooser_margins, draw_lemma, lambda context: context.handwired),
+        learning.part(),
+        reproduce.part(),
+    )
+
+
+def claims(circuit: Circuit) -> list[Claim]:
+    """Where the circuit holds which variable, and the TD error as it is written: times alpha, at the entry of s_t."""
+    carried = (
+        Carried("table", ("latent",), "prediction"),
+        Carried("table", ("latent",), "state"),
+        Carried("column", ("a",), "state"),
+        Carried("state", ("a", "r"), "state"),
+        Carried("next_state", circuit.layout.outcomes, "prediction"),
+        Carried("current_value", ("a",), "state"),
+        Carried("next_values", ("candidates",), "prediction"),
+        Carried("maximum", ("Select",), "state"),
+        Carried("choice", ("Select",), "prediction", held_as="policy"),
+        Carried("reward", ("r",), "state"),
+        Carried("next_column", ("Update",), "state"),
+    )
+    written = circuit.basis["buf1"]
+    column = np.stack([written[label].vector() for label in written.labels if label.startswith("s_")])
+    change = Claim("change", (Place.of(f"attn_out[{circuit.n_layers - 1}]@Update", column),), "state")
+    return [*wired(circuit, carried, NOT_CARRIED), change]
+
+
+# Agreement.
+
+AGREEMENT = "Agreement with the table"
+_AGREEMENT = (
+    "The choice at `Select` beside the greedy action of the table that the round {when} with. Ties say nothing, "
+    "so they are left out or broken at random; a table with γ = 0, which never bootstraps, agrees nearly as "
+    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables "
+    "disagree, does agreement show bootstrapping.**"
+)
+
+
+def compare(context: Context) -> AgreementResult:
+    """The model's choices beside those of its table, and of one without bootstrapping."""
+    predictions = context.run.predictions.double().numpy(force=True)
+    return agreement(predictions, context.episodes, table=reference_table(context.model), seed=context.seed)
+
+
+def agreement_facts(result: AgreementResult, context: Context) -> dict[str, Any]:
+    """Agreement on untied steps."""
+    untied, baseline = result.get("untied"), result.get("untied_gamma0")
+    fact = f"{untied.estimate:.3f}; a table that never bootstraps {baseline.estimate:.3f}"
+    return {"Agreement on untied steps": fact}
+
+
+def draw_agreement(result: AgreementResult, context: Context) -> Section:
+    """Agreement over all rounds, then by phase."""
+    when = "ended" if reference_table(context.model) == "after" else "began"
+    frame = result.to_frame()
+    rows = frame[frame["phase"] == "all"][["name", "estimate", "low", "high", "n_steps"]]
+    phases = frame[frame["phase"] != "all"].drop(columns="quantity")
+    return Section(
+        AGREEMENT,
+        [
+            Prose(_AGREEMENT.format(when=when)),
+            Table(rows.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes"),
+            Table(phases, "Early, middle and late rounds", collapsed=True),
+        ],
+    )
+
+
+# Free rollouts: the model's own choices act in MDPs, beside tabular agents under the same luck.
+
+MODEL, SAME = "model", "greedy"
+"""The model, and the tabular learner that it should equal when it is handwired."""
+_PLAYING = (
+    "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. On MDPs "
+    "drawn at random a random policy already earns most of what can be earned, so read the normalised score, "
+    "(earned − random) / (optimal − random), and the two worlds where control matters: a chain that pays only at "
+    "its end, and a ladder that is slow to climb and quick to fall from, their actions relabelled in every episode. "
+    "The optimal policy knows the MDP."
+)
+
+
+@dataclass(frozen=True)
+class Played:
+    """What every agent did in one world: key -> (name, episodes)."""
+
+    world: str
+    agents: Mapping[str, tuple[str, MDPEpisodes]]
+
+    @property
+    def same_as_tabular(self) -> bool:
+        """Whether the model took exactly the actions of the tabular learner, in every episode."""
+        own, other = self.agents[MODEL][1], self.agents[SAME][1]
+        return np.array_equal(own.actions, other.actions) and np.array_equal(own.rewards, other.rewards)
+
+
+def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
+    """MDPs drawn from the grid and, where there is a choice, two kinds in which control matters."""
+    regimes = {"random MDPs": "grid"}
+    if n_states > 1 and n_actions > 1:
+        regimes |= {"the chain": "chain", "the ladder": "ladder"}
+    return {world: mdp.sample_mdps(n_episodes, n_states, n_actions, seed, key) for world, key in regimes.items()}
+
+
+def let_play(context: Context) -> list[Played]:
+    """Let the model and the tabular agents act in each world."""
+    model, n_rounds, seed = context.model, context.n_rounds, context.seed
+    alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
+    agents = {
+        SAME: ("Q-learning, selects before it updates", tabular.QLearner(alpha, gamma, before_update=True)),
+        "epsilon-greedy": ("Q-learning, epsilon .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
+        "random": ("random actions", tabular.agent("random")),
+        "optimal": ("optimal within the rounds played", tabular.agent("optimal")),
+    }
+    return [
+        Played(
+            world,
+            {
+                MODEL: (model.config.name, play(model, mdps, n_rounds, seed)[0]),
+                **{key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()},
+            },
+        )
+        for world, mdps in worlds(context.n_episodes, **context.sizes, seed=seed).items()
+    ]
+
+
+def playing_facts(played: list[Played], context: Context) -> dict[str, Any]:
+    """Whether a handwired model acts as the tabular learner does."""
+    if not context.handwired:
+        return {}
+    same = all(world.same_as_tabular for world in played)
+    return {"Free rollouts equal the tabular learner's": Verdict(same, "every action equal" if same else "they differ")}
+
+
+def draw_playing(played: list[Played], context: Context) -> Section:
+    """Cumulative reward in the first world; returns and normalised scores in all."""
+    seed = context.seed
+    curves = pd.concat([_curve(key, name, e, seed) for key, (name, e) in played[0].agents.items()])
+    drawn = figures.curves(curves, ylabel="reward so far")
+    caption = f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes."
+    scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
+    returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
+    blocks: list[object] = [
+        Prose(_PLAYING),
+        Figure(drawn, "Cumulative reward beside tabular agents", caption),
+        Table(scores, returned, formats={"earned": ".2f"}),
+    ]
+    if context.handwired:
+        same = [Verdict(p.same_as_tabular, "every action equal" if p.same_as_tabular else "differs") for p in played]
+        frame = pd.DataFrame({"world": [p.world for p in played], "model and tabular learner": same})
+        blocks.append(Table(frame, "Same seed, same actions as the tabular learner that selects before it updates?"))
+    return Section("Free rollouts", blocks)
+
+
+def _curve(key: str, name: str, episodes: MDPEpisodes, seed: int) -> pd.DataFrame:
+    mean, low, high = bootstrap_mean(returns.cumulative(episodes), seed=seed)
+    rounds = np.arange(1, episodes.n_rounds + 1)
+    return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
+
+
+def _scores(played: Played, seed: int) -> pd.DataFrame:
+    rows = []
+    for name, episodes in played.agents.values():
+        result = returns.normalised_score(episodes, seed=seed)
+        rows.append({"world": played.world, "agent": name, "earned": result.earned, "normalised score": result.score})
+    return pd.DataFrame(rows)
+
+
+# The chooser's lemma.
+
+LEMMA = "The chooser's margins"
+LEAKS = (1e-4, 1e-8, 1e-12)
+_LEMMA = (
+    "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
+    "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
+    "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
+    "sink by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the softmax attention "
+    "really missing, at that η, at every position of the round, firing and silent. It is a statement about this head "
+    "alone, and no evidence about the error of the whole circuit, which is measured above."
+)
+
+
+def chooser_margins(context: Context) -> pd.DataFrame:
+    """What the lemma requires for rounds of this length, by position code and error, and what is measured."""
+    n_positions = context.model.layout.n_positions
+    lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
+    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in LEAKS]
+    frame = pd.concat(tables, ignore_index=True)
+    return frame.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
+
+
+def draw_lemma(frame: pd.DataFrame, context: Context) -> Section:
+    """The table."""
+    columns = {
+        "code": "position code",
+        "d_code": "coordinates",
+        "margin": "margin Δ",
+        "leak": "ε",
+        "eta_lemma": "η, lemma",
+        "xi_lemma": "ξ, lemma",
+        "eta": "η, corrected",
+    }
+    table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
+    caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
+    return Section(LEMMA, [Prose(_LEMMA), Table(table, caption)])
