@@ -161,13 +161,13 @@ def report(
     seed: Seed = 0,
 ) -> None:
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
-    from reports.build import build
+    from reports.build import write_report
 
-    built = build(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed)
-    typer.echo(built.path)
-    for title, why in built.failures.items():
+    written = write_report(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed)
+    typer.echo(written.path)
+    for title, why in written.failures.items():
         typer.echo(f"not computed: {title}, because {why}", err=True)
-    raise typer.Exit(0 if built.complete else 1)
+    raise typer.Exit(1 if written.failures else 0)
 
 
 @app.command("verify", cls=ManyValues)
@@ -249,20 +249,18 @@ def probe(
 @app.command("patch", cls=ManyValues)
 @refusing
 @one_thread()
+@with_sizes()
 def patch(
     model: ModelName,
     corruption: Annotated[
-        str, typer.Option(help="flip-vote, flip-label, swap-histories, swap-latents or change-reward.")
-    ] = "swap-latents",
+        str, typer.Option(help="<interp.interventions.command:corruption_names>; the task's default when empty.")
+    ] = "",
     round_: Annotated[int, typer.Option("--round", help="The round that is corrupted and patched.")] = 20,
     propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
     read: Annotated[int | None, typer.Option(help="The round that is read; where it first shows by default.")] = None,
     components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
-    metric: Annotated[str, typer.Option(help="logit_diff, probability, agreement, regret or state.")] = "logit_diff",
+    metric: Annotated[str, typer.Option(help="<interp.interventions.command:metric_names>.")] = "logit_diff",
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
-    experts: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
-    states: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
-    actions: Annotated[int | None, typer.Option(help="Size of a handwired model.")] = None,
     episodes: Annotated[int, typer.Option(help="Number of pairs.")] = 64,
     rounds: Annotated[int, typer.Option(help="Rounds of the round x round map; 0 for none.")] = 12,
     tables: Annotated[
@@ -270,16 +268,16 @@ def patch(
     ] = False,
     out: Out = Path("output/patching"),
     seed: Seed = 0,
+    *,
+    sizes: dict[str, int],
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
     from circuits.registry import differentiable
     from interp.interventions import command as run
     from interp.interventions import tables as every
-    from interp.library import load
     from interp.progress import bar
 
-    sizes = {"n_experts": experts, "n_states": states, "n_actions": actions}
-    loaded = load(model, **{name: size for name, size in sizes.items() if size is not None})
+    loaded = load_sized(model, sizes)
     if tables:
         smooth = differentiable(loaded)
         with bar(f"causal tables of {loaded.config.name}", every.N_PARTS) as done:
@@ -287,10 +285,10 @@ def patch(
         for path in every.write(results, out / Path(model).name / "tables"):
             typer.echo(path)
         return
-    found = run.patch(
+    result = run.patch(
         loaded,
-        corruption,
         round_,
+        corruption,
         propagate=propagate,
         read=read,
         components=components or ("resid_pre", "attn_out", "head"),
@@ -300,8 +298,9 @@ def patch(
         n_map=rounds,
         seed=seed,
     )
-    show(run.summary(found.sweep), title=f"{loaded.config.name}: {corruption} at round {round_}, largest effects")
-    for path in run.write(found, out / Path(model).name / corruption):
+    title = f"{loaded.config.name}: {result.corruption} at round {round_}, largest effects"
+    show(run.summary(result.sweep), title=title)
+    for path in run.write(result, out / Path(model).name / result.corruption):
         typer.echo(path)
 
 

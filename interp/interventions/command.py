@@ -13,6 +13,7 @@ from interp import tasks
 from interp.errors import require
 from interp.files import write_atomic, write_json
 from interp.interventions import heatmaps
+from interp.interventions.metrics import METRICS
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.patching import PatchingResult, sweep
@@ -120,6 +121,17 @@ def summary(swept: PatchingResult, n: int = 10) -> pd.DataFrame:
     """The sites with the largest effects."""
     frame = swept.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
     return frame[["site", "effect", "effect_low", "effect_high", "p_value", "fraction"]].head(n)
+
+
+def corruption_names() -> str:
+    """The corruptions of every task, for the command's help."""
+    named = {task.key: ", ".join(record.key for record in task.corruptions()) for task in tasks.every()}
+    return "; ".join(f"{task}: {keys}" for task, keys in named.items() if keys)
+
+
+def metric_names() -> str:
+    """The metrics, for the command's help."""
+    return ", ".join(METRICS)
 
 
 def _csv(frame: pd.DataFrame, path: Path) -> Path:
