@@ -115,8 +115,8 @@ class TrainingConfig:
         known = {size.name: (size.default, size.default) for size in tasks.get(self.task).sizes}
         for name, bounds in self.sizes.items():
             _known_size(name, known)
-            ok = isinstance(bounds, list | tuple) and len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
-            require(ok, f"{name} must be [low, high], got {bounds!r}")
+            ok = len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
+            require(ok, f"{name} must be [low, high], got {list(bounds)}")
             known[name] = (bounds[0], bounds[1])
         object.__setattr__(self, "sizes", known)
         require(len(self.stages) > 0, "stages must hold at least one stage")
@@ -219,6 +219,8 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
         kind: Any = (int, float) if numbers else (list, tuple) if isinstance(current, tuple) else type(current)
         if not isinstance(value, kind) or (isinstance(current, int) and isinstance(value, float)):
             raise InputError(f"{name} must be like {current!r}, got {value!r}")
+    for name, bounds in values.get("sizes", {}).items():
+        require(isinstance(bounds, list | tuple), f"{name} must be [low, high], got {bounds!r}")
     return replace(config, **merge({"sizes": config.sizes}, values))
 
 

@@ -18,7 +18,7 @@ from tests.training.test_trainer import call, small
 def differences() -> dict[str, list[float]]:
     """Task -> largest differences of the loss and of the gradient of the token embedding."""
     found = {}
-    for task in ("wma", "qlearning"):
+    for task in ("experts", "qlearning"):
         steps = []
         for compile in (False, True):
             config = small(task)

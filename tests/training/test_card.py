@@ -9,11 +9,13 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from interp import tasks
 from interp.errors import InputError
-from interp.evaluation import headline
 from interp.library import load
+from interp.tasks.experts.evaluation import headline
 from interp.training import card
-from interp.training.config import PRESETS, Stage, TrainingConfig, override, parse_assignment, preset
+from interp.training.config import Stage, TrainingConfig, merge, override, parse_assignment
+from interp.training.goal import goal_of, preset
 from interp.training.trainer import train
 
 
@@ -22,7 +24,7 @@ def run_folder(tmp_path_factory):
     """An unfinished run of 6 of 10 batches."""
     folder = tmp_path_factory.mktemp("runs") / "tiny"
     config = TrainingConfig(
-        task="wma", stages=({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), d_model=16, n_layers=1,
+        task="experts", stages=({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), d_model=16, n_layers=1,
         n_heads=2, d_mlp=16, batch_size=4, eval_every=2, eval_episodes=4, eval_rounds=3, checkpoint_every=3,
     )  # fmt: skip
     train(config, folder, name="tiny", stop_at=6)
@@ -55,21 +57,24 @@ def test_a_run_can_be_shipped_while_it_goes_on(run_folder, shipped):
 
 def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
     text = (shipped / "README.md").read_text()
-    for expected in ("6 of 10 batches", "a test", "Shared.", "interp train wma", "Loss against wall time", "Limits",
-                     "| uniform: accuracy |", "latent cut", "seed 11"):  # fmt: skip
+    for expected in ("6 of 10 batches", "a test", "Shared.", "interp train experts --", "Loss against wall time",
+                     "Limits", "| uniform: accuracy |", "latent cut", "seed 11"):  # fmt: skip
         assert expected in text, expected
 
 
 def test_the_command_on_the_card_gives_the_same_configuration():
     """Round trip through the command line's own parser, for every preset and a run that differs from it."""
-    for (model, name), config in PRESETS.items():
-        changed = replace(config, lr=3e-4, stages=config.stages[:2], n_experts=(3, 5), commit="target")
+    every = [(task.key, name, c) for task in tasks.every() for name, c in goal_of(task).presets.items()]
+    assert len(every) == 5
+    for task, name, config in every:
+        sizes = dict.fromkeys(config.sizes, (2, 5))
+        changed = replace(config, lr=3e-4, stages=config.stages[:2], sizes=sizes, commit="target")
         words = shlex.split(card.command(changed, "x"))
         values = [words[i + 1] for i, word in enumerate(words) if word == "--set"]
         overrides = {}
         for value in values:
-            overrides |= parse_assignment(value)
-        assert override(preset(words[2], words[4]), overrides) == changed, (model, name)
+            overrides = merge(overrides, parse_assignment(value))
+        assert override(preset(words[2], words[4]), overrides) == changed, (task, name)
 
 
 def test_the_loss_curve_runs_over_time(run_folder):
@@ -86,6 +91,6 @@ def test_a_name_that_is_taken_and_a_folder_without_a_run_are_refused(run_folder,
 
 
 def test_a_stage_says_its_bounds():
-    assert card._stage_text(Stage(20, 1000)) == "1,000 batches of 20 rounds"
-    bounded = Stage(15, 100, n_actions=2, n_states=4)
-    assert card._stage_text(bounded) == "100 batches of 15 rounds with up to 4 states and 2 actions"
+    assert card._stage_text(Stage(20, 1000), "experts") == "1,000 batches of 20 rounds"
+    bounded = Stage(15, 100, {"n_actions": 2, "n_states": 4})
+    assert card._stage_text(bounded, "qlearning") == "100 batches of 15 rounds with up to 4 states and 2 actions"

@@ -1,40 +1,46 @@
 """Training settings: presets as stated, every field overridable, unknown and wrong ones refused."""
 
+import json
+
 import pytest
 
+from interp import tasks
 from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.config import PRESETS, TrainingConfig, override, parse_assignment, preset, read_toml
+from interp.training.config import TrainingConfig, override, parse_assignment, read_toml
+from interp.training.goal import goal_of, preset, presets
 
 
 def test_the_papers_curriculum_has_its_thirteen_lengths():
-    lengths = [stage.n_rounds for stage in preset("wma", "paper").stages]
+    lengths = [stage.n_rounds for stage in preset("experts", "paper").stages]
     assert lengths == [5, 10, 15, 20, 25, 30, 35, 40, 45, 50, 65, 80, 95]
-    assert preset("wma", "paper").dataset_episodes == 3000
+    assert preset("experts", "paper").dataset_episodes == 3000
 
 
 def test_the_papers_q_learning_model_has_its_size():
     config = preset("qlearning", "paper")
     assert (config.d_model, config.n_heads, config.n_layers, config.d_mlp) == (256, 8, 4, 1024)
     assert (config.window, config.batch_size, config.warmup_steps) == (10, 64, 500)
-    assert [stage.n_actions for stage in config.stages] == [2, 3, 4]
+    assert [stage.sizes["n_actions"] for stage in config.stages] == [2, 3, 4]
 
 
 def test_the_expert_model_has_about_200_000_parameters():
-    model = HookedLatentTransformer(preset("wma", "laptop").model_config("m"))
+    model = HookedLatentTransformer(preset("experts", "laptop").model_config("m"))
     assert 190_000 < sum(p.numel() for p in model.parameters()) < 215_000
 
 
-@pytest.mark.parametrize("key", PRESETS)
-def test_every_preset_is_a_valid_configuration(key):
-    config = PRESETS[key]
-    assert config == TrainingConfig(**config.to_dict())
+@pytest.mark.parametrize("task", tasks.every(), ids=lambda task: task.key)
+def test_every_preset_is_a_valid_configuration_of_its_task(task):
+    for name, config in goal_of(task).presets.items():
+        assert config == TrainingConfig.from_dict(json.loads(json.dumps(config.to_dict())))
+        assert config.task == task.key and preset(task.key, name) is config
+        assert f"{task.key}: " in presets() and name in presets()
 
 
 def test_toml_and_assignments_override(tmp_path):
     path = tmp_path / "run.toml"
     path.write_text('lr = 3e-4\nstages = [{n_rounds = 5, steps = 10}]\nlatent_update = "replace"\n')
-    config = override(preset("wma", "laptop"), read_toml(path) | parse_assignment("batch_size=8"))
+    config = override(preset("experts", "laptop"), read_toml(path) | parse_assignment("batch_size=8"))
     assert (config.lr, config.batch_size, config.latent_update, config.total_steps) == (3e-4, 8, "replace", 10)
 
 
@@ -54,24 +60,37 @@ def test_toml_and_assignments_override(tmp_path):
         ({"stages": [{"rounds": 3, "steps": 1}]}, "unknown stage field 'rounds'; did you mean 'n_rounds'"),
         ({"stages": [{"n_rounds": 0, "steps": 1}]}, "stage 0 must have n_rounds >= 1"),
         (
-            {"stages": [{"n_rounds": 1, "steps": 1, "n_states": 1}]},
-            "stage 0 has n_states 1, below the run's smallest, 2",
+            {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": 3}}]},
+            "stage 0 has n_experts 3, below the run's smallest, 4",
         ),
-        ({"n_experts": [8, 2]}, r"n_experts must be \[low, high\], got \[8, 2\]"),
+        ({"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"experts": 3}}]}, "unknown size 'experts'"),
+        ({"sizes": {"n_experts": [8, 2]}}, r"n_experts must be \[low, high\], got \[8, 2\]"),
+        ({"sizes": {"n_experts": 8}}, r"n_experts must be \[low, high\], got 8"),
+        ({"sizes": {"n_states": [2, 4]}}, "unknown size 'n_states'. Valid: n_experts"),
         ({"n_heads": 3}, "d_model 64 must be a multiple of n_heads 3"),
     ],
 )
 def test_each_bad_field_is_refused(values, message):
     with pytest.raises(InputError, match=message):
-        override(preset("wma", "laptop"), values)
+        override(preset("experts", "laptop"), values)
 
 
 def test_unknown_presets_and_files_are_refused(tmp_path):
-    with pytest.raises(InputError, match="unknown model to train 'wmaa'; did you mean 'wma'"):
-        preset("wmaa", "laptop")
-    with pytest.raises(InputError, match="unknown preset for wma 'latop'; did you mean 'laptop'"):
-        preset("wma", "latop")
+    with pytest.raises(InputError, match=r"'expert'; did you mean 'experts'\? Valid: experts, qlearning"):
+        preset("expert", "laptop")
+    with pytest.raises(InputError, match="unknown preset of 'experts' 'latop'; did you mean 'laptop'"):
+        preset("experts", "latop")
+    with pytest.raises(InputError, match="use `interp train experts --preset laptop-wide`"):
+        preset("wma-wide", "laptop")
+    with pytest.raises(InputError, match="unknown training field 'n_experts'"):
+        TrainingConfig.from_dict({"task": "experts", "n_experts": [2, 8]})
     with pytest.raises(InputError, match="cannot read"):
         read_toml(tmp_path / "none.toml")
     with pytest.raises(InputError, match="not FIELD=VALUE"):
         parse_assignment("lr")
+
+
+def test_sizes_are_overridden_one_by_one_and_default_to_the_task_s():
+    run = override(preset("qlearning", "laptop"), parse_assignment("sizes.n_states=[2, 5]"))
+    assert run.sizes == {"n_states": (2, 5), "n_actions": (2, 4)}
+    assert TrainingConfig("qlearning", [{"n_rounds": 1, "steps": 1}]).sizes == {"n_states": (4, 4), "n_actions": (3, 3)}

@@ -15,15 +15,7 @@ TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, 
 
 
 def run(folder, task="experts", **changes):
-    stages = ({"n_rounds": 3, "steps": 4},)
-    config = TrainingConfig(
-        task=task,
-        stages=stages,
-        regimes=("uniform",) if task == "experts" else ("grid",),
-        eval_every=2,
-        **TINY,
-        **changes,
-    )
+    config = TrainingConfig(task=task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **TINY, **changes)
     train(config, folder, name="tiny")
     return folder
 

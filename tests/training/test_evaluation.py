@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
-from interp.tasks.experts import regret
-from interp.tasks.qlearning.agreement import agreement
-from interp.tasks.experts.predictors import bayes
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
+from interp.tasks.experts import regret
+from interp.tasks.experts.predictors import bayes
+from interp.tasks.qlearning.agreement import agreement
 from interp.training.config import TrainingConfig
 from interp.training.evaluation import evaluate
 
@@ -18,11 +18,12 @@ SMALL = {"stages": ({"n_rounds": 3, "steps": 1},), "d_model": 16, "n_layers": 1,
 
 def fresh(task, regime):
     torch.manual_seed(0)
-    return HookedLatentTransformer(TrainingConfig(task=task, regimes=(regime,), **SMALL).model_config("m"))
+    sizes = {} if task == "experts" else {"n_states": (2, 8), "n_actions": (2, 4)}
+    return HookedLatentTransformer(TrainingConfig(task=task, regimes=(regime,), sizes=sizes, **SMALL).model_config("m"))
 
 
 def test_expert_numbers_are_those_of_a_score():
-    model = fresh("wma", "uniform")
+    model = fresh("experts", "uniform")
     episodes = experts.sample(40, 12, 4, seed=3)
     predictions = rollout(model, episodes).predictions.double().numpy(force=True)
     score = regret.score(predictions, episodes, reference=bayes(episodes).predictions)
@@ -57,6 +58,6 @@ def test_without_an_untied_step_there_is_no_agreement():
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_of_the_model_is_left_as_it_was(training):
-    model = fresh("wma", "uniform").train(training)
+    model = fresh("experts", "uniform").train(training)
     evaluate(model, [experts.sample(2, 2, 4, seed=0)], "own")
     assert model.training is training

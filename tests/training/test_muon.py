@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.config import preset
+from interp.training.goal import preset
 from interp.training.muon import Muon, is_stack, orthogonalise
 
 

@@ -16,8 +16,9 @@ from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.config import TrainingConfig, override, preset
+from interp.training.config import TrainingConfig, override
 from interp.training.data import EpisodeSource, encode
+from interp.training.goal import preset
 from interp.training.loss import RoundsLoss
 from interp.training.trainer import schedule, train
 
@@ -33,10 +34,12 @@ SMALL = {
 EVALUATED = {"eval_every": 4, "eval_episodes": 4, "eval_rounds": 3, "checkpoint_every": 3}
 
 
-def small(task="wma", **changes):
+def small(task="experts", **changes):
     stages = changes.pop("stages", ({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}))
-    regimes = ("uniform",) if task == "wma" else ("grid",)
-    return TrainingConfig(**{"task": task, "stages": stages, "regimes": regimes, **SMALL, **EVALUATED, **changes})
+    regimes = ("uniform",) if task == "experts" else ("grid",)
+    sizes = {} if task == "experts" else {"n_states": (2, 8), "n_actions": (2, 4)}
+    own = {"task": task, "stages": stages, "regimes": regimes, "sizes": sizes}
+    return TrainingConfig(**{**own, **SMALL, **EVALUATED, **changes})
 
 
 def losses(folder):
@@ -48,7 +51,7 @@ def call(loss, batch, latents=None):
     return loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout, latents)
 
 
-@pytest.mark.parametrize("task", ["wma", "qlearning"])
+@pytest.mark.parametrize("task", ["experts", "qlearning"])
 @pytest.mark.parametrize("changes", [{}, {"muon_lr": 1e-3, "window": 2}], ids=["adamw", "muon"])
 def test_an_interrupted_run_gives_the_losses_of_an_unbroken_one(task, changes, tmp_path):
     config = small(task, **changes)
@@ -65,7 +68,7 @@ def test_kill_9_loses_nothing(tmp_path):
     """Steps after the last checkpoint are made again, with the same losses."""
     overrides = [f"{k}={json.dumps(v)}" for k, v in (SMALL | EVALUATED).items()]
     overrides.append("stages=[{n_rounds=3, steps=40}]")
-    command = [sys.executable, "-m", "interp.cli", "train", "wma", "--name", "killed", "--out", str(tmp_path)]
+    command = [sys.executable, "-m", "interp.cli", "train", "experts", "--name", "killed", "--out", str(tmp_path)]
     for assignment in overrides:
         command += ["--set", assignment]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, start_new_session=True)
@@ -77,14 +80,14 @@ def test_kill_9_loses_nothing(tmp_path):
     process.wait()
     assert 10 <= len(losses(tmp_path / "killed")) < 40
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-    config = override(preset("wma", "laptop"), {"stages": ({"n_rounds": 3, "steps": 40},), **SMALL, **EVALUATED})
+    config = override(preset("experts", "laptop"), {"stages": ({"n_rounds": 3, "steps": 40},), **SMALL, **EVALUATED})
     train(config, tmp_path / "whole", name="killed")
     assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
 
 
 def test_two_processes_are_really_two(tmp_path):
     """Two gloo processes average their gradients: the losses are those of the two shards of every batch."""
-    arguments = ["train", "wma", "--name", "two", "--out", str(tmp_path), "--processes", "2"]
+    arguments = ["train", "experts", "--name", "two", "--out", str(tmp_path), "--processes", "2"]
     for key, value in (SMALL | EVALUATED).items():
         arguments += ["--set", f"{key}={json.dumps(value)}"]
     arguments += ["--set", "stages=[{n_rounds=3, steps=3}]"]
@@ -100,7 +103,7 @@ def test_two_processes_are_really_two(tmp_path):
     ]
     environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     subprocess.run([*launch, *arguments], check=True, env=environment, capture_output=True)
-    config = override(preset("wma", "laptop"), {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED})
+    config = override(preset("experts", "laptop"), {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED})
     torch.manual_seed(config.seed)
     model = HookedLatentTransformer(config.model_config("two"))
     source = EpisodeSource(config, model.layout)
@@ -131,7 +134,7 @@ def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
 
 def test_training_lowers_the_loss_of_a_learnable_batch():
     """One batch, learned by heart: the loss goes through the latents and every parameter gets a gradient."""
-    config = small(n_experts=(2, 2))
+    config = small(sizes={"n_experts": (2, 2)})
     torch.manual_seed(0)
     model = HookedLatentTransformer(config.model_config("m"))
     loss, optimizer = RoundsLoss(model, "own"), torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -167,7 +170,7 @@ def test_windows_hand_on_their_latents_and_cut_the_gradient(window):
     assert sum(losses) / len(losses) == pytest.approx(whole.item(), abs=1e-6)
 
 
-@pytest.mark.parametrize("task", ["wma", "qlearning"])
+@pytest.mark.parametrize("task", ["experts", "qlearning"])
 @pytest.mark.parametrize("commit", ["own", "target"])
 def test_the_loss_is_that_of_the_rollout(task, commit):
     """Training computes only what the loss needs of a round; the choices committed and the latents are a rollout's."""
@@ -178,8 +181,7 @@ def test_the_loss_is_that_of_the_rollout(task, commit):
     batch = encode(episodes, model.layout)
     value, latents = call(RoundsLoss(model, commit), batch)
     run = rollout(model, episodes, commit=commit)
-    predictions = run.predictions if task == "qlearning" else torch.stack([1 - run.predictions, run.predictions], -1)
-    expected = -(batch.targets * predictions.log()).sum(-1).mean()
+    expected = -(batch.targets * run.layout.distribution(run.predictions).log()).sum(-1).mean()
     torch.testing.assert_close(value, expected)
     torch.testing.assert_close(latents, run.latents[:, -1])
 
@@ -190,7 +192,7 @@ def test_a_window_is_an_optimizer_step(tmp_path):
     assert steps.item() == 3 * 3
 
 
-@pytest.mark.parametrize("task", ["wma", "qlearning"])
+@pytest.mark.parametrize("task", ["experts", "qlearning"])
 def test_batches_are_a_function_of_seed_step_and_shard(task):
     config = small(task)
     layout = config.model_config("m").layout
@@ -210,8 +212,8 @@ def test_a_fixed_data_set_is_drawn_from_again_and_again():
 @pytest.mark.parametrize("dataset_episodes", [0, 80])
 def test_a_stage_bounds_the_sizes_of_its_batches(dataset_episodes):
     """Of fresh episodes and of those of a data set; the last stage has the run's own bounds."""
-    stages = ({"n_rounds": 3, "steps": 1, "n_states": 3, "n_actions": 2}, {"n_rounds": 3, "steps": 1})
-    config = small("qlearning", stages=stages, n_states=(2, 6), n_actions=(2, 4), mix=0.0, batch_size=4)
+    stages = ({"n_rounds": 3, "steps": 1, "sizes": {"n_states": 3, "n_actions": 2}}, {"n_rounds": 3, "steps": 1})
+    config = small("qlearning", stages=stages, sizes={"n_states": (2, 6), "n_actions": (2, 4)}, mix=0.0, batch_size=4)
     config = replace(config, dataset_episodes=dataset_episodes)
     source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
     layouts = {stage: [source.batch(step, stage).layout for step in range(40)] for stage in (0, 1)}
@@ -222,8 +224,8 @@ def test_a_stage_bounds_the_sizes_of_its_batches(dataset_episodes):
 
 @pytest.mark.parametrize("dataset_episodes", [0, 80])
 def test_a_stage_bounds_the_number_of_experts(dataset_episodes):
-    stages = ({"n_rounds": 3, "steps": 1, "n_experts": 3}, {"n_rounds": 3, "steps": 1})
-    config = small("wma", stages=stages, n_experts=(2, 6), mix=0.0, dataset_episodes=dataset_episodes)
+    stages = ({"n_rounds": 3, "steps": 1, "sizes": {"n_experts": 3}}, {"n_rounds": 3, "steps": 1})
+    config = small("experts", stages=stages, sizes={"n_experts": (2, 6)}, mix=0.0, dataset_episodes=dataset_episodes)
     source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
     assert {source.batch(step, 0).layout.n_experts for step in range(40)} == {2, 3}
     assert {source.batch(step, 1).layout.n_experts for step in range(40)} == {2, 3, 4, 5, 6}
@@ -241,7 +243,7 @@ def test_compiled_and_plain_steps_agree():
     """Slow: torch.compile takes half a minute for each shape."""
     command = [sys.executable, "-m", "tests.training.compiled"]
     found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines()[-1])
-    assert set(found) == {"wma", "qlearning"}
+    assert set(found) == {"experts", "qlearning"}
     assert all(difference < 1e-6 for both in found.values() for difference in both)
 
 
