@@ -26,6 +26,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
+from einops import rearrange
 from jaxtyping import Float
 
 from circuits.basis import Basis, Direction
@@ -171,7 +172,7 @@ class Circuit:
         variable, held = self.algorithm.variable(key), values[key]
         if variable.n_classes is not None and all(location.one_hot for location in self.sites.get(key, ())):
             held = np.eye(variable.n_classes(values))[held]
-        return held.reshape(*held.shape[:2], -1).astype(np.float64)
+        return rearrange(held, "episode round ... -> episode round (...)").astype(np.float64)
 
     def edit(self, name: str, **changes: Any) -> Circuit:
         """A copy in which one head's fields are replaced: how a wrong version is written down and tested."""

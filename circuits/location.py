@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, as_tensor, einsum
 
@@ -82,7 +83,7 @@ class Location:
         sizes = {len(elements) for elements in groups.values()}
         assert len(sizes) == 1, "a location reads equally many numbers at each of its positions"
         vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
-        maps = as_tensor(vectors[order].reshape(len(groups), -1, vectors.shape[1]))
+        maps = as_tensor(rearrange(vectors[order], "(position read) d -> position read d", position=len(groups)))
         back = sorted(range(len(order)), key=order.__getitem__)
         in_order = order == list(range(len(order)))
 

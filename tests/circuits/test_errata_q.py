@@ -19,9 +19,9 @@ import circuits
 import interp
 from circuits.circuit import Circuit
 from circuits.heads import Head, copy, match
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+from interp.tasks.qlearning.layout import QLearningRound
 
 EPISODES = mdp.sample(6, 40, 4, 4, seed=0)
 STATES, ACTIONS = tuple(f"s_{i}" for i in range(1, 5)), tuple(f"a_{i}" for i in range(1, 5))

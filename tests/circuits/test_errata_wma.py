@@ -18,9 +18,9 @@ import circuits
 import interp
 from circuits.circuit import Circuit
 from circuits.heads import Head, Term, copy, match, shift_terms
-from interp.tasks.experts import predictors as algorithms
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts import predictors as algorithms
 
 EPISODES = experts.sample(10, 30, 4, seed=0)
 TRUTH = algorithms.weighted_majority(EPISODES, eta=0.5)

@@ -11,9 +11,9 @@ import torch
 
 import circuits
 import interp
-from interp.tasks.experts import predictors as algorithms
 from interp.errors import InputError
 from interp.tasks import experts, mdp
+from interp.tasks.experts import predictors as algorithms
 
 PAIRS = [("qlearning-handwired", "mlp"), ("qlearning-handwired", "lin"), ("wma-handwired", "P")]
 WITHOUT = [("qlearning-handwired", "softmlp"), ("wma-handwired", "R")]

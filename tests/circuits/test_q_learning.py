@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 import circuits
 import interp
 from circuits.q_learning import value_bound
-from interp.tasks.qlearning import tabular
 from interp.errors import InputError
 from interp.tasks import mdp
+from interp.tasks.qlearning import tabular
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 
 VARIANTS = ("mlp", "softmlp", "lin")
@@ -88,8 +88,9 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify("qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant)
     assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
-    found = set(result.to_frame()["variable"])
-    assert {"q_columns", "state", "next_state", "next_values", "policy", "td_error", "carried_state"} <= found
+    circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2, variant=variant)
+    assert set(result.to_frame()["variable"]) == {*circuit.sites, "carried_state"}
+    assert {"table", "state", "next_state", "next_values", "policy", "td_error"} <= set(circuit.sites)
 
 
 def test_interchange_of_the_maximum_moves_the_update_as_the_algorithm_says() -> None:
@@ -97,12 +98,12 @@ def test_interchange_of_the_maximum_moves_the_update_as_the_algorithm_says() -> 
     circuit = circuits.build("qlearning-handwired", n_states=4, n_actions=3)
     model = circuits.compile(circuit)
     run = interp.rollout(model, episodes)
-    site, other = circuit.variable("maximum").sites[0], np.random.default_rng(0).uniform(size=(5, 1))
+    location, other = circuit.location("maximum", "Select"), np.random.default_rng(0).uniform(size=(5, 1))
 
     def patch(activation: torch.Tensor, hook: Any) -> torch.Tensor:
-        return site.write(activation, torch.from_numpy(other), circuit)
+        return location.write(activation, torch.from_numpy(other), circuit)
 
-    changed = interp.rollout(model, episodes, fwd_hooks={9: [(site.hook, patch)]}, clean=run, propagate=True)
+    changed = interp.rollout(model, episodes, fwd_hooks={9: [(location.hook, patch)]}, clean=run, propagate=True)
     table, rows, t = episodes.q_tables[:, 9].copy(), np.arange(5), 9
     visited = rows, episodes.states[:, t], episodes.actions[:, t]
     table[visited] += 0.1 * (episodes.rewards[:, t] + 0.9 * other[:, 0] - table[visited])
@@ -228,7 +229,8 @@ def test_the_head_table_and_the_ground_truth_are_frames() -> None:
     assert list(table["head"][:2]) == ["1.1 state to actions", "1.2 state to Select"]
     assert "2.2 Q-values" in set(table["head"])
     truth = circuit.ground_truth()
-    assert set(truth["variable"]) == {variable.name for variable in circuit.variables}
+    assert set(truth["variable"]) == set(circuit.sites)
+    assert list(truth["location"][truth["variable"] == "state"]) == ["a", "r", "Select"]
 
 
 def test_the_bound_is_a_power_of_two() -> None:

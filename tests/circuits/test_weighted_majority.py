@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from interp.tasks.experts import predictors as algorithms
 from interp.errors import InputError
 from interp.tasks import experts
+from interp.tasks.experts import predictors as algorithms
 
 VARIANTS = ("R", "P")
 
@@ -72,7 +72,10 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify("wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant)
     assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
-    assert {"log_weights", "binding", "votes", "label", "match", "prediction"} <= set(result.to_frame()["variable"])
+    held = {"log_weights", "binding", "votes", "label", "prediction", "next_log_weights", "carried_state"}
+    assert set(result.to_frame()["variable"]) == (held | {"match"} if variant == "R" else held)
+    scores = result.to_frame()["where"] == "blocks.2.attn.hook_attn_scores at w?"
+    assert set(result.to_frame()["variable"][scores]) == {"match" if variant == "R" else "next_log_weights"}
 
 
 def test_interchange_of_a_variable_gives_the_counterfactual_of_the_algorithm() -> None:
@@ -82,12 +85,12 @@ def test_interchange_of_a_variable_gives_the_counterfactual_of_the_algorithm() -
     model = circuits.compile(circuit)
     run = interp.rollout(model, episodes)
     other = np.random.default_rng(0).normal(size=(5, 4))
-    site = circuit.variable("log_weights").sites[1]
+    location = circuit.location("log_weights", "p?")
 
     def patch(activation: torch.Tensor, hook: Any) -> torch.Tensor:
-        return site.write(activation, torch.from_numpy(other), circuit)
+        return location.write(activation, torch.from_numpy(other), circuit)
 
-    changed = interp.rollout(model, episodes, fwd_hooks={6: [(site.hook, patch)]}, clean=run)
+    changed = interp.rollout(model, episodes, fwd_hooks={6: [(location.hook, patch)]}, clean=run)
     share = np.exp(other) / np.exp(other).sum(-1, keepdims=True)
     assert np.abs(changed.predictions[:, 6].numpy() - (share * episodes.advice[:, 6]).sum(-1)).max() < 1e-14
     assert torch.equal(changed.latents, run.latents), "at p? the log-weights drive the prediction only"

@@ -1,0 +1,134 @@
+"""Where variables live: locations have names, hold what the algorithm computes, and refuse what does not exist."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import circuits
+import interp
+from circuits.circuit import Circuit
+from circuits.places import places
+from interp.errors import InputError
+from interp.tasks import experts, mdp
+from interp.tasks.qlearning.episodes import MDPEpisodes
+
+MACHINES = {
+    "wma R": ("wma-handwired", {"n_experts": 3}),
+    "wma P": ("wma-handwired", {"n_experts": 3, "variant": "P"}),
+    "wma soft": ("wma-handwired", {"n_experts": 3, "eta": 60.0}),
+    **{
+        f"q {variant}": ("qlearning-handwired", {"n_states": 3, "n_actions": 3, "variant": variant})
+        for variant in ("mlp", "softmlp", "lin")
+    },
+}
+
+
+def built(case: str) -> tuple[Circuit, Any]:
+    """A circuit, and episodes of its size."""
+    name, arguments = MACHINES[case]
+    if name == "wma-handwired":
+        return circuits.build(name, **arguments), experts.sample(6, 15, 3, seed=1)
+    return circuits.build(name, **arguments), mdp.sample(6, 15, 3, 3, seed=1)
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_every_location_holds_the_truth_in_its_own_order(case: str) -> None:
+    """As many states as actions: a table that is read by columns would still have the right shape."""
+    circuit, episodes = built(case)
+    values = circuit.algorithm.run(episodes)
+    hooks = sorted({location.hook for locations in circuit.sites.values() for location in locations})
+    run = interp.rollout(circuits.compile(circuit), episodes, names_filter=hooks)
+    for key in circuit.sites:
+        truth = circuit.truth(values, key)
+        for location in circuit.locations(key):
+            read = location.read(run.cache[location.hook], circuit)
+            assert np.abs(read.numpy() - truth).max() < 1e-10, (key, location.name)
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_writing_a_location_is_read_back_and_changes_nothing_else(case: str) -> None:
+    circuit, _ = built(case)
+    for key in circuit.sites:
+        for location in circuit.locations(key):
+            if location.keys:
+                continue
+            shape = (2, circuit.layout.n_positions, circuit.basis.d_model)
+            before = torch.from_numpy(np.random.default_rng(0).normal(size=shape))
+            wanted = torch.from_numpy(np.random.default_rng(1).normal(size=(2, len(location.labels))))
+            after = location.write(before, wanted, circuit)
+            assert (location.read(after, circuit) - wanted).abs().max() < 1e-12, (key, location.name)
+            touched = {circuit.layout.position(label) for label in location.labels}
+            others = [p for p in range(circuit.layout.n_positions) if p not in touched]
+            assert torch.equal(after[:, others], before[:, others])
+
+
+@pytest.mark.parametrize("case", MACHINES)
+def test_classes_are_one_hot_and_a_score_holds_the_number_itself(case: str) -> None:
+    circuit, episodes = built(case)
+    values = circuit.algorithm.run(episodes)
+    one_hot = {"wma": ("votes", "label"), "q": ("state", "action", "next_state")}[case.split()[0]]
+    for key in one_hot:
+        truth, held = circuit.truth(values, key), values[key]
+        classes = truth.reshape(*held.shape, -1)
+        assert np.array_equal(classes.argmax(-1), held)
+        assert np.array_equal(classes.sum(-1), np.ones(held.shape))
+    if case == "wma R":
+        assert np.array_equal(circuit.truth(values, "match"), values["match"])
+
+
+def test_the_truth_of_a_table_is_flattened_as_it_is() -> None:
+    circuit, episodes = built("q mlp")
+    values = circuit.algorithm.run(episodes)
+    assert np.array_equal(circuit.truth(values, "table"), values["table"].reshape(6, 15, 9))
+    assert circuit.location("table", "latent").labels[:4] == ("c_1", "c_2", "c_3", "c_1")
+
+
+def test_the_algorithm_has_the_parameters_of_the_circuit() -> None:
+    wma = circuits.build("wma-handwired", log_gamma=0.3)
+    assert (wma.algorithm.key, dict(wma.algorithm.parameters)) == ("weighted_majority", {"gain": 0.3})
+    q = circuits.build("qlearning-handwired", alpha=0.2, gamma=0.5, tau=1e-6, beta=3.0, eta=60.0, hardness=10.0)
+    wanted = {"alpha": 0.2, "gamma": 0.5, "tie_slope": 1e-6, "beta": 3.0, "hardness": 10.0}
+    assert (q.algorithm.key, dict(q.algorithm.parameters)) == ("q_learning", wanted)
+    assert circuits.build("qlearning-handwired").algorithm.parameters["hardness"] is None
+
+
+def test_the_algorithm_starts_where_the_latents_do() -> None:
+    """Whatever table the episodes began with, the circuit begins with zeros."""
+    circuit, episodes = built("q mlp")
+    steps = episodes.states, episodes.actions, episodes.rewards, episodes.next_states
+    begun = MDPEpisodes.from_transitions(episodes.mdps, *steps, initial=np.ones((6, 3, 3)))
+    assert not np.array_equal(begun.q_tables, episodes.q_tables)
+    assert np.array_equal(circuit.algorithm.run(begun)["table"], episodes.q_tables[:, :-1])
+
+
+def test_a_location_is_asked_for_by_name() -> None:
+    circuit = circuits.build("wma-handwired", n_experts=2)
+    assert [location.name for location in circuit.locations("log_weights")] == ["latent", "p?", "w?"]
+    assert circuit.locations("log_weights", "w?", "latent") == tuple(
+        circuit.location("log_weights", name) for name in ("w?", "latent")
+    )
+    assert [str(place.site) for place in places(circuit, circuit.location("match", "score 3.2"))] == ["scores[2.1]@w?"]
+    with pytest.raises(InputError, match=r"unknown location of 'log_weights' 'latents'; did you mean 'latent'"):
+        circuit.location("log_weights", "latents")
+    with pytest.raises(InputError, match=r"unknown variable with a location in 'wma-handwired' 'weights'"):
+        circuit.locations("weights")
+    with pytest.raises(InputError, match=r"unknown variable of 'weighted_majority' 'log_weight'"):
+        circuit.variable("log_weight")
+
+
+def test_locations_that_cannot_be_told_apart_are_refused() -> None:
+    circuit = circuits.build("wma-handwired", n_experts=2)
+    latent = circuit.location("log_weights", "latent")
+    with pytest.raises(InputError, match="must differ in name"):
+        replace(circuit, sites={"log_weights": (latent, latent)})
+    with pytest.raises(InputError, match="must hold equally many elements"):
+        replace(circuit, sites={"votes": (*circuit.locations("votes"), latent)})
+    with pytest.raises(InputError, match="unknown variable of 'weighted_majority' 'counts'"):
+        replace(circuit, sites={"counts": (latent,)})
+    with pytest.raises(InputError, match="needs one direction or key per label, got 2 for 1"):
+        replace(latent, labels=("<z>",))

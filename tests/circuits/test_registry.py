@@ -1,0 +1,65 @@
+"""The handwired models by name: no two share one, each belongs to a task, and sizes are those of that task."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import circuits
+import interp.tasks
+from circuits.registry import RECORDS, handwired
+from circuits.verification import size_arguments
+from interp.errors import InputError
+from interp.tasks.task import unique
+
+
+def test_two_records_of_one_name_are_refused() -> None:
+    with pytest.raises(InputError, match="handwired model 'wma-handwired' reuses"):
+        unique((*RECORDS.values(), RECORDS["wma-handwired"]), "handwired model")
+
+
+def test_tasks_and_machines_name_each_other() -> None:
+    for name in circuits.models():
+        assert name in interp.tasks.get(handwired(name).task).circuits
+    for task in interp.tasks.every():
+        assert all(handwired(name).task == task.key for name in task.circuits)
+
+
+@pytest.mark.parametrize("name", RECORDS)
+def test_a_machine_runs_the_episodes_and_the_layout_of_its_task(name: str) -> None:
+    circuit, plan = circuits.build(name), handwired(name).plan
+    episodes = plan.episodes(circuit, 5, 3, 0)
+    task = handwired(name).task
+    assert (circuit.layout.task, circuit.algorithm.task, episodes.task) == (task, task, task)
+    assert (len(episodes), episodes.n_rounds) == (3, 5)
+    assert interp.tasks.of(episodes).sizes_of(episodes) == interp.tasks.of(circuit.layout).sizes_of(circuit.layout)
+    assert plan.output in circuit.sites
+
+
+@pytest.mark.parametrize(
+    ("name", "size", "message"),
+    [
+        ("wma-handwired", (3, 3), r"a size of 'wma-handwired' is 1 number \(n_experts\), got \(3, 3\)"),
+        ("qlearning-handwired", 4, r"a size of 'qlearning-handwired' is 2 numbers \(n_states, n_actions\), got 4"),
+    ],
+)
+def test_a_size_of_another_task_is_refused_with_a_sentence(name: str, size: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        circuits.verify(name, sizes=[size])
+
+
+def test_one_number_is_a_size_with_and_without_brackets() -> None:
+    assert size_arguments(handwired("wma-handwired"), (3,)) == {"n_experts": 3}
+    bare, bracketed = (circuits.verify("wma-handwired", [size], 3, 2, "float64") for size in (2, (2,)))
+    assert bare.checks == bracketed.checks
+
+
+def test_the_public_names_exist_and_load_no_torch() -> None:
+    assert all(getattr(circuits, name) is not None for name in circuits.__all__)
+    with pytest.raises(AttributeError, match="module 'circuits' has no attribute 'Variable'"):
+        circuits.Variable  # noqa: B018
+    program = "import sys, circuits; circuits.models(); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0
