@@ -1,6 +1,8 @@
-"""Everything that `interp evaluate` writes: one table per question, for models of both tasks, and readable again."""
+"""Everything that `interp evaluate` writes: one table per question, for models of every task, and readable again."""
 
 import json
+from dataclasses import replace
+from functools import partial
 
 import pandas as pd
 import pytest
@@ -8,14 +10,20 @@ import torch
 from typer.testing import CliRunner
 
 import interp
+from interp import tasks
 from interp.cli import app
 from interp.errors import InputError
-from interp.tasks.experts.evaluation import by_regime as experts
-from interp.evaluation import headline, suite
+from interp.evaluation import suite
+from interp.evaluation.record import EvaluationPlan, row
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import Interval
+from interp.tasks.experts.evaluation import appendix_b, lengths
+from interp.tasks.experts.evaluation import by_regime as experts
+from interp.tasks.qlearning.evaluation import by_regime as qlearning
+from interp.tasks.qlearning.evaluation import headline, playing
+from interp.tasks.qlearning.layout import QLearningRound
 from reports.evaluation import draw
 
 
@@ -26,33 +34,34 @@ def learner():
     return HookedLatentTransformer(config).eval()
 
 
+def with_evaluation(monkeypatch, key, evaluation):
+    """The registered task with another evaluation, until the test ends."""
+    monkeypatch.setitem(tasks._REGISTRY, key, replace(tasks.get(key), evaluation=evaluation))
+
+
 def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     """Two regimes and short long episodes stand for all of them; a certain handwired model breaks no table."""
-    from functools import partial
-
     monkeypatch.setattr(experts, "fitting_regimes", lambda model: ["uniform", "switch-10"])
-    monkeypatch.setattr(suite.lengths, "evaluate", partial(suite.lengths.evaluate, n_rounds=30))
+    monkeypatch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
     model = interp.load("wma-handwired", n_experts=4)
     steps = []
-    found = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)
+    result = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)
     names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention", "theory"}
-    assert set(found.tables) == names and sum(steps) == suite.n_steps(model) == 5
-    assert found.tables["theory"]["holds"].all()
-    found.write(tmp_path)
+    assert set(result.tables) == names and sum(steps) == suite.n_steps(model) == 5
+    assert result.tables["theory"]["holds"].all()
+    result.write(tmp_path)
     again = pd.read_csv(tmp_path / "summary.csv")
     assert again["regime"].tolist() == ["uniform", "switch-10"]
     assert json.loads((tmp_path / "settings.json").read_text())["digest"] == model.digest()
-    assert len(found.to_tables()) == 2
-    drawn = draw(found.tables)
+    assert len(result.to_tables()) == 2
+    drawn = draw(result.tables)
     assert {"regret-uniform", "length-regret", "attention-predict", "attention-update"} <= set(drawn)
 
 
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):
     """From the shell, on one regime and short play; the same code runs them all."""
-    from functools import partial
-
-    monkeypatch.setattr(suite.qlearning, "evaluate", partial(suite.qlearning.evaluate, regimes=("grid",)))
-    monkeypatch.setattr(suite.play, "evaluate", partial(suite.play.evaluate, regimes=("grid",), horizons=(10,)))
+    monkeypatch.setattr(qlearning, "evaluate", partial(qlearning.evaluate, regimes=("grid",)))
+    monkeypatch.setattr(playing, "evaluate", partial(playing.evaluate, regimes=("grid",), horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")
     ran = CliRunner().invoke(app, ["evaluate", str(folder), "--episodes", "30", "--out", str(tmp_path / "out")])
     assert ran.exit_code == 0, ran.output
@@ -67,9 +76,11 @@ def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatc
         assert set(pd.read_csv(tmp_path / "out" / "tiny" / f"{name}.csv")["commit"]) == {"own"}
 
 
-def test_too_few_episodes_are_refused_before_any_work(learner):
+def test_too_few_episodes_and_a_theory_that_is_not_there_are_refused_before_any_work(learner):
     with pytest.raises(InputError, match="at least 30, got 3"):
         suite.evaluate(learner, n_episodes=3)
+    with pytest.raises(InputError, match="the evaluation of 'qlearning' has no theory to check"):
+        suite.evaluate(learner, with_theory=True)
 
 
 def test_a_model_s_excess_is_its_divergence_from_bayes():
@@ -77,12 +88,35 @@ def test_a_model_s_excess_is_its_divergence_from_bayes():
     torch.manual_seed(0)
     layout = interp.load("wma-handwired", n_experts=4).layout
     model = HookedLatentTransformer(LatentTransformerConfig(layout, d_model=8, n_layers=1, n_heads=1, d_head=8)).eval()
-    check = suite.excess_is_divergence(model, n_episodes=50)
+    check = appendix_b.excess_is_divergence(model, n_episodes=50)
     assert check.holds and check.left > 10
 
 
 def test_headlines_say_what_stands_beside(learner, monkeypatch):
-    monkeypatch.setattr(headline.play, "HORIZONS", (5, 10))
-    frame = headline.headline(learner, n_episodes=30)
+    monkeypatch.setattr(headline.playing, "HORIZONS", (5, 10))
+    frame = suite.headline(learner, n_episodes=30)
     assert set(frame.columns) == {"what", "estimate", "low", "high", "beside"}
     assert frame["beside"].str.contains("gamma = 0 table").any() and frame["beside"].str.contains("untrained").any()
+
+
+def test_a_task_may_plan_its_own_evaluation(learner, monkeypatch):
+    """The room runs whatever the record names, and says what a record lacks."""
+    frame = pd.DataFrame({"accuracy": [0.75]})
+    plan = EvaluationPlan(
+        n_steps=lambda model: 1,
+        evaluate=lambda model, n_episodes, seed, done: {"summary": frame.assign(n_episodes=n_episodes)},
+        headline=lambda model, n_episodes, seed: [row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")],
+        theory=lambda model, n_episodes, seed: frame,
+    )
+    with_evaluation(monkeypatch, "qlearning", lambda: plan)
+    result = suite.evaluate(learner, n_episodes=2, with_theory=True)
+    assert set(result.tables) == {"summary", "theory"} and result.to_frame()["n_episodes"].tolist() == [2]
+    assert suite.headline(learner)["beside"].tolist() == ["chance 0.5"]
+    with_evaluation(monkeypatch, "qlearning", lambda: replace(plan, headline=None))
+    with pytest.raises(InputError, match="names no headline"):
+        suite.headline(learner)
+    with_evaluation(monkeypatch, "qlearning", None)
+    with pytest.raises(
+        InputError, match="models of 'qlearning' cannot be evaluated: give the task's record"
+    ):
+        suite.evaluate(learner)

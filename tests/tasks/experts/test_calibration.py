@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.calibration import calibration
 from interp.errors import InputError
 from interp.tasks.experts import ExpertEpisodes, sample
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.calibration import calibration
 
 
 def test_a_table_that_fits_on_a_napkin():

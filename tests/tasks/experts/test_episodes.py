@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.tasks.experts import regimes as expert_regimes
 from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime, sample
+from interp.tasks.experts import regimes as expert_regimes
 
 SIZES = (1, 2, 4, 7)
 

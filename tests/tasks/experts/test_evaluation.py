@@ -6,18 +6,19 @@ import torch
 from scipy.special import softmax
 
 import interp
-from interp.tasks.experts import regret
-from interp.tasks.experts.predictors import bayes, weighted_majority
 from interp.errors import InputError
-from interp.tasks.experts.evaluation import by_regime as evaluation
-from interp.tasks.experts.evaluation import lengths
-from interp.evaluation.attention import attention_to_experts, round_attention
-from interp.evaluation.controls import latent_control
+from interp.evaluation.attention import round_attention
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts import regret
+from interp.tasks.experts.evaluation import by_regime as evaluation
+from interp.tasks.experts.evaluation import lengths
+from interp.tasks.experts.evaluation.attention import attention_to_experts
+from interp.tasks.experts.evaluation.latent import latent_control
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.experts.predictors import bayes, weighted_majority
+from interp.tasks.qlearning.layout import QLearningRound
 
 
 @pytest.fixture(scope="module")

@@ -6,14 +6,14 @@ import mpmath
 import numpy as np
 import pytest
 
+from interp.errors import InputError
+from interp.statistics import mean_interval
+from interp.tasks.experts import REGIMES, Regime, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.assignments import different_orders, filter_switches
 from interp.tasks.experts.calibration import calibration
 from interp.tasks.experts.posterior import log_evidence, mean_accuracy
 from interp.tasks.experts.regret import excess_log_loss, log_loss
-from interp.errors import InputError
-from interp.statistics import mean_interval
-from interp.tasks.experts import REGIMES, Regime, sample
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interp.errors import InputError
+from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import ALGORITHMS, Algorithm, decisions, get_algorithm, registry, weighted_majority
 from interp.tasks.experts.regret import mistakes, regret
-from interp.errors import InputError
-from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interp.errors import InputError
+from interp.tasks.experts import ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.predictors import ALGORITHMS
 from interp.tasks.experts.regret import (
@@ -20,8 +22,6 @@ from interp.tasks.experts.regret import (
     score_algorithms,
     to_frame,
 )
-from interp.errors import InputError
-from interp.tasks.experts import ExpertEpisodes, sample
 
 
 def by_hand():

@@ -6,8 +6,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.tasks.experts import theory
 from interp.errors import InputError
+from interp.tasks.experts import theory
 
 
 def test_all_checks_hold_on_the_defaults():

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from interp.tasks.qlearning.agreement import PHASES, QUANTITIES, agreement
 from interp.errors import InputError
 from interp.tasks import mdp
+from interp.tasks.qlearning.agreement import PHASES, QUANTITIES, agreement
 
 
 @pytest.fixture(scope="module")

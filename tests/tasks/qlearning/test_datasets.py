@@ -7,8 +7,8 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 from interp.errors import InputError
-from interp.tasks.qlearning import datasets
 from interp.tasks import mdp
+from interp.tasks.qlearning import datasets
 
 
 @pytest.fixture(scope="module")

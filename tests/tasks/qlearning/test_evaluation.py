@@ -3,18 +3,22 @@
 import numpy as np
 import pytest
 import torch
+from einops import rearrange
 
 import interp
-from interp.tasks.qlearning import tabular
-from interp.tasks.qlearning.rates import effective_rates
+from interp.decoder import cross_fitted
 from interp.errors import InputError
-from interp.tasks.qlearning.evaluation import playing as play, by_regime as qlearning, tables
-from interp.tasks.qlearning.evaluation.discount import followed_discount
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning import tabular
+from interp.tasks.qlearning.evaluation import by_regime as qlearning
+from interp.tasks.qlearning.evaluation import playing as play
+from interp.tasks.qlearning.evaluation import tables
+from interp.tasks.qlearning.evaluation.discount import followed_discount
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.qlearning.rates import effective_rates
 
 
 @pytest.fixture(scope="module")
@@ -27,10 +31,6 @@ def untrained():
 
 @pytest.fixture(scope="module")
 def handwired():
-    import circuits
-
-    if "qlearning-handwired" not in circuits.models():
-        pytest.skip("the handwired Q-learning circuit is not part of this installation")
     return interp.load("qlearning-handwired", n_states=4, n_actions=2, alpha=0.1, gamma=0.9)
 
 
@@ -67,10 +67,11 @@ def test_decoding_recovers_tables_from_latents_that_hold_them_linearly(batches):
     rng = np.random.default_rng(0)
     decoded = []
     for batch in batches:
-        columns = np.moveaxis(batch.q_tables, -1, 2)
+        columns = rearrange(batch.q_tables, "b t s a -> b t a s")
         code = rng.normal(size=(batch.n_actions, batch.n_states, 12))
         latents = np.einsum("btas,asd->btad", columns, code) + rng.normal(size=12)
-        decoded.append(tables.decode_latents(latents, batch))
+        read = cross_fitted(torch.from_numpy(latents), columns, per_latent=True)
+        decoded.append(rearrange(read.numpy(), "b t a s -> b t s a"))
         np.testing.assert_allclose(decoded[-1], batch.q_tables, atol=1e-8)
     rates = effective_rates(decoded, batches)
     assert rates.alpha.estimate == pytest.approx(0.1, abs=1e-6) and rates.gamma.estimate == pytest.approx(0.9, abs=1e-6)

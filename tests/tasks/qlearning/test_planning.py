@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 from quantecon.markov import DiscreteDP, backward_induction
 
-from interp.tasks.qlearning.planning import discounted, finite_horizon, random_values
-from interp.tasks.qlearning.tabular import OptimalAgent, RandomAgent, run
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPs
+from interp.tasks.qlearning.planning import discounted, finite_horizon, random_values
+from interp.tasks.qlearning.tabular import OptimalAgent, RandomAgent, run
 
 
 @pytest.mark.parametrize("regime", ["grid", "chain", "ladder", "coin"])

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from interp.tasks.qlearning.rates import effective_rates
-from interp.tasks.qlearning.tabular import replay
 from interp.errors import InputError
 from interp.tasks import mdp
+from interp.tasks.qlearning.rates import effective_rates
+from interp.tasks.qlearning.tabular import replay
 
 
 @pytest.fixture(scope="module")

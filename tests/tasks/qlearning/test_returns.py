@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
-from interp.tasks.qlearning.returns import cumulative, normalised_score
-from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, RandomAgent, run
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPs
+from interp.tasks.qlearning.returns import cumulative, normalised_score
+from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, RandomAgent, run
 
 
 def test_cumulative_reward_sums():

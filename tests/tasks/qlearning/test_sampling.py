@@ -8,10 +8,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from interp.errors import InputError
-from interp.tasks.qlearning import bellman
 from interp.tasks import mdp
-from interp.tasks.qlearning.regimes import REGIMES, allocate, register
+from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+from interp.tasks.qlearning.regimes import REGIMES, allocate, register
 
 SIZES = {"n_states": st.integers(1, 5), "n_actions": st.integers(1, 4)}
 RATES = {"alpha": st.floats(0.01, 1.0), "gamma": st.floats(0.0, 0.99), "seed": st.integers(0, 10_000)}

@@ -5,11 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from interp.tasks.qlearning import tabular
-from interp.tasks.qlearning.tabular import Algorithm, OptimalAgent, QLearner, RandomAgent, agent, register, replay, run
 from interp.errors import InputError
-from interp.tasks.qlearning import bellman
 from interp.tasks import mdp
+from interp.tasks.qlearning import bellman, tabular
+from interp.tasks.qlearning.tabular import Algorithm, OptimalAgent, QLearner, RandomAgent, agent, register, replay, run
 
 CHAIN = mdp.chain().select(np.zeros(500, int))
 

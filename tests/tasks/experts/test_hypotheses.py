@@ -1,0 +1,77 @@
+"""What a model of expert advice is held against, and what is asked of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp import tasks
+from interp.interventions.sites import resolve
+from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts
+from interp.tasks.experts import hypotheses
+from interp.tasks.experts.algorithms import bayes, weighted_majority
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.experts.predictors import bayes as predictor
+
+
+@pytest.fixture(scope="module")
+def learned() -> HookedLatentTransformer:
+    return HookedLatentTransformer(LatentTransformerConfig(ExpertRound(3), d_model=8, n_layers=2, n_heads=2, d_head=4))
+
+
+def test_a_model_is_held_against_its_own_algorithm_or_bayes(learned):
+    own = tasks.of(handwired := interp.load("wma-handwired", n_experts=3, log_gamma=0.7)).explains(handwired)
+    assert own.key == "weighted_majority" and own.parameters == {"gain": 0.7}
+    assert tasks.of(learned).explains(learned).key == "bayes"
+
+
+@pytest.mark.parametrize("kind", ["learned", "handwired"])
+def test_every_claim_and_subspace_names_what_exists(learned, kind):
+    """Variables of the algorithm the model is held against, sites of the model; one control of each."""
+    model = learned if kind == "learned" else interp.load("wma-handwired", n_experts=3)
+    algorithm = hypotheses.hypothesis(model)
+    for claim in hypotheses.claims(model):
+        assert claim.variable in algorithm.keys
+        for place in claim.places:
+            resolve(place.site, model, model.layout)
+    assert {claim.outcome for claim in hypotheses.claims(model) if claim.control} == {"prediction", "state"}
+    for variable, site, rank in hypotheses.aligned(model):
+        assert variable in algorithm.keys and rank in (1, 3)
+        resolve(site, model, model.layout)
+
+
+def test_losses_are_the_probability_of_a_mistake():
+    episodes = experts.sample(2, 3, 2, seed=0)
+    predictions = torch.full((4, 2, 2), 0.9, dtype=torch.float64)
+    measured = hypotheses.losses(predictions, episodes, slice(1, 3))
+    np.testing.assert_allclose(measured, np.broadcast_to(np.abs(0.9 - episodes.labels[:, 1:]), (4, 2, 2)))
+
+
+def test_a_round_says_votes_label_and_matches():
+    episodes = experts.sample(2, 3, 2, seed=0)
+    inputs = hypotheses.round_inputs(episodes)
+    plain, products = inputs.features
+    np.testing.assert_array_equal(plain, np.concatenate([episodes.advice, episodes.labels[..., None]], -1))
+    np.testing.assert_array_equal(products[..., :3], plain)
+    np.testing.assert_array_equal(products[..., 3:], episodes.advice == episodes.labels[..., None])
+    np.testing.assert_array_equal(inputs.kinds, plain)
+
+
+def test_steering_raises_the_first_experts_weight():
+    steering, episodes = hypotheses.steering(), experts.sample(2, 3, 2, seed=0)
+    assert steering.change((2,)).tolist() == [1, 0]
+    assert steering.outcome(episodes, 1).tolist() == episodes.advice[:, 1, 0].tolist()
+
+
+def test_the_algorithms_are_the_reference_predictors():
+    """Their state after a round is the one before the next; Bayes predicts as the predictor that baselines use."""
+    episodes = experts.sample(6, 12, 4, seed=1)
+    values = weighted_majority(0.3).run(episodes)
+    np.testing.assert_allclose(values["next_log_weights"][:, :-1], values["log_weights"][:, 1:], atol=1e-12)
+    values = bayes().run(episodes)
+    np.testing.assert_allclose(values["prediction"], predictor(episodes, (0.3, 0.9)).predictions, atol=1e-12)
+    np.testing.assert_allclose(values["next_log_odds"][:, :-1], values["log_odds"][:, 1:], atol=1e-12)

@@ -1,0 +1,84 @@
+"""What a model of Q-learning is held against, and what is asked of it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp import tasks
+from interp.interventions.sites import resolve
+from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import mdp
+from interp.tasks.qlearning import hypotheses
+from interp.tasks.qlearning.algorithms import q_learning
+from interp.tasks.qlearning.layout import QLearningRound
+
+
+@pytest.fixture(scope="module")
+def learned() -> HookedLatentTransformer:
+    return HookedLatentTransformer(
+        LatentTransformerConfig(QLearningRound(3, 2), d_model=8, n_layers=2, n_heads=2, d_head=4)
+    )
+
+
+def test_a_model_is_held_against_q_learning_at_its_own_rates(learned):
+    handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5)
+    assert hypotheses.rates(handwired) == {"alpha": 0.3, "gamma": 0.5}
+    assert hypotheses.rates(learned) == {"alpha": 0.1, "gamma": 0.9}
+    own = tasks.of(handwired).explains(handwired)
+    assert own.key == "q_learning" and (own.parameters["alpha"], own.parameters["gamma"]) == (0.3, 0.5)
+    episodes = tasks.of(handwired).sample_for(handwired, 2, 4, seed=0)
+    assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["learned", "handwired"])
+def test_every_claim_and_subspace_names_what_exists(learned, kind):
+    """Variables of the algorithm, sites of the model; one control of each."""
+    model = learned if kind == "learned" else interp.load("qlearning-handwired", n_states=3, n_actions=2)
+    algorithm = hypotheses.hypothesis(model)
+    for claim in hypotheses.claims(model):
+        assert claim.variable in algorithm.keys
+        for place in claim.places:
+            resolve(place.site, model, model.layout)
+    assert {claim.outcome for claim in hypotheses.claims(model) if claim.control} == {"prediction", "state"}
+    for variable, site, rank in hypotheses.aligned(model):
+        assert variable in algorithm.keys and rank in (1, 2)
+        resolve(site, model, model.layout)
+
+
+def test_losses_are_what_a_policy_gives_away():
+    """By hand: the row of the state reached, its maximum less the policy's mean."""
+    episodes = mdp.sample(3, 5, 3, 2, seed=0)
+    policy = torch.full((3, 5, 2), 0.5, dtype=torch.float64)
+    row = episodes.q_tables[np.arange(3)[:, None], np.arange(5), episodes.next_states]
+    np.testing.assert_allclose(hypotheses.losses(policy, episodes, slice(0, 5)), row.max(-1) - row.mean(-1), atol=1e-12)
+    np.testing.assert_allclose(
+        hypotheses.losses(policy[:, 2:4], episodes, slice(2, 4)), (row.max(-1) - row.mean(-1))[:, 2:4], atol=1e-12
+    )
+
+
+def test_a_round_says_its_transition_and_the_pairs_reward():
+    episodes = mdp.sample(2, 3, 3, 2, seed=0)
+    inputs = hypotheses.round_inputs(episodes)
+    plain, products = inputs.features
+    assert plain.shape == (2, 3, 3 + 2 + 3 + 1) and products.shape == (2, 3, 9 + 6 + 6)
+    np.testing.assert_array_equal(plain[..., :3].argmax(-1), episodes.states)
+    np.testing.assert_array_equal(products[..., -6:].sum(-1), episodes.rewards)
+    np.testing.assert_array_equal(inputs.kinds[..., 2], episodes.next_states)
+
+
+def test_steering_raises_the_first_actions_values():
+    steering = hypotheses.steering()
+    assert steering.change((2, 2)).tolist() == [[0.2, 0], [0.2, 0]] and steering.outcome(None, 3) == 0
+
+
+def test_the_algorithm_is_the_episodes_own_table():
+    """Its columns and choices are those of the tables that come with the episodes."""
+    episodes = mdp.sample(5, 9, 4, 3, seed=3)
+    values = q_learning(episodes.alpha, episodes.gamma).run(episodes)
+    columns = np.take_along_axis(episodes.q_tables[:, 1:], episodes.actions[..., None, None], -1)[..., 0]
+    np.testing.assert_allclose(values["next_column"], columns, atol=1e-12)
+    np.testing.assert_array_equal(values["choice"], episodes.greedy_before)

@@ -1,0 +1,89 @@
+"""What a task asks of training: targets alone are enough, and everything that is missing has a sentence."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from interp import tasks
+from interp.errors import InputError
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts, mdp
+from interp.training import card
+from interp.training.config import TrainingConfig
+from interp.training.data import EpisodeSource
+from interp.training.evaluation import evaluate
+from interp.training.goal import TrainingGoal, goal_of, preset
+from interp.training.trainer import train
+
+TINY = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4, "eval_rounds": 3}
+
+
+@pytest.fixture
+def with_goal(monkeypatch):
+    """A registered task with another goal, until the test ends."""
+
+    def change(key, goal):
+        training = None if goal is None else (lambda: goal)
+        monkeypatch.setitem(tasks._REGISTRY, key, replace(tasks.get(key), training=training))
+
+    return change
+
+
+def config(task="experts", **changes):
+    return TrainingConfig(task=task, stages=({"n_rounds": 3, "steps": 4},), eval_every=2, **{**TINY, **changes})
+
+
+def test_targets_alone_train_and_are_watched(with_goal, tmp_path):
+    """The loss watched is cross-entropy from the targets, and its excess is 0 where the prediction is the target."""
+    with_goal("experts", TrainingGoal(lambda episodes: np.eye(2)[episodes.labels]))
+    train(config(), tmp_path / "run", name="tiny")
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert {"cross_entropy", "excess"} <= set(rows[1])
+    torch.manual_seed(0)
+    model, episodes = HookedLatentTransformer(config().model_config("m")), experts.sample(20, 5, 4, seed=0)
+    said = rollout(model, episodes).predictions.double().numpy(force=True)
+    own = {"targets": np.stack([1 - said, said], -1), "labels": np.eye(2)[episodes.labels]}
+    watched = {}
+    for name, targets in own.items():
+        with_goal("experts", TrainingGoal(lambda episodes, targets=targets: targets))
+        watched[name] = evaluate(model, [episodes], "own")
+    assert watched["targets"]["excess"] == pytest.approx(0, abs=1e-12)
+    expected = -np.log(np.take_along_axis(own["targets"], episodes.labels[..., None], -1)).mean()
+    assert watched["labels"]["cross_entropy"] == watched["labels"]["excess"] == pytest.approx(expected)
+
+
+def test_targets_of_every_task_are_distributions():
+    for task, episodes in (("experts", experts.sample(4, 9, 3, seed=1)), ("qlearning", mdp.sample(4, 9, 3, 3, seed=1))):
+        targets = goal_of(tasks.get(task)).targets(episodes)
+        assert targets.shape[:2] == (4, 9) and (targets >= 0).all()
+        np.testing.assert_allclose(targets.sum(-1), 1)
+
+
+def test_held_out_batches_fix_the_sizes_that_the_goal_names(with_goal):
+    given = config("qlearning", sizes={"n_states": (2, 6), "n_actions": (2, 4)}, eval_episodes=9)
+    source = EpisodeSource(given, given.model_config("m").layout)
+    assert [e.n_actions for e in source.evaluation()] == [2, 3, 4]
+    with_goal("qlearning", replace(goal_of(tasks.get("qlearning")), held_out=None))
+    (largest,) = EpisodeSource(given, source.layout).evaluation()
+    assert (largest.n_states, largest.n_actions, len(largest)) == (6, 4, 9)
+
+
+def test_what_a_record_lacks_is_said(with_goal):
+    goal = goal_of(tasks.get("experts"))
+    with_goal("experts", replace(goal, drawn=("n_experts", "n_arms")))
+    with pytest.raises(InputError, match="draws n_experts, n_arms, but its record has sizes n_experts"):
+        EpisodeSource(config(), config().model_config("m").layout)
+    with_goal("experts", TrainingGoal(goal.targets))
+    with pytest.raises(InputError, match="unknown preset of 'experts' 'laptop'"):
+        preset("experts", "laptop")
+    with pytest.raises(InputError, match="task 'experts' has no preset, so no command trains it"):
+        card.command(config(), "tiny")
+    with_goal("experts", None)
+    with pytest.raises(InputError, match="task 'experts' cannot be trained: its record names no goal"):
+        EpisodeSource(config(), config().model_config("m").layout)
+    with pytest.raises(InputError, match="unknown task to train 'experts'"):
+        preset("experts", "laptop")
