@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
+from interp import tasks
 from interp.errors import InputError, require
 from interp.files import write_json, write_text
 from interp.model.config import LatentTransformerConfig
@@ -29,9 +30,15 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
     """Write ``model`` to ``folder``, which must not exist yet.
 
     Raises:
-        InputError: the folder exists, or its parent cannot be written.
+        InputError: the folder exists, its parent cannot be written, or the model's task is not registered, so that
+            nothing could load it.
     """
-    folder = Path(folder)
+    folder, key = Path(folder), model.layout.task
+    if key not in {task.key for task in tasks.every()}:
+        raise InputError(
+            f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
+            "interp.tasks.register before saving"
+        )
     require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -65,14 +72,16 @@ def load_checkpoint(folder: str | Path) -> HookedLatentTransformer:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
     Raises:
-        InputError: the folder or a file is missing, truncated, changed, or of another format version.
+        InputError: the folder or a file is missing, truncated, changed, or of another format version, or the model
+            is of a task that is not registered.
     """
     folder = Path(folder)
     require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")
     about = _read_config(folder / "config.json")
-    found = about.get("format_version")
+    version = about.get("format_version")
     require(
-        found == FORMAT_VERSION, f"{str(folder)!r} has format version {found!r}; this version reads {FORMAT_VERSION}"
+        version == FORMAT_VERSION,
+        f"{str(folder)!r} has format version {version!r}; this version reads {FORMAT_VERSION}",
     )
     weights = folder / "model.safetensors"
     require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")

@@ -8,9 +8,9 @@ A round of prediction with expert advice (paper, section 3) and one of tabular Q
 A layout is a task's (``interp.tasks``); this module says what every layout tells the rest of the toolkit, so that
 nothing outside a task's folder needs to know whose round it is. Latents stand at ``latent_positions``; the prediction
 is read at ``predict_position``; the update is read at ``update_position`` and replaces (or is added to) one latent
-slot. Everything after the prediction is the *suffix*: the model is told the truth, or commits its own choice, only there. A layout also knows how episodes become tokens,
-how scores become a prediction and a prediction a distribution over outcomes, and how the algorithm's state is spread
-over the latents.
+slot. Everything after the prediction is the *suffix*: the model is told the truth, or commits its own choice, only
+there. A layout also knows how episodes become tokens, how scores become a prediction and a prediction a distribution
+over outcomes, and how the algorithm's state is spread over the latents.
 
 A model can serve a range of sizes (``n_experts_range``, ...): its vocabulary is that of the largest, and
 :meth:`RoundLayout.fit` gives the layout for given episodes. Prediction and update stand at fixed distances from the
@@ -25,10 +25,9 @@ from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from interp.errors import require, unknown_name
+from interp.errors import InputError, require, unknown_name
 
 LATENT_START = 1
 PREDICT_INDEX = -3
@@ -232,5 +231,11 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     """
     from interp import tasks
 
+    key, known = data.get("task"), {task.key: task for task in tasks.every()}
+    if key not in known:
+        raise InputError(
+            f"this is a model of the task {key!r}, which is not registered; give its record to interp.tasks.register "
+            f"first (registered: {', '.join(known)})"
+        )
     sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"}
-    return tasks.get(data.get("task")).layout(**sizes)
+    return known[key].layout(**sizes)

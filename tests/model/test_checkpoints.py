@@ -1,16 +1,20 @@
 """Checkpoints are strict: what is missing, truncated, changed or of another format is refused with a sentence."""
 
 import json
+from dataclasses import dataclass
+from typing import ClassVar
 
 import pytest
 import torch
 
+import interp
+from interp import tasks
 from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
-from interp.model.transformer import HookedLatentTransformer
 
 SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_head": 8, "d_mlp": 32}
 
@@ -78,3 +82,35 @@ def test_nothing_is_left_behind_when_the_folder_exists(saved):
     with pytest.raises(InputError, match="exists already"):
         save_checkpoint(model, folder)
     assert [path.name for path in folder.parent.iterdir()] == ["small"]
+
+
+@dataclass(frozen=True)
+class ForeignRound(ExpertRound):
+    """The round of a task that does not come with the package."""
+
+    task: ClassVar[str] = "foreign"
+
+
+def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
+    """Saving refuses what loading would refuse; with the record registered, the model comes back."""
+    monkeypatch.setattr(tasks, "_REGISTRY", dict(tasks._REGISTRY))
+    model = HookedLatentTransformer(LatentTransformerConfig(ForeignRound(3), **SIZES))
+    with pytest.raises(InputError, match="a model of the unregistered task 'foreign' could not be loaded again"):
+        save_checkpoint(model, tmp_path / "m")
+    assert list(tmp_path.iterdir()) == []
+    sizes = tasks.get("experts").sizes
+    tasks.register(tasks.Task("foreign", "foreign", "", sizes, ForeignRound, lambda *a, **k: None, lambda *a: None))
+    folder = save_checkpoint(model, tmp_path / "m")
+    assert load_checkpoint(folder).layout == model.layout
+    del tasks._REGISTRY["foreign"]
+    with pytest.raises(InputError, match="of the task 'foreign', which is not registered; give its record"):
+        load_checkpoint(folder)
+
+
+@pytest.mark.parametrize("name", ["wma-learned", "wma-learned-wide", "qlearning-learned"])
+def test_every_shipped_checkpoint_loads(name):
+    """Whatever origin.training records: configurations of earlier versions are history, not input."""
+    assert name in {record.name for record in interp.models()}
+    model = interp.load(name)
+    assert model.config.name == name and not model.is_handwired
+    assert tasks.of(model).key == model.layout.task and model.config.origin["training"]["regimes"]

@@ -5,9 +5,10 @@ import pytest
 import torch
 
 from interp.errors import InputError
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound, layout_from_dict
+from interp.model.layout import layout_from_dict
 from interp.tasks import experts, mdp
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 
 
 def test_the_expert_round_is_the_papers():
@@ -86,7 +87,7 @@ def test_refusals_name_the_value_and_the_nearest():
         ExpertRound(0)
     with pytest.raises(InputError, match=r"n_experts 9 is outside n_experts_range \(2, 8\)"):
         ExpertRound(9, (2, 8))
-    with pytest.raises(InputError, match="unknown task 'bandits'"):
+    with pytest.raises(InputError, match="this is a model of the task 'bandits', which is not registered"):
         layout_from_dict({"task": "bandits"})
     with pytest.raises(InputError, match="this model reads expert episodes, got MDPEpisodes"):
         ExpertRound(4).fit(mdp.sample(1, 2, 2, 2, seed=0))

@@ -5,11 +5,11 @@ import torch
 
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.rollout import play, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 
 SIZES = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 32}
 PATTERN = "blocks.1.attn.hook_pattern"

@@ -7,9 +7,9 @@ import torch
 
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
-from interp.model.transformer import HookedLatentTransformer
 
 
 def make(layout=None, **changes):

@@ -17,10 +17,10 @@ import interp
 from interp.errors import InputError
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 
 
 def _model(layout, **options) -> HookedLatentTransformer:

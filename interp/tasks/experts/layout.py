@@ -62,7 +62,7 @@ class ExpertRound(RoundLayout):
         low, high = self._bounds
         return tuple(replace(self, n_experts=n) for n in range(low, high + 1))
 
-    def fit(self, episodes: ExpertEpisodes) -> ExpertRound:
+    def fit(self, episodes: object) -> ExpertRound:
         if not isinstance(episodes, ExpertEpisodes):
             raise InputError(f"this model reads expert episodes, got {type(episodes).__name__}")
         low, high = self._bounds

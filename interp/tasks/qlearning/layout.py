@@ -87,7 +87,7 @@ class QLearningRound(RoundLayout):
         (low, high), most = self._bounds[1], self.max_layout
         return tuple(replace(most, n_actions=n) for n in range(low, high + 1))
 
-    def fit(self, episodes: MDPEpisodes | MDPs) -> QLearningRound:
+    def fit(self, episodes: object) -> QLearningRound:
         if not isinstance(episodes, MDPEpisodes | MDPs):
             raise InputError(f"this model reads MDP episodes, got {type(episodes).__name__}")
         sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
