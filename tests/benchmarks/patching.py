@@ -20,14 +20,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformer_lens import patching as tl_patching
 
-from interp.interventions import corruptions, metrics, patching, sites
+from interp.interventions import metrics, patching, sites
 from interp.interventions.pairs import Pair, prepare
 from interp.interventions.resume import CHUNK_ACCELERATOR
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts import corruptions
+from interp.tasks.experts.layout import ExpertRound
 
 ROUND, N_PAIRS = 20, 64
 TOOLS = {
@@ -41,7 +42,7 @@ def _pair(device: str) -> Pair:
     config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
     model = HookedLatentTransformer(config).to(device).eval()
     episodes = experts.sample(N_PAIRS, ROUND + 3, 4, seed=0)
-    return prepare(model, *corruptions.swap_latents(episodes, ROUND), ROUND)
+    return prepare(model, *corruptions.exchange_history(episodes, ROUND), ROUND)
 
 
 def _seconds(run: Callable[[], object], repeats: int = 3) -> float:
@@ -126,7 +127,7 @@ def measure(device: str = "cpu") -> pd.DataFrame:
 def whole_sweep(device: str = "cpu") -> float:
     """Seconds of ``patching.sweep`` with its defaults, rollouts of both sides included."""
     pair = _pair(device)
-    clean, corrupted = corruptions.swap_latents(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND)
+    clean, corrupted = corruptions.exchange_history(experts.sample(N_PAIRS, ROUND + 3, 4, seed=0), ROUND)
     return _seconds(lambda: patching.sweep(pair.model, clean, corrupted, ROUND), repeats=1)
 
 

@@ -9,10 +9,10 @@ import torch
 import circuits
 from circuits.places import places
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +107,7 @@ def napkin_pair() -> tuple[experts.ExpertEpisodes, experts.ExpertEpisodes]:
 
 @pytest.fixture(scope="session")
 def places_of():
-    """``(circuit, circuit site) -> places``: the ground truth's sites, as subspaces to interchange."""
+    """``(circuit, location) -> places``: where the ground truth is, as subspaces to interchange."""
     return places
 
 

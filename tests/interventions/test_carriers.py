@@ -7,11 +7,13 @@ import torch
 
 import circuits
 import interp
+from interp import tasks
+from interp.decoder import Decoder
 from interp.interventions import tables
-from interp.interventions.carriers import Claim, carriers, fitted_decoder
-from interp.interventions.causal import weighted_majority
+from interp.interventions.carriers import Claim, carriers
 from interp.interventions.interchange import Place
 from interp.tasks import experts
+from interp.tasks.experts.algorithms import weighted_majority
 
 
 @pytest.fixture(scope="module")
@@ -50,25 +52,26 @@ def test_a_placebo_moves_as_far_and_elsewhere():
 def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     """Fitted on other episodes of a handwired model it reads the log-weights; claims are judged as by the readout."""
     _, model = wma
-    known, causal = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
+    known, algorithm = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
     run = interp.rollout(model, known)
-    decode = fitted_decoder(run.latents[:, :-1], causal.inputs(known)["log_weights"])
+    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(known)["log_weights"], ridge=tables.RIDGE)
     torch.testing.assert_close(decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0)
     claims = [
         Claim.at("label", ["embed@y"], "state"),
         Claim.at("log_weights", ["latent"], "state"),
         Claim.at("label", ["embed@p?"], "state", control=True),
     ]
-    found = carriers(model, *pair, causal, claims, rounds=slice(4, 9), decode=decode)
-    assert found.iia_informative.tolist() == [1, 1, 0] and found.iia[2] == found.chance[2]
-    assert (found.random < 0.2).all() and (found.n_informative > 20).all()
+    frame = carriers(model, *pair, algorithm, claims, rounds=slice(4, 9), decode=decode)
+    assert frame.iia_informative.tolist() == [1, 1, 0] and frame.iia[2] == frame.chance[2]
+    assert (frame.random < 0.2).all() and (frame.n_informative > 20).all()
 
 
 def test_a_handwired_q_learners_own_rates_are_sampled():
     """The algorithm it is held against has its learning rate and discount, and so have the episodes."""
     model = circuits.compile(circuits.build("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.5))
-    episodes = tables.sample(model, 3, 9, 0)
+    task = tasks.of(model)
+    episodes = task.sample_for(model, 3, 9, 0)
     assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
     claims = [Claim.at("table", ["latent"], "state")]
-    other = tables.sample(model, 3, 9, 1)
+    other = task.sample_for(model, 3, 9, 1)
     assert tables.interchange_table(model, episodes, other, 6, 0, claims).iia_informative[0] == 1

@@ -8,12 +8,13 @@ import torch
 
 import circuits
 from interp.errors import InputError
-from interp.interventions import ablation, attribution, corruptions, pruning
+from interp.interventions import ablation, attribution, pruning
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.graph import EdgeGraph
 from interp.interventions.metrics import Metric
 from interp.interventions.pairs import prepare
 from interp.tasks import experts
+from interp.tasks.experts import corruptions
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 
@@ -92,7 +93,7 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
 
     from interp.model.bound import bind
 
-    clean, corrupted = corruptions.swap_latents(expert_episodes, 4)
+    clean, corrupted = corruptions.exchange_history(expert_episodes, 4)
     single = clean.select([0]), corrupted.select([0])
     # Exchanged, our "clean" is their corrupted: both take slopes there, with opposite differences.
     pair = prepare(untrained, single[1], single[0], 4)
@@ -107,20 +108,20 @@ def test_attribution_agrees_with_transformer_lens(untrained, expert_episodes):
         lambda logits: logits[:, bound.predict_position].softmax(-1)[:, 1].mean(),
         tl.EdgeAttributionConfig(granularity="edge"),
     )
-    found: dict[tuple[str, str], float] = {}
+    scores: dict[tuple[str, str], float] = {}
     for (writer, reader), score in theirs.edge_scores.items():
         if writer.kind == "attn_head_out" and reader.kind in ("q_input", "k_input", "v_input"):
             key = f"{writer.layer}.{writer.head}", f"{reader.layer}.{reader.head}.{reader.kind[0]}"
-            found[key] = found.get(key, 0.0) + score
-    assert len(found) == 2 * 6
-    for key, score in found.items():
+            scores[key] = scores.get(key, 0.0) + score
+    assert len(scores) == 2 * 6
+    for key, score in scores.items():
         assert ours.edges[ours.graph.edge(*key)] == pytest.approx(-score, abs=1e-6)
 
 
 @pytest.mark.parametrize("how", ["resample", "mean", "zero"])
 def test_keeping_all_edges_is_the_model_and_none_is_the_ablated_input(untrained, expert_episodes, how):
     """No edge cut: the clean run; all cut by resampling: the corrupted run; to float precision."""
-    pair = prepare(untrained, *corruptions.swap_latents(expert_episodes, 4), 4)
+    pair = prepare(untrained, *corruptions.exchange_history(expert_episodes, 4), 4)
     scorer = CircuitScorer(pair, "probability", how)
     np.testing.assert_allclose(scorer.full, scorer.measure.measure(pair.clean_readout, pair), atol=1e-12)
     if how == "resample":
@@ -148,7 +149,7 @@ def _named(circuit, graph: EdgeGraph, wanted):
 def test_acdc_finds_exactly_the_edges_that_carry_the_log_weights(wma, metric):
     """With only the latents corrupted, the minimal circuit is the handwired path of z, and nothing else."""
     circuit, model = wma
-    pair = prepare(model, *corruptions.swap_latents(experts.sample(16, 10, 3, seed=0), 8), 8)
+    pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair, metric)
     keep = pruning.prune(scorer, "acdc")
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
@@ -166,7 +167,7 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
     """EAP-IG on softmax heads ranks the path of z above every other edge."""
     circuit = circuits.build("wma-handwired", n_experts=3, eta=60.0)
     model = circuits.compile(circuit).double().eval()
-    pair = prepare(model, *corruptions.swap_latents(experts.sample(16, 10, 3, seed=0), 8), 8)
+    pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair)
     keep = pruning.prune(scorer, "greedy")
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(

@@ -7,6 +7,7 @@ import json
 import pandas as pd
 import pytest
 
+from interp import tasks
 from interp.errors import InputError
 from interp.interventions import command
 
@@ -14,7 +15,7 @@ from interp.interventions import command
 def test_patch_writes_tables_and_figures(wma, tmp_path):
     """A table, its choices, a heat map per component and the round map, labelled by position."""
     _, model = wma
-    result = command.patch(model, "flip-label", 3, n_episodes=8, n_map=3)
+    result = command.patch(model, 3, "flip-label", n_episodes=8, n_map=3)
     written = {path.name for path in command.write(result, tmp_path)}
     assert written == {
         "patching.csv",
@@ -31,6 +32,14 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     assert ">p?</text>" in (tmp_path / "z.svg").read_text()
     table = command.summary(result.sweep)
     assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
+
+
+def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
+    assert command.patch(wma[1], 3, n_episodes=4, n_map=0, components=("latent",)).corruption == "exchange-history"
+    for task in tasks.every():
+        for record in task.corruptions():
+            assert record.key in command.corruption_names()
+    assert "logit_diff" in command.metric_names()
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import circuits
-from interp.interventions import corruptions, patching
+from interp.interventions import patching
 from interp.interventions.rounds import round_map
 from interp.tasks import experts, mdp
+from interp.tasks.experts import corruptions
+from interp.tasks.qlearning import corruptions as q_corruptions
 
 COMPONENTS = ("resid_pre", "resid_post", "attn_out", "z")
 
@@ -43,9 +45,9 @@ LAST = "attn_out[2] resid_post[2]"
 
 WMA = {
     # corruption, metric: where the value is, and the heads that move it
-    ("swap-latents", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
+    ("exchange-history", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
     ("swap-histories", "logit_diff"): _path(("<z>", UNTIL_1), ("p?", f"{FROM_1} {LAST}")) | {"2.1@p?", "3.1@p?"},
-    ("swap-latents", "state"): _path(("<z>", UNTIL_1), ("w?", f"{FROM_1} resid_post[2]")) | {"2.3@w?"},
+    ("exchange-history", "state"): _path(("<z>", UNTIL_1), ("w?", f"{FROM_1} resid_post[2]")) | {"2.3@w?"},
     ("flip-vote", "logit_diff"): _path(("p_1", UNTIL_2), ("p?", LAST)) | {"3.1@p?"},
     ("flip-vote", "state"): _path(("p_1", UNTIL_2), ("w?", LAST)) | {"3.2@w?"},
     ("flip-label", "state"): _path(("y", UNTIL_1), ("w?", f"{FROM_1} {LAST}")) | {"2.2@w?", "3.2@w?"},
@@ -57,7 +59,7 @@ WMA = {
 def test_wma_sites_are_those_of_the_circuit(wma, corruption, metric, direction):
     """Every site on the value's path has an effect, and no other site has any."""
     circuit, model = wma
-    pair = corruptions.CORRUPTIONS[corruption].build(experts.sample(16, 10, 3, seed=0), 8)
+    pair = experts.TASK.corruption(corruption).build(experts.sample(16, 10, 3, seed=0), 8)
     result = patching.sweep(model, *pair, 8, components=COMPONENTS, metric=metric, direction=direction)
     assert _lit(circuit, result) == WMA[corruption, metric]
     if direction == "denoising" and corruption != "flip-vote":
@@ -78,7 +80,7 @@ Q = {
 @pytest.mark.parametrize("direction", ["denoising", "noising"])
 def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
     circuit, model = qlearning
-    pair = corruptions.change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
+    pair = q_corruptions.change_reward(mdp.sample(16, 10, 3, 2, seed=0), 8)
     result = patching.sweep(model, *pair, 8, components=COMPONENTS, metric="state", direction=direction)
     lit = {name for name in _lit(circuit, result) if not name.startswith("resid_mid")}
     assert lit == Q["change-reward", "state"]
@@ -87,7 +89,7 @@ def test_q_learning_reward_takes_its_path_and_no_other(qlearning, direction):
 def test_q_learning_choice_is_made_at_select_from_the_candidates(qlearning):
     """Other latents: values reach the candidates through 1.6, and the choice at Select through 3.1 alone."""
     circuit, model = qlearning
-    pair = corruptions.swap_latents(mdp.sample(24, 14, 3, 2, seed=0), 12)
+    pair = q_corruptions.exchange_history(mdp.sample(24, 14, 3, 2, seed=0), 12)
     result = patching.sweep(model, *pair, 12, components=("z", "mlp_out"))
     lit = _lit(circuit, result)
     heads = {name.split("@")[0] for name in lit if "[" not in name}
@@ -110,7 +112,7 @@ def test_wma_round_map_is_the_memory_of_the_latent(wma):
 
 def test_round_map_equals_sweeps(untrained, expert_episodes):
     """Each cell of the map is a sweep's cell: patched at t, read at t'."""
-    pair = corruptions.swap_latents(expert_episodes, 2)
+    pair = corruptions.exchange_history(expert_episodes, 2)
     mapped = round_map(untrained, *pair, "resid_pre[1]@w?", rounds=[2, 3, 5], metric="probability")
     for i, patched in enumerate((2, 3, 5)):
         for j, read in enumerate((2, 3, 5)):

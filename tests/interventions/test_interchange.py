@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -10,28 +12,31 @@ import circuits
 import interp
 from interp.errors import InputError
 from interp.interventions.alignment import align
-from interp.interventions.causal import q_learning, weighted_majority
-from interp.interventions.interchange import Place, interchange, intervened
+from interp.interventions.interchange import Place, interchange
+from interp.interventions.places import intervened
 from interp.interventions.resume import one_round
 from interp.interventions.sites import Site
 from interp.tasks import experts, mdp
+from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes
+from interp.tasks.qlearning.algorithms import q_learning
 
 WMA = [
-    ("log_weights", 0, "prediction"),
-    ("log_weights", 0, "state"),
-    ("log_weights", 1, "prediction"),
-    ("log_weights", 2, "state"),
-    ("votes", 0, "prediction"),
-    ("votes", 0, "state"),
-    ("votes", 1, "prediction"),
-    ("votes", 1, "state"),
-    ("votes", 2, "prediction"),
-    ("votes", 2, "state"),
-    ("label", 0, "state"),
-    ("match", 0, "state"),
-    ("prediction", 0, "prediction"),
-    ("next_log_weights", 0, "state"),
+    # variable, name of its location in the circuit, outcome
+    ("log_weights", "latent", "prediction"),
+    ("log_weights", "latent", "state"),
+    ("log_weights", "p?", "prediction"),
+    ("log_weights", "w?", "state"),
+    ("votes", "embed", "prediction"),
+    ("votes", "embed", "state"),
+    ("votes", "resid_post[0]", "prediction"),
+    ("votes", "resid_post[0]", "state"),
+    ("votes", "resid_post[1]", "prediction"),
+    ("votes", "resid_post[1]", "state"),
+    ("label", "w?", "state"),
+    ("match", "score 3.2", "state"),
+    ("prediction", "p?", "prediction"),
+    ("next_log_weights", "w?", "state"),
 ]
 
 
@@ -44,8 +49,8 @@ def pair():
 def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, variable, where, outcome):
     """Accuracy 1.00 at the right site, equal to the algorithm's counterfactual to rounding; doing nothing scores 0."""
     circuit, model = wma
-    places = places_of(circuit, circuit.variable(variable).sites[where])
-    result = interchange(model, *pair, weighted_majority(0.5), variable, places, outcome=outcome)
+    places = places_of(circuit, circuit.location(variable, where))
+    result = interchange(model, *pair, circuit.algorithm, variable, places, outcome=outcome)
     assert result.informative.sum() >= 20
     assert result.iia == 1.0 and result.iia_informative == 1.0
     assert result.max_error < 1e-14
@@ -55,11 +60,11 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, vari
 def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
     """Each vote's knowledge of its expert, taken from another episode, changes no bit; another expert's does."""
     circuit, model = wma
-    places = places_of(circuit, circuit.variable("binding").sites[0])
+    places = places_of(circuit, circuit.location("binding", "votes"))
     base, source = (interp.rollout(model, episodes) for episodes in pair)
     plain = intervened(model, base, base, [], range(12))
-    for found, own in zip(intervened(model, base, source, places, range(12)), plain, strict=True):
-        assert torch.equal(found, own)
+    for patched, own in zip(intervened(model, base, source, places, range(12)), plain, strict=True):
+        assert torch.equal(patched, own)
 
     def exchanged(activation, hook):
         at, order = [model.layout.position(f"p_{i}") for i in (1, 2, 3)], [1, 2, 0]
@@ -69,27 +74,27 @@ def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
         changed[:, at] += (names[:, order] - names) @ block
         return changed
 
-    hooks = [(circuit.variable("binding").sites[0].hook, exchanged)]
+    hooks = [(circuit.location("binding", "votes").hook, exchanged)]
     moved = interp.rollout(model, pair[0], fwd_hooks={8: hooks})  # in every round it would be a renaming
     assert (moved.predictions - base.predictions)[:, 8].abs().max() > 0.1
 
 
 Q = [
-    # variable of the algorithm, variable and site(s) of the circuit, outcome
-    ("table", "q_columns", (0,), "prediction"),
-    ("table", "q_columns", (0,), "state"),
-    ("table", "q_columns", (1,), "prediction"),
-    ("column", "visited_column", (0,), "state"),
-    ("state", "state", (0, 1), "state"),
-    ("next_state", "next_state", (1, 2), "prediction"),
-    ("next_state", "next_state", (1, 2), "state"),
-    ("q_current", "current_value", (0,), "state"),
-    ("q_next", "next_values", (0,), "prediction"),
-    ("q_next", "next_values", (0,), "state"),
-    ("best", "maximum", (0,), "state"),
-    ("choice", "policy", (0,), "prediction"),
-    ("reward", "reward", (0,), "state"),
-    ("next_column", "next_column", (0,), "state"),
+    # variable, the variable whose location in the circuit holds it, names of these, outcome
+    ("table", "table", ("latent",), "prediction"),
+    ("table", "table", ("latent",), "state"),
+    ("table", "table", ("candidates",), "prediction"),
+    ("column", "column", ("a",), "state"),
+    ("state", "state", ("a", "r"), "state"),
+    ("next_state", "next_state", ("a_1", "a_2"), "prediction"),
+    ("next_state", "next_state", ("a_1", "a_2"), "state"),
+    ("current_value", "current_value", ("a",), "state"),
+    ("next_values", "next_values", ("candidates",), "prediction"),
+    ("next_values", "next_values", ("candidates",), "state"),
+    ("maximum", "maximum", ("Select",), "state"),
+    ("choice", "policy", ("Select",), "prediction"),
+    ("reward", "reward", ("r",), "state"),
+    ("next_column", "next_column", ("Update",), "state"),
 ]
 
 
@@ -104,14 +109,13 @@ def q_pair():
     return [mdp.sample(16, 16, 3, 2, seed=seed) for seed in (0, 1)]
 
 
-@pytest.mark.parametrize(("variable", "truth", "where", "outcome"), Q)
+@pytest.mark.parametrize(("variable", "held_as", "where", "outcome"), Q)
 def test_q_learning_every_variable_is_where_the_circuit_says(
-    qlearning, places_of, q_pair, variable, truth, where, outcome
+    qlearning, places_of, q_pair, variable, held_as, where, outcome
 ):
     """As for Weighted Majority; the table's columns at a-tokens of the suffix drive the choice only in part."""
     circuit, model = qlearning
-    sites = circuit.variable(truth).sites
-    places = [place for i in where for place in places_of(circuit, sites[i])]
+    places = [place for name in where for place in places_of(circuit, circuit.location(held_as, name))]
     result = interchange(model, *q_pair, q_learning(), variable, places, outcome=outcome, rounds=slice(5, 16))
     assert result.informative.sum() >= 20
     assert result.iia == 1.0 and result.max_error < 1e-12
@@ -143,7 +147,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     assert result.iia == 1.0 and result.max_error < 1e-12 and result.informative.sum() >= 20
 
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
-    places = places_of(circuit, circuit.variable("action").sites[0])
+    places = places_of(circuit, circuit.location("action", "Update"))
     policy, latents = intervened(model, base, source, places, [9])
     assert torch.equal(policy[:, 0], base.predictions[:, 9])
     table = model.read_state(base.latents[:, 10])
@@ -156,49 +160,49 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
 
     following = one_round(base, 10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
-    site = circuit.variable("next_values").sites[0]
-    found = site.read(cache[site.hook], circuit)
+    location = circuit.location("next_values", "candidates")
+    values = location.read(cache[location.hook], circuit)
     expected = table[rows, torch.as_tensor(q_pair[0].next_states[:, 10])]
     renamed = own != other
     expected[renamed, other[renamed]] = expected[renamed].mean(-1)
     expected[renamed, own[renamed]] = 0
     assert 4 <= renamed.sum() <= 12
-    torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(values, expected, atol=1e-12, rtol=0)
 
 
 def test_q_learning_copies_that_carry_one_part_of_the_update(qlearning, places_of, q_pair):
     """s_t at Select says where the bootstrapped value goes, the column at Update what the change is added to."""
     circuit, model = qlearning
     base, source = (interp.rollout(model, episodes) for episodes in q_pair)
-    causal, rounds = q_learning(), slice(5, 16)
-    mine, theirs = (causal.run({k: v[:, rounds] for k, v in causal.inputs(e).items()}) for e in q_pair)
-    moved = 0.1 * 0.9 * mine["best"][..., None] * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
+    rounds = slice(5, 16)
+    mine, theirs = ({k: v[:, rounds] for k, v in q_learning().run(e).items()} for e in q_pair)
+    moved = 0.1 * 0.9 * mine["maximum"][..., None] * (np.eye(3)[theirs["state"]] - np.eye(3)[mine["state"]])
     cases = {
-        ("state", 2): mine["next_column"] + moved,
-        ("visited_column", 1): theirs["column"] + mine["change"],
-        ("next_state", 0): mine["next_column"],  # a copy that nothing reads
+        ("state", "Select"): mine["next_column"] + moved,
+        ("column", "Update"): theirs["column"] + mine["change"],
+        ("next_state", "Select"): mine["next_column"],  # a copy that nothing reads
     }
     slots = torch.as_tensor(q_pair[0].actions[:, rounds])[..., None, None].expand(-1, -1, 3, 1)
     for (variable, where), expected in cases.items():
-        places = places_of(circuit, circuit.variable(variable).sites[where])
+        places = places_of(circuit, circuit.location(variable, where))
         policy, latents = intervened(model, base, source, places, range(5, 16))
-        found = model.read_state(latents).gather(-1, slots).squeeze(-1)
-        np.testing.assert_allclose(found, expected, atol=1e-12, err_msg=variable)
+        written = model.read_state(latents).gather(-1, slots).squeeze(-1)
+        np.testing.assert_allclose(written, expected, atol=1e-12, err_msg=variable)
         assert torch.equal(policy, base.predictions[:, rounds])
 
 
 @pytest.mark.parametrize(
     ("variable", "where", "outcome"),
     [
-        ("q_next", "embed@<BOS>", "prediction"),
-        ("q_next", "resid_post[0]@s", "prediction"),
-        ("q_next", "resid_post[1]@r", "prediction"),
-        ("q_next", "z[3.0]@Select", "prediction"),
+        ("next_values", "embed@<BOS>", "prediction"),
+        ("next_values", "resid_post[0]@s", "prediction"),
+        ("next_values", "resid_post[1]@r", "prediction"),
+        ("next_values", "z[3.0]@Select", "prediction"),
         ("choice", "resid_post[2]@Update", "prediction"),
         ("next_state", "resid_post[0]@a", "prediction"),
         ("table", "embed@s", "prediction"),
-        ("q_current", "resid_post[1]@Select", "state"),
-        ("best", "resid_post[1]@a", "state"),
+        ("current_value", "resid_post[1]@Select", "state"),
+        ("maximum", "resid_post[1]@a", "state"),
         ("td_error", "embed@a*", "state"),
         ("reward", "resid_post[2]@Select", "state"),
         ("column", "resid_post[0]@r", "state"),
@@ -252,7 +256,7 @@ def test_wma_places_without_the_variable_are_at_chance(wma, pair, variable, wher
 def test_wma_driving_only_one_outcome(wma, places_of, pair):
     """The copy of z at p? drives the prediction only, the one at w? the update only, as the table says."""
     circuit, model = wma
-    at_prediction, at_update = (places_of(circuit, site) for site in circuit.variable("log_weights").sites[1:])
+    at_prediction, at_update = (places_of(circuit, circuit.location("log_weights", at)) for at in ("p?", "w?"))
     for places, still in ((at_prediction, "state"), (at_update, "prediction")):
         result = interchange(model, *pair, weighted_majority(0.5), "log_weights", places, outcome=still)
         assert result.iia_informative == 0.0
@@ -265,18 +269,11 @@ def test_a_random_subspace_of_equal_rank_is_at_chance(wma, pair):
     assert result.iia_informative < 0.7
 
 
-def test_the_causal_models_are_the_algorithms():
-    """Their predictions and next states are those of the reference runs."""
-    episodes = experts.sample(5, 9, 4, seed=3)
-    causal = weighted_majority(0.3)
-    values = causal.run(causal.inputs(episodes))
-    np.testing.assert_allclose(values["next_log_weights"][:, :-1], values["log_weights"][:, 1:], atol=1e-12)
-    tables = mdp.sample(5, 9, 4, 3, seed=3)
-    learner = q_learning(tables.alpha, tables.gamma)
-    values = learner.run(learner.inputs(tables))
-    chosen = np.take_along_axis(tables.q_tables[:, 1:], tables.actions[..., None, None], -1)[..., 0]
-    np.testing.assert_allclose(values["next_column"], chosen, atol=1e-12)
-    np.testing.assert_array_equal(values["choice"], tables.greedy_before)
+def test_an_algorithm_that_does_not_say_what_a_round_writes_has_no_state_outcome(wma, pair):
+    silent = replace(weighted_majority(0.5), written="")
+    with pytest.raises(InputError, match=r"give the algorithm written=\.\.\."):
+        interchange(wma[1], *pair, silent, "label", "embed@y", outcome="state")
+    assert interchange(wma[1], *pair, silent, "votes", "embed@p_1", element=0).iia_informative == 1
 
 
 def test_frame_and_interval(wma, pair):
@@ -289,15 +286,15 @@ def test_frame_and_interval(wma, pair):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"variable": "weights"}, "unknown variable 'weights'; did you mean 'log_weights'"),
+        ({"variable": "weigths"}, "unknown variable of 'weighted_majority' 'weigths'; did you mean 'weights'"),
         ({"places": "embed@z"}, "unknown position label 'z'"),
         ({"outcome": "choice"}, "unknown outcome 'choice'"),
-        ({"causal": q_learning()}, "is a model of qlearning, not of experts rounds"),
+        ({"algorithm": q_learning()}, "is an algorithm of qlearning, not of experts rounds"),
     ],
 )
 def test_bad_input(wma, pair, options, message):
     _, model = wma
-    given = {"causal": weighted_majority(0.5), "variable": "log_weights", "places": "embed@<z>", **options}
+    given = {"algorithm": weighted_majority(0.5), "variable": "log_weights", "places": "embed@<z>", **options}
     with pytest.raises(InputError, match=message):
         interchange(model, *pair, **given)
 

@@ -10,18 +10,19 @@ import torch
 
 from interp.errors import InputError
 from interp.interventions import metrics, patching
-from interp.interventions.corruptions import swap_latents
 from interp.interventions.metrics import metric, state_difference
-from interp.interventions.pairs import Pair, Readout, prepare
+from interp.interventions.pairs import Pair, Readout, corruption, prepare
+from interp.tasks.experts.corruptions import exchange_history
+from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
 
 
 @pytest.fixture
 def pair(untrained, expert_episodes) -> Pair:
     """A real pair whose readouts are replaced by numbers: clean P = .9, .2; corrupted P = .5, .5."""
-    found = prepare(untrained, *swap_latents(expert_episodes.select([0, 1]), 3), 3)
-    found.__dict__["clean_readout"] = _readout([0.9, 0.2], 1.0)
-    found.__dict__["corrupted_readout"] = _readout([0.5, 0.5], 0.0)
-    return found
+    real = prepare(untrained, *exchange_history(expert_episodes.select([0, 1]), 3), 3)
+    real.__dict__["clean_readout"] = _readout([0.9, 0.2], 1.0)
+    real.__dict__["corrupted_readout"] = _readout([0.5, 0.5], 0.0)
+    return real
 
 
 def _readout(predictions, latent):
@@ -61,17 +62,18 @@ def test_state_difference_is_0_corrupted_and_the_distance_clean(pair):
 
 def test_q_learning_loss_is_what_the_policy_gives_away(untrained_q, mdp_episodes):
     """max_a Q(s', a) - sum_a pi(a) Q(s', a), by the clean table before the round."""
-    found = prepare(untrained_q, *swap_latents(mdp_episodes, 5), 5)
-    policy = found.clean.predictions[:, 5].numpy()
+    real = prepare(untrained_q, *exchange_transitions(mdp_episodes, 5), 5)
+    policy = real.clean.predictions[:, 5].numpy()
     row = mdp_episodes.q_tables[np.arange(6), 5, mdp_episodes.next_states[:, 5]]
-    measured = metric("regret").measure(found.clean_readout, found)
+    measured = metric("regret").measure(real.clean_readout, real)
     np.testing.assert_allclose(measured, row.max(1) - (policy * row).sum(1), atol=1e-12)
 
 
 def test_registered_metrics_run_on_both_tasks(untrained, untrained_q, expert_episodes, mdp_episodes):
     for model, episodes in ((untrained, expert_episodes), (untrained_q, mdp_episodes)):
+        pair = corruption(model).build(episodes, 3)
         for key in metrics.METRICS:
-            result = patching.sweep(model, *swap_latents(episodes, 3), 3, at=["latent"], read=4, metric=key)
+            result = patching.sweep(model, *pair, 3, at=["latent"], read=4, metric=key)
             assert result.values.shape == (1, 6) and result.values.isfinite().all()
 
 

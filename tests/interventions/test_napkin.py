@@ -13,8 +13,8 @@ import torch
 
 import interp
 from interp.interventions import patching
-from interp.interventions.interchange import Place, intervened
 from interp.interventions.metrics import Metric
+from interp.interventions.places import Place, intervened
 from interp.interventions.rounds import round_map
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
@@ -101,8 +101,8 @@ def test_effects_run_on_into_the_next_round(napkin, napkin_pair, site, expected)
 def test_interchange(napkin, napkin_pair, places, expected):
     """Interchanging whole activations, several at once, subspaces, and an equal move elsewhere."""
     runs = [interp.rollout(napkin, episodes) for episodes in napkin_pair]
-    chosen = [places] if not isinstance(places, list) else places
-    resolved = [place if isinstance(place, Place) else Place.of(place) for place in chosen]
+    several = places if isinstance(places, list) else [places]
+    resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
     predictions, _ = intervened(napkin, *runs, resolved, [0])
     assert predictions.item() == pytest.approx(expected, abs=1e-12)
 

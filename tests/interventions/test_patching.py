@@ -8,9 +8,11 @@ from transformer_lens import patching as tl_patching
 
 import interp
 from interp.errors import InputError
-from interp.interventions import corruptions, patching
+from interp.interventions import patching
 from interp.interventions.sites import Site, sites
 from interp.model.bound import bind
+from interp.tasks.experts import corruptions
+from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
 
 EVERY = ("embed", "resid_pre", "q", "k", "v", "pattern", "z", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
@@ -32,12 +34,12 @@ def _one_at_a_time(model, base, source, site, at, propagate):
 @pytest.mark.parametrize("read", [3, 5])
 def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read):
     """Batched cells with prefix reuse give what one hooked rollout per cell gives, to float64 precision."""
-    clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
+    clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
     base, source = (corrupted, clean) if direction == "denoising" else (clean, corrupted)
-    chosen = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
-    chosen = [*chosen[::7], Site("latent"), Site("latent", position="<z>")]
+    cells = sites(untrained, components=EVERY, positions=["<z>", "p_1", "p?", "w?"])
+    cells = [*cells[::7], Site("latent"), Site("latent", position="<z>")]
     result = patching.sweep(
-        untrained, clean, corrupted, 3, at=chosen, read=read, metric="regret", direction=direction, chunk=30
+        untrained, clean, corrupted, 3, at=cells, read=read, metric="regret", direction=direction, chunk=30
     )
     truth = torch.from_numpy(clean.labels)
     for site, values in zip(result.sites, result.values, strict=True):
@@ -49,10 +51,10 @@ def test_sweep_equals_one_at_a_time(untrained, expert_episodes, direction, read)
 @pytest.mark.parametrize("commit", ["own", "target"])
 def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_episodes, commit):
     """With own choices committed, a patch that changes the choice changes the token after it, as in a rollout."""
-    clean, corrupted = corruptions.swap_latents(mdp_episodes, round=3)
-    chosen = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])[::3]
+    clean, corrupted = exchange_transitions(mdp_episodes, round=3)
+    cells = sites(untrained_q, components=("resid_pre", "v"), positions=["c_1", "r", "Select", "a*", "Update"])[::3]
     result = patching.sweep(
-        untrained_q, clean, corrupted, 3, at=chosen, read=4, metric="state", commit=commit, direction="noising"
+        untrained_q, clean, corrupted, 3, at=cells, read=4, metric="state", commit=commit, direction="noising"
     )
     runs = [interp.rollout(untrained_q, e, commit=commit) for e in (clean, corrupted)]
     (ends, bad_ends) = (run.latents[:, 5].flatten(1) for run in runs)
@@ -74,7 +76,7 @@ def test_sweep_equals_one_at_a_time_where_the_model_chooses(untrained_q, mdp_epi
 def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episodes):
     """The same sweep by TransformerLens' patching on the bound view: within 1e-5 in every cell."""
     model = untrained
-    clean, corrupted = corruptions.swap_latents(expert_episodes, round=4)
+    clean, corrupted = corruptions.exchange_history(expert_episodes, round=4)
     runs = [interp.rollout(model, episodes) for episodes in (clean, corrupted)]
     bound = bind(model, *runs, rounds=4)
     clean_rows, corrupted_rows = bound.tokens
@@ -101,7 +103,7 @@ def test_sweep_agrees_with_transformer_lens_cell_by_cell(untrained, expert_episo
 
 def test_propagate_false_holds_later_rounds(untrained, expert_episodes):
     """Held latents: no patch reaches a later round; run on: the whole latent does."""
-    clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
+    clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
     options = {"at": ["latent@<z>", "resid_pre[1]@w?"], "read": 5, "metric": "probability"}
     held = patching.sweep(untrained, clean, corrupted, 3, propagate=False, **options)
     free = patching.sweep(untrained, clean, corrupted, 3, propagate=True, **options)
@@ -119,7 +121,7 @@ def test_positions_after_the_prediction_do_not_reach_it(untrained, expert_episod
 
 def test_result_carries_intervals_and_choices(untrained, expert_episodes):
     """The frame holds an interval, a p-value and every choice; a fraction of no gap is refused."""
-    clean, corrupted = corruptions.swap_latents(expert_episodes, round=3)
+    clean, corrupted = corruptions.exchange_history(expert_episodes, round=3)
     frame = patching.sweep(untrained, clean, corrupted, 3, components="resid_pre", positions="p?").to_frame()
     assert {"effect_low", "effect_high", "p_value", "fraction_low", "fraction_high"} <= set(frame.columns)
     assert (frame.effect_low <= frame.effect).all() and (frame.effect <= frame.effect_high).all()

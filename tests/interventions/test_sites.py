@@ -25,9 +25,9 @@ def test_every_hook_exists_and_every_index_selects(untrained):
     import interp
     from interp.tasks import experts
 
-    found = sites(untrained, components=COMPONENTS, positions=["<z>"])
-    run = interp.rollout(untrained, experts.sample(2, 2, 3), names_filter=[s.hook for s in found], rounds=1)
-    for site in found:
+    every = sites(untrained, components=COMPONENTS, positions=["<z>"])
+    run = interp.rollout(untrained, experts.sample(2, 2, 3), names_filter=[s.hook for s in every], rounds=1)
+    for site in every:
         vector = site.read(run.cache[site.hook][:, 0], run.layout)
         assert vector.ndim == 2 and len(vector) == 2
 

@@ -9,9 +9,10 @@ import torch
 import circuits
 import interp
 from interp.errors import InputError
-from interp.interventions.causal import q_learning, weighted_majority
 from interp.interventions.steering import steer, write_state
 from interp.tasks import experts, mdp
+from interp.tasks.experts.algorithms import majority_vote, weighted_majority
+from interp.tasks.qlearning.algorithms import q_learning
 
 
 def test_steered_wma_is_the_algorithm(wma):
@@ -67,6 +68,11 @@ def test_napkin_direction(napkin, napkin_pair):
     direction[0, 2] = 1
     result = steer(napkin, clean, 0, [0.0], weighted_majority(), doses=[0, 1, 2], direction=direction, n_random=1)
     assert result.model[:, 0].tolist() == [117, 6 * (18 + 3 * 4) - 9, 6 * (18 + 3 * 9) - 9]
+
+
+def test_an_algorithm_without_a_memory_cannot_be_steered(wma):
+    with pytest.raises(InputError, match=r"give the algorithm memory=\.\.\."):
+        steer(wma[1], experts.sample(2, 5, 3, seed=0), 3, [1.0, 0.0, 0.0], majority_vote())
 
 
 def test_learned_models_need_a_direction(untrained, expert_episodes):

@@ -7,7 +7,7 @@ import pytest
 
 import interp
 from interp.errors import InputError
-from interp.tasks import experts, mdp
+from interp.tasks import experts
 from interp.tasks.experts import corruptions
 
 
@@ -69,7 +69,6 @@ def test_the_task_looks_its_corruptions_up_by_key():
         (lambda e: corruptions.swap_histories(e, 0), "round 0 has no history"),
         (lambda e: corruptions.swap_histories(e, 3, experts=(1, 1)), "two different experts"),
         (lambda e: corruptions.exchange_history(e.select([0]), 3), "at least 2 episodes"),
-        (lambda e: corruptions.flip_label(mdp.sample(2, 3, 2, 2, seed=0), 1), "needs expert episodes, got MDPEpisodes"),
     ],
 )
 def test_bad_input(episodes, call, message):

@@ -7,7 +7,7 @@ import pytest
 
 import interp
 from interp.errors import InputError
-from interp.tasks import experts, mdp
+from interp.tasks import mdp
 from interp.tasks.qlearning import TASK, corruptions
 
 
@@ -48,7 +48,6 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(record):
         (lambda e: corruptions.change_reward(e, 8), "round 8 is out of range"),
         (lambda e: corruptions.exchange_history(e, 0), "round 0 has no history"),
         (lambda e: corruptions.exchange_history(e.select([0]), 3), "at least 2 episodes"),
-        (lambda e: corruptions.change_reward(experts.sample(2, 3, 2, seed=0), 1), "needs MDP episodes"),
         (lambda e: TASK.corruption("flip-label"), "unknown corruption of qlearning episodes"),
     ],
 )
