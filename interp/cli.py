@@ -145,11 +145,16 @@ Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
 
 @command
 def models() -> None:
-    """List what can be loaded."""
+    """List what can be loaded, task by task."""
+    from itertools import groupby
+
+    from interp import tasks
     from interp.library import models as records
 
-    for record in records():
-        typer.echo(f"{record.name:22} {record.kind:10} {record.description}")
+    for key, of_task in groupby(records(), lambda record: record.task):
+        typer.echo(f"{key}: {tasks.get(key).what}")
+        for record in of_task:
+            typer.echo(f"  {record.name:20} {record.kind:10} {record.description}")
 
 
 @command
@@ -163,7 +168,7 @@ def report(
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
     from reports.build import write_report
 
-    written = write_report(model, out=out, n_episodes=episodes, n_rounds=rounds, seed=seed)
+    written = write_report(model, out, episodes, rounds, seed)
     typer.echo(written.path)
     for title, why in written.failures.items():
         typer.echo(f"not computed: {title}, because {why}", err=True)

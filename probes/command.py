@@ -26,8 +26,11 @@ __all__ = ["fit_at", "sample", "site_names", "sweep", "target_names", "window", 
 
 
 def target_names() -> str:
-    """Every target by task, for the help of ``--targets``."""
-    return "; ".join(f"{task.key}: {', '.join(target.key for target in every(task))}" for task in interp.tasks.every())
+    """Every target by task, for the help of ``--targets``; of those that share a key, the first."""
+    return "KEY or KEY:before, of " + "; ".join(
+        f"{task.key}: {', '.join(target.key for target in every(task) if '.' not in target.key)}"
+        for task in interp.tasks.every()
+    )
 
 
 def site_names() -> str:

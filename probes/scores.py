@@ -61,7 +61,8 @@ def sample_weights(groups: Int[Array, " episode"], seed: int) -> Weights:
     The sum of a row does not matter: every score is a ratio.
     """
     alike = np.full((1, len(groups)), 1 / len(groups))
-    return np.concatenate([alike, resample_weights(int(groups.max()) + 1, N_RESAMPLES, seed)[:, groups]])
+    resampled = resample_weights(int(groups.max()) + 1, N_RESAMPLES, seed).take(groups, axis=1)
+    return np.concatenate([alike, resampled])
 
 
 @dataclass(frozen=True, eq=False)

@@ -118,8 +118,9 @@ def sweep(
     components = default_components(model) if components is None else components
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
+    in_windows = of_windows(model, episodes, values, windows, seed)
     store = Store(cache)
-    cells = [(shared, site) for shared in of_windows(model, episodes, values, windows, seed) for site in places]
+    cells = [(shared, site) for shared in in_windows for site in places]
     rows = {(shared.window, site): store.load(shared, site) for shared, site in cells}
     missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
     if missing:

@@ -37,6 +37,7 @@ class Target:
 
     Attributes:
         key: what it is called by: the variable's key, or ``algorithm.variable``.
+        task: key of its task; empty for the round index, which every task has.
         variable: its symbol, meaning, units and role.
         record: the algorithm that it belongs to; None for the round index, which needs none.
         moments: ("after", "before") for a variable of the carried state, else ("round",); the first is the default.
@@ -44,8 +45,9 @@ class Target:
     """
 
     key: str
-    variable: Variable
-    record: AlgorithmRecord | None = None
+    task: str
+    variable: Variable = field(compare=False)
+    record: AlgorithmRecord | None = field(default=None, compare=False)
     moments: tuple[When, ...] = OF_THE_ROUND
     of_the_inputs: bool = False
 
@@ -91,7 +93,7 @@ class Target:
 
 
 ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
-ROUND_INDEX = Target(ROUND.key, ROUND)
+ROUND_INDEX = Target(ROUND.key, "", ROUND)
 """The one target that belongs to no algorithm, for the episodes of any task."""
 
 
@@ -113,7 +115,7 @@ def every(task: Task | str) -> tuple[Target, ...]:
                 continue
             moments = OF_THE_STATE if key in algorithm.of_the_state else OF_THE_ROUND
             name = key if known is None else f"{record.key}.{key}"
-            targets[name] = Target(name, variable, record, moments, of_inputs)
+            targets[name] = Target(name, task.key, variable, record, moments, of_inputs)
     return (*targets.values(), ROUND_INDEX)
 
 
@@ -126,19 +128,23 @@ def get(key: str, task: Task | str | None = None) -> Target:
     >>> get("prediction").meaning, get("bayes.prediction").meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
     """
-    listed = [target for one in (interp.tasks.every() if task is None else (task,)) for target in every(one)]
-    for target in listed:
-        if key == target.key or (target.record and key == f"{target.record.key}.{target.variable.key}"):
-            return target
-    if task is None:
-        raise unknown_name("target", key, (target.key for target in listed), limit=40)
-    known = interp.tasks.get(task) if isinstance(task, str) else task
-    require(
-        bool(known.algorithms()),
-        f"unknown target {key!r}: task {known.key!r} registers no algorithm, and targets are variables of algorithms; "
-        "give its record algorithms=...",
-    )
-    raise unknown_name(f"target of {known.key!r}", key, (target.key for target in listed), limit=40)
+    tasks = interp.tasks.every() if task is None else (interp.tasks.get(task) if isinstance(task, str) else task,)
+    known: dict[str, Target] = {}
+    algorithm, _, variable = key.rpartition(".")
+    for one in tasks:
+        own = {target.key: target for target in every(one)}
+        # An algorithm's variable that has no name of its own is the first one's of that key, or the same in both.
+        record = one.algorithm_records().get(algorithm)
+        name = variable if record and key not in own and variable in record.make().keys else key
+        if name in own:
+            return own[name]
+        known |= own
+        require(
+            task is None or bool(one.algorithms()),
+            f"unknown target {key!r}: targets are variables of algorithms, and task {one.key!r} registers none; "
+            "give its record algorithms=...",
+        )
+    raise unknown_name("target" if task is None else f"target of {tasks[0].key!r}", key, known, limit=40)
 
 
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:

@@ -1,6 +1,6 @@
 """Speed of a probe sweep against the plain loop of scikit-learn calls on the same data, in one run.
 
-One cell is one site: every target of the experts task (18 targets, 60 outputs), each with its shuffled copy and its
+One cell is one site: every target of the experts task (22 targets, 70 outputs), each with its shuffled copy and its
 control task, on the model and on its untrained copy; 256 episodes x 100 rounds x 64 features, 5 folds by episode,
 11 penalties. The plain loop calls ``Pipeline(StandardScaler, RidgeCV)`` in each outer fold, once per target and role,
 as a script would. It chooses penalties by leave-one-row-out, which is cheaper than our inner folds by episode, and
@@ -23,13 +23,15 @@ from sklearn.preprocessing import StandardScaler
 import probes
 from interp.interventions.sites import Site
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts.layout import ExpertRound
 from probes.activations import read
+from probes.cells import cell
 from probes.linear import ALPHAS
-from probes.sweep import _cell, _tasks, compute, default_targets
+from probes.sweep import of_windows
+from probes.targets.several import compute
 
 N_EPISODES, N_ROUNDS, SITE, N_CELLS = 256, 100, "resid_post[1]@w?", 5 * 4 * 13
 
@@ -52,25 +54,25 @@ def main() -> None:
     hooks = [site.hook]
     runs = [rollout(m, episodes, names_filter=hooks) for m in (model, probes.untrained(model, seed=1))]
     x, blank = (read(run, SITE).numpy() for run in runs)
-    (task,) = _tasks(model, episodes, compute(default_targets(episodes), episodes), None, seed=0)
-    _cell(task, site, x, blank)
+    (shared,) = of_windows(model, episodes, compute(None, episodes), None, seed=0)
+    cell(shared, site, x, blank)
     start = time.perf_counter()
     for _ in range(3):
-        _cell(task, site, x, blank)
+        cell(shared, site, x, blank)
     ours = (time.perf_counter() - start) / 3
 
     # One outer fold of the loop is timed, and taken five times.
-    test = np.repeat(task.folds == 0, N_ROUNDS)
-    y = task.problem.r2.y.reshape(-1, task.problem.r2.y.shape[-1])
-    calls = [(x, part.columns) for part in task.problem.parts]
-    calls += [(blank, part.columns) for part in task.problem.parts if part.role == "probe"]
+    test = np.repeat(shared.folds == 0, N_ROUNDS)
+    y = shared.problem.r2.y.reshape(-1, shared.problem.r2.y.shape[-1])
+    calls = [(x, part.columns) for part in shared.problem.parts]
+    calls += [(blank, part.columns) for part in shared.problem.parts if part.role == "probe"]
     start = time.perf_counter()
     for inputs, columns in calls:
         _ridge(inputs, y[:, columns], test)
     loop = 5 * (time.perf_counter() - start)
     start = time.perf_counter()
     _ridge(x, y, test)
-    _ridge(blank, y[:, : task.problem.n_own], test)
+    _ridge(blank, y[:, : shared.problem.n_own], test)
     together = 5 * (time.perf_counter() - start)
     rows = [
         ("probes.sweep", ours),

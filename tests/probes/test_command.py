@@ -11,7 +11,10 @@ import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
+import interp.tasks
+import probes
 from interp.cli import app
+from interp.interventions.sites import COMPONENTS
 
 SMALL = ["--experts", "1", "--episodes", "20", "--rounds", "8", "--targets", "log_weights", "counts"]
 
@@ -32,11 +35,33 @@ def test_probes_at_a_site(tmp_path):
     assert (folder / "log_weights.svg").stat().st_size > 1000
 
 
+def test_what_a_task_names_is_probed_by_default(tmp_path):
+    """Sampled to the model's own sizes; the files are named after the task's variables."""
+    result = CliRunner().invoke(
+        app,
+        ["probe", "qlearning-handwired", "--states", "3", "--actions", "2", *SMALL[2:6], "--out", str(tmp_path)],
+    )
+    assert result.exit_code == 0, result.output
+    settings = json.loads((tmp_path / "qlearning-handwired" / "probes.json").read_text())
+    assert set(settings) == set(interp.tasks.get("qlearning").probed)
+
+
+def test_the_help_lists_what_the_registries_hold():
+    result = CliRunner().invoke(app, ["probe", "--help"], env={"COLUMNS": "10000"})
+    assert result.exit_code == 0
+    for task in interp.tasks.every():
+        assert all(target.key in result.output for target in probes.targets.every(task) if "." not in target.key)
+        assert all(f"--{size.option}" in result.output for size in task.sizes)
+    assert all(f" {component}" in result.output for component in COMPONENTS)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--targets", "log_weight"), "unknown target 'log_weight'; did you mean 'log_weights'"),
-        (("--targets", "q_table"), "target 'q_table' needs qlearning episodes"),
+        (("--targets", "log_weight"), "unknown target of 'experts' 'log_weight'; did you mean 'log_weights'"),
+        (("--targets", "td_error"), "unknown target of 'experts' 'td_error'"),
+        (("--targets", "votes:before"), "unknown moment of target 'votes': 'before'. Valid: round"),
+        (("--actions", "2"), "n_actions"),
         (("--site", "middle"), "unknown component 'middle'"),
         (("--site", "resid_post[9]@w?"), "layers 0 to 2"),
         (("--episodes", "4", "--rounds", "5"), "5 folds of episodes need at least 5 episodes, got 4"),

@@ -14,9 +14,9 @@ import probes
 from interp.errors import InputError
 from interp.interventions import steering
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts.layout import ExpertRound
 from probes import logistic
 from probes.controls import control_task, shuffled
 from probes.linear import assign_folds
@@ -106,7 +106,7 @@ def test_a_copy_of_the_input_is_judged_by_the_other_controls(run, episodes):
 
 def test_memorising_shows_in_the_control_task(episodes):
     """A probe that reads which kind of round it is decodes any function of it: no selectivity, no verdict."""
-    matches = probes.targets.matches(episodes)
+    matches = probes.targets.match(episodes)
     kinds = np.eye(matches.types.max() + 1)[matches.types]
     result = probes.fit(kinds, matches, method="ridge")
     assert result.r2 > 1 - 1e-6
@@ -141,6 +141,38 @@ def test_random_features_count_and_only_the_untrained_control_says_so(learned, e
     beaten = {name for name, control in result.controls.items() if control.difference.low > 0}
     assert result.r2 > 0.5 and beaten == {"shuffled", "inputs", "round", "control_task"}
     assert not result.represented
+
+
+def test_groups_of_episodes_stay_together():
+    """What the episodes of a group share is decoded when a probe sees the group's other episodes, and not otherwise."""
+    rng = np.random.default_rng(0)
+    groups = np.repeat(np.arange(20), 4)
+    shared = rng.normal(size=(20, 1, 1))[groups]
+    x = np.concatenate([np.eye(20)[groups][:, None] + 0.01 * rng.normal(size=(80, 6, 20))], axis=-1)
+    target = np.broadcast_to(shared, (80, 6, 1))
+    leaking, grouped = probes.fit(x, target), probes.fit(x, target, groups=groups)
+    assert leaking.r2 > 0.9 and leaking.represented
+    assert grouped.r2 < 0.1 and not grouped.represented
+    assert grouped.settings["n_groups"] == 20
+    one_each = probes.fit(x, target, groups=[f"episode {i:02}" for i in range(80)])
+    assert one_each.score.estimate == leaking.score.estimate and one_each.r2_ci == leaking.r2_ci
+    moved = shuffled(groups, 0, groups)
+    assert (moved != groups).all() and (np.bincount(moved) == 4).all()
+
+
+def test_intervals_resample_groups():
+    """Episodes that repeat each other say nothing new: the interval is as wide as without the copies."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(16, 8, 2))
+    y = x[..., :1] + rng.normal(size=(16, 8, 1)) * np.linspace(0.1, 3, 16)[:, None, None]
+    once = probes.fit(x, y)
+    copies, as_groups = np.repeat(np.arange(16), 5), {}
+    for name, groups in (("groups", copies), ("episodes", "episode")):
+        low, high = probes.fit(x[copies], y[copies], groups=groups).r2_ci
+        as_groups[name] = high - low
+    width = once.r2_ci[1] - once.r2_ci[0]
+    assert as_groups["groups"] == pytest.approx(width, rel=0.15)
+    assert as_groups["episodes"] < 0.7 * width
 
 
 def test_logistic_equals_sklearn_by_episode():
@@ -186,7 +218,7 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
     x = run.latents[:, 1:].numpy().astype(np.float64)
     expected = {"log_weights": [0, 0.7, 0], "log_weights_centred": [-0.7 / 3, 1.4 / 3, -0.7 / 3]}
     for key, change in expected.items():
-        result = probes.fit(run, probes.targets.REGISTRY[key](episodes), site="latents")
+        result = probes.fit(run, probes.targets.get(key)(episodes), site="latents")
         direction = result.direction("e_2")
         assert direction.shape == run.latents.shape[2:]
         moved = result.decode(x + 0.7 * direction).values - result.decode(x).values
@@ -199,7 +231,7 @@ def test_a_direction_changes_one_decoded_value_by_one(learned, episodes):
 
 def test_the_direction_of_a_handwired_state_is_the_circuits(model, run, episodes):
     """What the probe finds is the exact latent change that steering writes."""
-    result = probes.fit(run, probes.targets.log_weights(episodes, eta=0.5), site="latents")
+    result = probes.fit(run, probes.targets.log_weights(episodes, gain=0.5), site="latents")
     exact = steering.state_direction(model, [0, 1, 0])
     np.testing.assert_allclose(result.direction("e_2"), exact, atol=1e-5)
 
@@ -258,8 +290,14 @@ def test_what_cannot_be_fitted_is_told(arguments, message):
 
 def test_other_bad_input_is_told(run, learned, episodes):
     x, y = ones(9, 6, 2), ones(9, 6, 1)
-    with pytest.raises(InputError, match="groups must be 'episode', got 'round'"):
+    with pytest.raises(InputError, match="groups must be 'episode' or an array of one group id per episode, got 'rou"):
         probes.fit(x, y, groups="round")
+    with pytest.raises(InputError, match=r"groups must hold 9 ids, one per episode, got shape \(8,\)"):
+        probes.fit(x, y, groups=range(8))
+    with pytest.raises(InputError, match="5 folds of groups need at least 5 groups, got 3"):
+        probes.fit(x, y, groups=[0, 0, 0, 1, 1, 1, 2, 2, 2])
+    with pytest.raises(InputError, match="one group holds 5 of 9 episodes"):
+        probes.fit(x, y, groups=[0, 0, 0, 0, 0, 1, 2, 3, 4])
     with pytest.raises(InputError, match=r"untrained model have shape \(9, 6, 3\)"):
         probes.fit(x, y, untrained=ones(9, 6, 3))
     with pytest.raises(InputError, match="fit it with method='ridge'"):

@@ -1,6 +1,6 @@
 """Where a handwired circuit stores a variable, a probe finds it exactly; where it cannot be, the probe is at chance.
 
-The sites are the circuits' own ground truth (``Circuit.variables``), every variable and every site of it.
+The places are the circuits' own ground truth (``Circuit.sites``): every variable at every location.
 """
 
 from functools import cache
@@ -34,7 +34,7 @@ def ran(case):
         episodes = experts.sample(n_episodes=40, n_rounds=20, seed=3, n_experts=arguments["n_experts"])
     else:
         episodes = mdp.sample(n_episodes=40, n_rounds=20, seed=3, n_states=3, n_actions=2)
-    hooks = {site.hook for variable in circuit.variables for site in variable.sites}
+    hooks = {location.hook for locations in circuit.sites.values() for location in locations}
     hooks |= {f"blocks.{layer}.hook_resid_pre" for layer in range(circuit.n_layers)}
     return circuit, episodes, interp.rollout(model, episodes, names_filter=sorted(hooks))
 
@@ -49,29 +49,28 @@ def activation(case, hook, label, head=None):
     return cached[:, :, circuit.head_index(head), position] if head else cached[:, :, position]
 
 
-def true_values(case, name):
+def true_values(case, key):
     circuit, episodes, _ = ran(case)
-    values = circuit.variable(name).value(episodes)
-    return values.reshape(*values.shape[:2], -1)
+    return circuit.truth(circuit.algorithm.run(episodes), key)
 
 
-SITES = [
-    (case, variable.name, i)
+LOCATIONS = [
+    (case, key, location.name)
     for case, (name, arguments) in CASES.items()
-    for variable in circuits.build(name, **arguments).variables
-    for i in range(len(variable.sites))
+    for key, locations in circuits.build(name, **arguments).sites.items()
+    for location in locations
 ]
 
 
-@pytest.mark.parametrize(("case", "name", "index"), SITES)
-def test_a_variable_is_decoded_exactly_at_each_of_its_sites(case, name, index):
-    """R2 = 1 (>= 1 - 1e-9) at every site of the circuit's own table."""
+@pytest.mark.parametrize(("case", "key", "name"), LOCATIONS)
+def test_a_variable_is_decoded_exactly_at_each_of_its_locations(case, key, name):
+    """R2 = 1 (>= 1 - 1e-9) at every location of the circuit's own table."""
     circuit, *_ = ran(case)
-    site = circuit.variable(name).sites[index]
-    values = true_values(case, name)
-    for label in dict.fromkeys(site.labels):
-        elements = [k for k, own in enumerate(site.labels) if own == label]
-        x = activation(case, site.hook, label, site.head)
+    location = circuit.location(key, name)
+    values = true_values(case, key)
+    for label in dict.fromkeys(location.labels):
+        elements = [k for k, own in enumerate(location.labels) if own == label]
+        x = activation(case, location.hook, label, location.head)
         if np.ptp(values[..., elements]) == 0:
             # A binding is the same in every round: nothing varies, and the probe says so.
             with pytest.raises(InputError, match="is constant"):
@@ -82,11 +81,11 @@ def test_a_variable_is_decoded_exactly_at_each_of_its_sites(case, name, index):
 
 # A position that sees only itself holds nothing.
 ABSENT = [
-    (case, variable.name, circuit.layout.labels[0], f"blocks.{circuit.n_layers - 1}.hook_resid_pre")
+    (case, key, circuit.layout.labels[0], f"blocks.{circuit.n_layers - 1}.hook_resid_pre")
     for case, (name, arguments) in CASES.items()
     for circuit in [circuits.build(name, **arguments)]
-    for variable in circuit.variables
-    if variable.name != "binding"
+    for key in circuit.sites
+    if key != "binding"
 ]
 ABSENT += [
     # Before the head that fetches or computes it has run.
@@ -98,11 +97,11 @@ ABSENT += [
     *(
         (f"q {variant}", name, "Update", "blocks.1.hook_resid_pre")
         for variant in ("mlp", "softmlp", "lin")
-        for name in ("visited_column", "action", "td_error", "next_column", "reward")
+        for name in ("column", "action", "td_error", "next_column", "reward")
     ),
     *((f"q {variant}", "maximum", "Select", "blocks.2.hook_resid_pre") for variant in ("mlp", "softmlp")),
     *((f"q {variant}", "policy", "Select", "blocks.1.hook_resid_pre") for variant in ("mlp", "softmlp", "lin")),
-    ("q mlp", "q_columns", "Select", "blocks.2.hook_resid_pre"),
+    ("q mlp", "table", "Select", "blocks.2.hook_resid_pre"),
     # Later than the position can see (causal), or never written there.
     ("wma R", "label", "p?", "blocks.1.hook_resid_pre"),
     ("wma R", "votes", "<z>", "blocks.2.hook_resid_post"),
@@ -139,10 +138,13 @@ def test_the_model_sets_the_parameters_of_its_targets():
     assert result.r2 >= 1 - 1e-9
     with_other = probes.fit(
         interp.rollout(model, episodes, names_filter="blocks.2.hook_resid_post"),
-        probes.targets.prediction(episodes, eta=2.0),
+        probes.targets.prediction(episodes, gain=2.0),
         site="resid_post[2]@p?",
     )
     assert with_other.r2 < 1 - 1e-4
+    (memory,) = probes.probe(model, episodes, ["log_weights"])
+    decoded = memory.decode(interp.rollout(model, episodes), episodes)
+    np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-6)
 
 
 def test_a_bare_array_is_a_target():

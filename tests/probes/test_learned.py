@@ -1,7 +1,7 @@
 """Numbers of the learned models: what their latents hold, beyond every control.
 
 The same from the shell: ``interp probe wma-learned --targets log_weights_centred`` and
-``interp probe qlearning-learned --site written --targets q_column q_column_visited`` (tables to output/probes).
+``interp probe qlearning-learned --site written --targets column column_visited`` (tables to output/probes).
 """
 
 import numpy as np
@@ -9,23 +9,15 @@ import pytest
 
 import interp
 import probes
-from interp.library import models
 from interp.tasks import experts, mdp
 from probes.fit import fit_targets
 
-SHIPPED = {record.name for record in models()}
 pytestmark = pytest.mark.slow  # 256 episodes of 100 rounds of the learned models: minutes on a laptop.
-
-
-def learned(name):
-    if name not in SHIPPED:
-        pytest.skip(f"{name} does not ship yet")
-    return interp.load(name)
 
 
 def test_wma_learned_holds_centred_log_weights():
     """R2 >= .97 over all rounds and at T = 100 alone; shuffled targets, the round and its inputs give nothing."""
-    model = learned("wma-learned")
+    model = interp.load("wma-learned")
     episodes = experts.sample(n_episodes=256, n_rounds=100, n_experts=4, seed=11)
     target = probes.targets.log_weights_centred(episodes)
     run, blank = (interp.rollout(m, episodes).latents[:, 1:] for m in (model, probes.untrained(model)))
@@ -39,11 +31,11 @@ def test_wma_learned_holds_centred_log_weights():
 
 def test_qlearning_learned_holds_columns_and_td_components():
     """Q-columns from the written latent R2 >= .85, the reward from its change >= .7; every TD component printed."""
-    model = learned("qlearning-learned")
+    model = interp.load("qlearning-learned")
     episodes = mdp.sample(n_episodes=256, n_rounds=50, n_states=4, n_actions=3, seed=11)
-    columns = probes.probe(model, episodes, ["q_column", "q_column_visited"], site="written")
+    columns = probes.probe(model, episodes, ["column", "column_visited"], site="written")
     components = probes.probe(
-        model, episodes, ["reward", "current_value", "bootstrapped_value", "td_error", "q_change"], site="change"
+        model, episodes, ["reward", "current_value", "bootstrapped_value", "td_error", "change"], site="change"
     )
     for result in (*columns, *components):
         print(result)  # noqa: T201

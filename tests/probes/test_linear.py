@@ -73,7 +73,7 @@ def test_r2_is_sklearns():
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    r2 = R2.of(y, None, sample_weights(6, 0))
+    r2 = R2.of(y, None, sample_weights(np.arange(6), 0))
     errors, columns = r2.errors(predictions), slice(0, 3)
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
     each = r2_score(*flat, multioutput="raw_values")
@@ -90,8 +90,8 @@ def test_masked_entries_count_nowhere():
     a, b = (
         [score.estimate for score in r2.each(r2.errors(p), slice(0, 2))]
         for r2, p in (
-            (R2.of(y, mask, sample_weights(6, 0)), predictions),
-            (R2.of(y_other, mask, sample_weights(6, 0)), predictions_other),
+            (R2.of(y, mask, sample_weights(np.arange(6), 0)), predictions),
+            (R2.of(y_other, mask, sample_weights(np.arange(6), 0)), predictions_other),
         )
     )
     np.testing.assert_allclose(a, b)

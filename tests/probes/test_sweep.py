@@ -9,11 +9,11 @@ import interp
 import probes
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts.layout import ExpertRound
 from probes.fit import fit_targets
-from probes.sweep import default_targets
+from probes.targets.several import compute
 
 SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
 TARGETS = ["log_weights_centred", "log_weights_centred:before", "label"]
@@ -45,7 +45,7 @@ def test_a_cell_is_the_probe_at_that_site(model, episodes, swept):
     """Scores and controls equal those of the single fit, on the window's rounds."""
     hook = "blocks.2.hook_resid_post"
     run, blank = (interp.rollout(m, episodes, names_filter=hook) for m in (model, probes.untrained(model, 0)))
-    target = probes.targets.log_weights_centred(episodes, eta=0.5)
+    target = probes.targets.log_weights_centred(episodes, gain=0.5)
     site = "resid_post[2]@w?"
     x, x_blank = (probes.read(r, site)[:, 6:12] for r in (run, blank))
     (result,) = fit_targets(x, [target.rounds(6, 12)], untrained=x_blank)
@@ -97,8 +97,8 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 
     module = sys.modules["probes.sweep"]
     cells = []
-    real = module._cell
-    monkeypatch.setattr(module, "_cell", lambda task, site, *x: cells.append(str(site)) or real(task, site, *x))
+    real = module.cell
+    monkeypatch.setattr(module, "cell", lambda shared, site, *x: cells.append(str(site)) or real(shared, site, *x))
 
     def run(**changes):
         cells.clear()
@@ -146,9 +146,10 @@ def test_figures(swept):
     assert [text.get_text() for text in panels[-1].get_xticklabels()] == ["<z>", "w?"]
 
 
-def test_every_target_is_swept_by_default(episodes):
-    keys = default_targets(episodes)
-    assert {"log_weights", "log_weights:before", "votes", "round_index"} <= set(keys) and "votes:before" not in keys
+def test_every_variable_that_varies_is_swept_by_default(episodes):
+    keys = {value.key for value in compute(None, episodes)}
+    assert {"log_weights", "log_weights:before", "counts", "evidence", "votes", "round_index"} <= keys
+    assert not {"votes:before", "binding", "bayes.prediction"} & keys
 
 
 def test_bad_input_is_told(model, episodes, swept):

@@ -1,13 +1,23 @@
-"""Targets are what their records say, at the moment that they say."""
+"""Targets are the variables of the tasks' algorithms, at the moment that they say."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+import interp.tasks
+import probes
 from interp.errors import InputError
+from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
+from interp.tasks.experts.layout import ExpertRound
 from probes import targets
-from probes.targets import REGISTRY, Target, parse, register
-from probes.targets.record import round_inputs, task_of
+from probes.targets import every, get, parse
+from probes.targets.several import compute
+from probes.targets.target import Runs
+
+EVERY = [(task.key, target.key) for task in interp.tasks.every() for target in every(task)]
 
 
 @pytest.fixture(scope="module")
@@ -20,18 +30,95 @@ def walks():
     return mdp.sample(n_episodes=6, n_rounds=25, n_states=4, n_actions=3, seed=1)
 
 
+@pytest.fixture(scope="module")
+def runs():
+    """Episodes of every registered task, of its default sizes."""
+    sampled = {}
+    for task in interp.tasks.every():
+        sizes = {size.name: size.default for size in task.sizes}
+        sampled[task.key] = Runs(task.sample(5, 15, seed=2, **sizes))
+    return sampled
+
+
+def of_the_carried_state_alone(algorithm, key):
+    """A table is; its column of the round's action is not, though it has a value before and after the round."""
+    variable = algorithm.variable(key)
+    computed = bool(variable.parents) and all(of_the_carried_state_alone(algorithm, k) for k in variable.parents)
+    return variable.role == "state" or computed
+
+
+@pytest.mark.parametrize(("task", "key"), EVERY)
+def test_every_variable_of_every_task_can_be_decoded(task, key, runs):
+    """Finite numbers with a label each; before round t + 1 is after round t, for what the state alone determines."""
+    target, n = get(key, task), (5, 15)
+    values = {moment: runs[task].target(key, moment) for moment in target.moments}
+    for moment, value in values.items():
+        assert value.values.shape == (*n, len(value.outputs)) and len(set(value.outputs)) == len(value.outputs)
+        assert np.isfinite(value.values).all()
+        assert value.mask is None or (value.mask.shape == value.values.shape and value.mask.dtype == bool)
+        assert (value.when, value.kind) == (moment, target.variable.kind)
+        assert parse(value.key, task) == (target, moment)
+        assert value.kind == "real" or (value.values >= 0).all()
+    assert target.meaning and target.symbol and target.units
+    if target.record and of_the_carried_state_alone(target.record.make(), target.variable.key):
+        assert target.moments == ("after", "before")
+        np.testing.assert_array_equal(values["after"].values[:, :-1], values["before"].values[:, 1:])
+        masks = [value.mask for value in values.values()]
+        assert masks[0] is None or (masks[0][:, :-1] == masks[1][:, 1:]).all()
+
+
+def test_every_variable_of_every_algorithm_is_a_target(runs):
+    """Under its own key or ``algorithm.key``, both of which are understood."""
+    for task in interp.tasks.every():
+        for record in task.algorithms():
+            algorithm = record.for_episodes(runs[task.key].episodes)
+            run = algorithm.run(runs[task.key].episodes)
+            for key in algorithm.keys:
+                base = key.removeprefix("next_")
+                after = key != base and base in algorithm.of_the_state
+                name, when = (base, "after") if after else (key, "before" if key in algorithm.of_the_state else "round")
+                values = get(f"{record.key}.{name}", task)(runs[task.key].episodes, when=when).values
+                np.testing.assert_array_equal(values, run[key].reshape(values.shape))
+
+
+def test_a_shared_key_means_the_first_algorithms(advice):
+    first, other = get("prediction"), get("bayes.prediction")
+    assert (first.record.key, other.record.key) == ("weighted_majority", "bayes")
+    assert get("weighted_majority.prediction") == first and get("bayes.evidence") == get("evidence")
+    assert get("bayes.votes") == get("votes")
+    assert np.abs(first(advice).values - other(advice).values).max() > 0.01
+    keys = [target.key for target in every("experts")]
+    assert len(set(keys)) == len(keys) and "bayes.votes" not in keys and "next_log_weights" not in keys
+
+
+def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
+    from interp.algorithm import Algorithm
+
+    made, run = [], Algorithm.run
+    monkeypatch.setattr(Algorithm, "run", lambda self, episodes: made.append(self.key) or run(self, episodes))
+    compute(["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"], advice)
+    assert made == ["weighted_majority", "bayes"]
+
+
+def test_targets_are_attributes_of_their_module():
+    assert targets.log_weights == get("log_weights")
+    assert {"log_weights", "td_error", "get", "every"} <= set(dir(targets)) and "bayes.prediction" not in dir(targets)
+    with pytest.raises(AttributeError, match=r"unknown target 'log_weight'; did you mean 'log_weights'"):
+        _ = targets.log_weight
+    assert not hasattr(targets, "__path_to_nowhere__")
+
+
 def test_states_stand_before_or_after_each_round(advice, walks):
     """What latents[:, t] and latents[:, t + 1] hold: the same sequence, one round apart."""
-    for target, episodes in ((targets.log_weights, advice), (targets.q_table, walks), (targets.visits, walks)):
+    for target, episodes in ((targets.log_weights, advice), (targets.table, walks), (targets.visits, walks)):
         after, before = target(episodes), target(episodes, when="before")
-        np.testing.assert_array_equal(after.values[:, :-1], before.values[:, 1:])
         assert (before.values[:, 0] == 0).all() and (after.values[:, 0] != 0).any()
         assert (after.when, before.when, before.key) == ("after", "before", f"{target.key}:before")
 
 
 def test_log_weights_count_right_rounds(advice):
     right = (advice.advice == advice.labels[..., None]).cumsum(1)
-    np.testing.assert_allclose(targets.log_weights(advice, eta=0.5).values, 0.5 * right)
+    np.testing.assert_allclose(targets.log_weights(advice, gain=0.5).values, 0.5 * right)
     np.testing.assert_allclose(targets.counts(advice).values, right)
     centred = targets.log_weights_centred(advice).values
     np.testing.assert_allclose(centred.sum(-1), 0, atol=1e-12)
@@ -40,13 +127,22 @@ def test_log_weights_count_right_rounds(advice):
 
 def test_bayes_targets_are_the_predictors_own(advice):
     """The Bayes predictor's log-odds, and Laplace's rule where the prior is flat."""
-    from interp.tasks.experts import predictors as algorithms
+    from interp.tasks.experts import predictors
 
-    prediction = 1 / (1 + np.exp(-targets.bayes_log_odds(advice).values[..., 0]))
-    np.testing.assert_allclose(prediction, algorithms.bayes(advice, (0.3, 0.9)).predictions, rtol=1e-9)
+    prediction = 1 / (1 + np.exp(-targets.evidence(advice).values[..., 0]))
+    np.testing.assert_allclose(prediction, predictors.bayes(advice, (0.3, 0.9)).predictions, rtol=1e-9)
     t = np.arange(1, advice.n_rounds + 1)[:, None]
     flat = (targets.counts(advice).values + 1) / (t + 2)
     np.testing.assert_allclose(targets.accuracies(advice, low=0.0, high=1.0).values, flat, rtol=1e-9)
+
+
+def test_tables_are_the_recorded_ones_unless_told_otherwise(walks):
+    """The episodes' own learning rate and discount are the defaults."""
+    recorded = walks.q_tables[:, 1:].reshape(6, 25, -1)
+    np.testing.assert_array_equal(targets.table(walks).values, recorded)
+    other = walks.relearned(alpha=0.5).q_tables[:, 1:].reshape(6, 25, -1)
+    np.testing.assert_allclose(targets.table(walks, alpha=0.5).values, other, atol=1e-12)
+    assert get("no_bootstrap.table")(walks).values.max() <= walks.rewards.max()
 
 
 def test_td_components_add_up_to_the_recorded_change(walks):
@@ -56,19 +152,24 @@ def test_td_components_add_up_to_the_recorded_change(walks):
         for target in (targets.reward, targets.current_value, targets.bootstrapped_value, targets.td_error)
     )
     np.testing.assert_allclose(error, r + later - now)
-    change = targets.q_change(walks).values
+    change = targets.change(walks).values
     expected = np.eye(walks.n_states)[walks.states] * walks.alpha * error[..., None]
     np.testing.assert_allclose(change, expected, atol=1e-12)
+    recorded = np.take_along_axis(np.diff(walks.q_tables, axis=1), walks.actions[..., None, None], axis=-1)[..., 0]
+    np.testing.assert_allclose(change, recorded, atol=1e-12)
 
 
 def test_columns_and_visits_are_those_of_the_action_taken(walks):
-    column, seen = targets.q_column(walks).values, targets.q_column_visited(walks).mask
-    table, visits = targets.q_table(walks).values, targets.visits(walks).values
+    """The column that a round rewrites: after the round with its new value, scored where the pair was ever visited."""
     e, t = 3, 17
     a = walks.actions[e, t]
-    np.testing.assert_array_equal(column[e, t], table[e, t].reshape(4, 3)[:, a])
-    np.testing.assert_array_equal(seen[e, t], visits[e, t].reshape(4, 3)[:, a] > 0)
-    assert (targets.q_table_visited(walks).values[~targets.q_table_visited(walks).mask] == 0).all()
+    for when in ("after", "before"):
+        column, seen = targets.column(walks, when).values, targets.column_visited(walks, when).mask
+        table, visits = targets.table(walks, when).values, targets.visits(walks, when).values
+        np.testing.assert_array_equal(column[e, t], table[e, t].reshape(4, 3)[:, a])
+        np.testing.assert_array_equal(seen[e, t], visits[e, t].reshape(4, 3)[:, a] > 0)
+    assert (targets.table_visited(walks).values[~targets.table_visited(walks).mask] == 0).all()
+    assert targets.table_visited(walks).mask.sum() > targets.table_visited(walks, "before").mask.sum()
 
 
 def test_the_greedy_action_is_scored_where_it_is_unique(walks):
@@ -78,51 +179,55 @@ def test_the_greedy_action_is_scored_where_it_is_unique(walks):
 
 
 def test_rounds_of_one_type_are_alike(advice, walks):
-    _, types = round_inputs(advice)
+    _, types = Runs(advice).round_inputs
     kinds = np.concatenate([advice.advice, advice.labels[..., None]], -1).reshape(-1, 4)
     assert len(np.unique(types)) == len(np.unique(kinds, axis=0))
     for kind in np.unique(types):
         assert len(np.unique(kinds[types.reshape(-1) == kind], axis=0)) == 1
-    forms, types = round_inputs(walks)
+    forms, types = Runs(walks).round_inputs
     assert all(form.shape[:2] == types.shape == walks.states.shape for form in forms)
 
 
-def test_every_record_is_complete_and_computes_what_it_says(advice, walks):
-    for key, target in REGISTRY.items():
-        assert target.key == key and target.name and target.what and target.units and target.source
-        episodes = walks if target.task == "qlearning" else advice
-        sizes = {"n_experts": 3, "n_states": 4, "n_actions": 3}
-        values = target(episodes)
-        assert values.values.shape == (*episodes_shape(episodes), eval(target.shape, {}, sizes)[0]), key
-        assert len(values.outputs) == values.values.shape[-1]
-        assert values.mask is None or values.mask.shape == values.values.shape
-        moments = ("before", "after") if target.of == "state" else ("after",)
-        for when in moments:
-            assert parse(target(episodes, when).key) == (target, when)
+def test_controls_that_hold_a_target_by_construction(advice, walks):
+    """The round's inputs hold what they alone determine; the round index holds what is alike in every episode."""
+    for target in (targets.votes, targets.label, targets.match, get("majority_vote.prediction")):
+        assert target(advice).implied_by == ("inputs",)
+    assert all(getattr(targets, key)(walks).implied_by == ("inputs",) for key in ("state", "reward", "next_state"))
+    assert targets.round_index(walks).implied_by == targets.elapsed(advice).implied_by == ("round", "shuffled")
+    assert targets.prediction(advice).implied_by == targets.table(walks).implied_by == ()
 
 
-def episodes_shape(episodes):
-    return len(episodes), episodes.n_rounds
+def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatch):
+    """The result says so: two controls are listed as not run, in a probe and in a sweep."""
+    silent = replace(interp.tasks.get("experts"), round_inputs=None)
+    monkeypatch.setitem(interp.tasks._REGISTRY, "experts", silent)
+    episodes = experts.sample(n_episodes=10, n_rounds=8, n_experts=2, seed=0)
+    model = HookedLatentTransformer(
+        LatentTransformerConfig(ExpertRound(2), d_model=8, n_layers=1, n_heads=1, d_head=4, d_mlp=8, name="toy")
+    )
+    (result,) = probes.probe(model, episodes, ["log_weights"])
+    assert result.missing == ("inputs", "control_task")
+    assert "not run: the current round's inputs alone" in str(result)
+    row = probes.sweep(model, episodes, ["log_weights"], components="resid_post", positions=["w?"], n_jobs=1).to_frame()
+    assert row["inputs"].isna().all() and row["round"].notna().all()
 
 
-def test_the_registry_refuses_a_taken_key():
-    old = targets.reward
-    with pytest.raises(InputError, match="a target 'reward' exists already"):
-        register(Target("reward", old.name, old.what, old.task, old.shape, old.units, old.source, old.compute))
+def test_a_task_without_algorithms_has_the_round_index_alone(monkeypatch, advice):
+    bare = replace(interp.tasks.get("experts"), algorithms=lambda: ())
+    monkeypatch.setitem(interp.tasks._REGISTRY, "experts", bare)
+    assert [value.key for value in compute(None, advice)] == ["round_index"]
+    with pytest.raises(InputError, match=r"task 'experts' registers none; give its record algorithms="):
+        compute(["log_weights"], advice)
 
 
-def test_what_is_wrong_is_said(advice, walks):
+def test_what_is_wrong_is_said(advice):
     with pytest.raises(InputError, match="unknown target 'log_weight'; did you mean 'log_weights'"):
         parse("log_weight")
-    with pytest.raises(InputError, match="unknown moment 'during'"):
+    with pytest.raises(InputError, match="unknown moment of target 'log_weights': 'during'"):
         parse("log_weights:during")
-    with pytest.raises(InputError, match="unknown moment 'now'"):
-        targets.log_weights(advice, when="now")
-    with pytest.raises(
-        InputError, match=r"target 'q_table' needs qlearning episodes, got ExpertEpisodes, for: .*votes"
-    ):
-        targets.q_table(advice)
-    with pytest.raises(InputError, match=r"unknown parameter of target 'log_weights': 'gamma'.*eta"):
+    with pytest.raises(InputError, match=r"unknown moment of target 'votes': 'before'\. Valid: round"):
+        targets.votes(advice, when="before")
+    with pytest.raises(InputError, match=r"unknown target of 'experts' 'table'.*votes"):
+        targets.table(advice)
+    with pytest.raises(InputError, match=r"unknown parameter of target 'log_weights': 'gamma'.*gain"):
         targets.log_weights(advice, gamma=2.0)
-    with pytest.raises(InputError, match="got list"):
-        task_of([1, 2])
