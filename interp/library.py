@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from interp.errors import InputError, require, unknown_name
+from interp import tasks
+from interp.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
@@ -17,19 +19,35 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 
 @dataclass(frozen=True)
 class ModelRecord:
-    """A model that :func:`load` knows."""
+    """A model that :func:`load` knows.
+
+    Attributes:
+        name, kind, description: what it is called, how it was made, one line.
+        task: key of its task.
+        serves: smallest and largest of each size that it reads; empty for a handwired model, which is built for any.
+    """
 
     name: str
     kind: Literal["handwired", "learned"]
     description: str
+    task: str
+    serves: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+
+    def reads(self, sizes: Mapping[str, int]) -> bool:
+        """Whether it reads episodes of these sizes."""
+        return all(low <= sizes.get(name, low) <= high for name, (low, high) in self.serves.items())
 
 
 def models() -> list[ModelRecord]:
-    """Every model that can be loaded by name; a checkpoint folder can be loaded by its path."""
+    """Every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path."""
     import circuits
 
-    handwired = [ModelRecord(name, "handwired", description) for name, description in circuits.models().items()]
-    return handwired + [_learned(folder) for folder in _shipped()]
+    described, learned = circuits.models(), [_learned(folder) for folder in _shipped()]
+    records = []
+    for task in tasks.every():
+        records += [ModelRecord(name, "handwired", described[name], task.key) for name in task.circuits]
+        records += [record for record in learned if record.task == task.key]
+    return records
 
 
 def load(name: str, **arguments: Any) -> HookedLatentTransformer:
@@ -41,7 +59,8 @@ def load(name: str, **arguments: Any) -> HookedLatentTransformer:
             ``alpha``, ``variant``, ... A learned model takes none: its checkpoint says everything.
 
     Raises:
-        InputError: no such name or folder, or an argument that the model does not take.
+        InputError: no such name or folder, or an argument that the model does not take; where a learned model does not
+            serve the sizes asked for, those that do are named.
 
     Example:
         >>> import interp
@@ -61,9 +80,22 @@ def load(name: str, **arguments: Any) -> HookedLatentTransformer:
             if len(folder.parts) > 1:
                 raise InputError(f"no checkpoint folder at {name!r}; it holds config.json and model.safetensors")
             raise unknown_name("model", name, [record.name for record in models()])
-    given = ", ".join(sorted(arguments))
-    require(not arguments, f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}")
+    if arguments:
+        raise _fixed(_learned(folder), name, arguments)
     return load_checkpoint(folder)
+
+
+def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> InputError:
+    """Why a learned model takes no arguments, and which models take sizes that it does not serve."""
+    given = ", ".join(f"{argument}={value}" for argument, value in sorted(arguments.items()))
+    text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
+    if not set(arguments) <= set(record.serves) or record.reads(arguments):
+        return InputError(text)
+    own = ", ".join(
+        f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in record.serves.items()
+    )
+    others = [r.name for r in models() if r.task == record.task and r.reads(arguments)]
+    return InputError(f"{text}; it serves {own}. Models for {given}: {', '.join(others) or 'none'}")
 
 
 def _shipped() -> list[Path]:
@@ -73,4 +105,7 @@ def _shipped() -> list[Path]:
 def _learned(folder: Path) -> ModelRecord:
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
     description = config["origin"].get("description", f"trained, latent_update {config['latent_update']}")
-    return ModelRecord(folder.name, "learned", description)
+    layout = config["layout"]
+    sizes = {name: value for name, value in layout.items() if isinstance(value, int)}
+    serves = {name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()}
+    return ModelRecord(folder.name, "learned", description, layout["task"], serves)

@@ -15,7 +15,13 @@ def invoke(*arguments):
 def test_models_lists_what_can_be_loaded():
     result = invoke("models")
     assert result.exit_code == 0
-    assert "wma-handwired" in result.output
+    experts, qlearning = (result.output.index(f"{key}: ") for key in ("experts", "qlearning"))
+    assert experts < result.output.index("wma-handwired") < qlearning < result.output.index("qlearning-learned")
+
+
+def test_help_on_training_names_every_task_and_its_presets():
+    result = invoke("train", "--help")
+    assert "experts: laptop, laptop-wide, paper" in result.output and "qlearning: laptop, paper" in result.output
 
 
 def test_verify_prints_every_variable_and_takes_several_sizes():
@@ -43,9 +49,10 @@ def test_verify_exits_with_1_when_not_exact(monkeypatch):
         (("report", "wma-handwired", "--out", "/proc/none"), "cannot write to '/proc/none'"),
         (("verify", "wma-handwired", "--experts", "0"), "n_experts must be an integer >= 1, got 0"),
         (("verify", "wma-learned"), "unknown handwired model 'wma-learned'"),
-        (("train", "wma", "--preset", "latop"), "did you mean 'laptop'"),
-        (("train", "wma", "--set", "learning_rate=1"), "unknown training field 'learning_rate'"),
-        (("train", "wma", "--config", "missing.toml"), "cannot read 'missing.toml'"),
+        (("train", "experts", "--preset", "latop"), "did you mean 'laptop'"),
+        (("train", "wma-wide"), "use `interp train experts --preset laptop-wide`"),
+        (("train", "experts", "--set", "learning_rate=1"), "unknown training field 'learning_rate'"),
+        (("train", "experts", "--config", "missing.toml"), "cannot read 'missing.toml'"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, tmp_path, monkeypatch):

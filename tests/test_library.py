@@ -6,6 +6,7 @@ import sys
 import pytest
 
 import interp
+from interp import tasks
 from interp.errors import InputError
 
 
@@ -27,6 +28,28 @@ def test_an_unknown_model_is_refused_with_the_nearest():
         interp.load("wma-handwird")
     with pytest.raises(InputError, match=r"no checkpoint folder at 'runs/none'"):
         interp.load("runs/none")
+
+
+def test_models_are_listed_task_by_task():
+    listed = [record.task for record in interp.models()]
+    assert listed == sorted(listed, key=[task.key for task in tasks.every()].index)
+    names = {record.name for record in interp.models()}
+    assert {"wma-handwired", "wma-learned", "wma-learned-wide", "qlearning-handwired", "qlearning-learned"} <= names
+
+
+def test_a_size_that_a_learned_model_does_not_serve_names_those_that_do():
+    with pytest.raises(
+        InputError, match=r"serves n_experts 4. Models for n_experts=3: wma-handwired, wma-learned-wide"
+    ):
+        interp.load("wma-learned", n_experts=3)
+    with pytest.raises(
+        InputError, match=r"n_actions 2 to 4, n_states 2 to 8. Models for n_states=9: qlearning-handwired"
+    ):
+        interp.load("qlearning-learned", n_states=9)
+    with pytest.raises(InputError, match=r"so it takes no n_experts=4$"):
+        interp.load("wma-learned", n_experts=4)
+    with pytest.raises(InputError, match=r"so it takes no gamma=0.5$"):
+        interp.load("wma-learned", gamma=0.5)
 
 
 def test_a_misspelled_attribute_is_an_error():
