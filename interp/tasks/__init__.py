@@ -6,7 +6,7 @@ data side of the latter. :func:`get` looks a task up by key, :func:`of` by its e
 
     >>> import interp.tasks
     >>> [task.key for task in interp.tasks.every()]
-    ['experts', 'qlearning']
+    ['experts', 'qlearning', 'reachability']
     >>> [size.name for size in interp.tasks.get("qlearning").sizes]
     ['n_states', 'n_actions']
 

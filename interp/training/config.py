@@ -46,6 +46,7 @@ class TrainingConfig:
         d_model, n_layers, n_heads, d_mlp, latent_update, write_map, position_codes, init_std: the
             model.
         sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
+        start: how the task's goal sets the weights before the first step; as they were drawn when empty.
         regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default when empty.
         dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed data set.
         commit: where rounds hold a choice, it is the model's "own" or the recorded "target".
@@ -74,6 +75,7 @@ class TrainingConfig:
     write_map: bool = False
     position_codes: str = "index"
     init_std: float = 0.08
+    start: str = ""
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     regimes: Sequence[str] = ()
     dataset_episodes: int = 0

@@ -26,6 +26,7 @@ from interp.errors import InputError, unknown_name
 from interp.tasks import Task, every
 
 if TYPE_CHECKING:
+    from interp.model.transformer import HookedLatentTransformer
     from interp.training.config import TrainingConfig
 
 Bounds = Mapping[str, tuple[int, int]]
@@ -44,6 +45,7 @@ class TrainingGoal:
             the largest sizes.
         evaluate: (predictions, episodes) to the numbers that training watches, ``excess`` among them; cross-entropy
             and its excess over the targets' entropy when None.
+        starts: ways to set the weights before the first step, by name; a run names one (``start``).
         floor: what ``excess`` is measured from, for sentences.
         learns: what was learned, for a model's description ("trained on ...").
         limits: what a trained model cannot do, a sentence each, for its card.
@@ -56,6 +58,7 @@ class TrainingGoal:
     drawn: tuple[str, ...] = ()
     held_out: Callable[[Bounds], tuple[Mapping[str, int], ...]] | None = None
     evaluate: Callable[[Float[NDArray[Any], "episode round *outcome"], Any], Mapping[str, float]] | None = None
+    starts: Mapping[str, Callable[[HookedLatentTransformer], None]] = field(default_factory=dict)
     floor: str = "its floor"
     learns: str = ""
     limits: tuple[str, ...] = ()

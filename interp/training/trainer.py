@@ -22,7 +22,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from interp.errors import InputError, require
+from interp.errors import InputError, require, unknown_name
 from interp.files import write_atomic, write_json
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
@@ -94,6 +94,11 @@ class _Run:
         torch.manual_seed(config.seed)
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
+        if config.start:
+            starts = self.source.goal.starts
+            if config.start not in starts:
+                raise unknown_name(f"start of {config.task!r}", config.start, starts)
+            starts[config.start](self.model)
         beta_1, beta_2 = config.betas
         stacks: list[torch.nn.Parameter] = []
         rest: list[torch.nn.Parameter] = []

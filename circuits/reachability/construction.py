@@ -1,0 +1,171 @@
+"""The heads and neurons of the reachability circuit, layer by layer, and its averaging and softmax forms."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from circuits.basis import Basis, PositionCode
+from circuits.circuit import Circuit
+from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, soften
+from circuits.reachability.ground_truth import edges, sites
+from interp.errors import require, unknown_name
+from interp.tasks.reachability.algorithms import breadth_first
+from interp.tasks.reachability.layout import ReachabilityRound
+
+EXPANSIONS = ("sum", "mean")
+NAME = "reachability-handwired"
+ANSWER = 60.0
+"""Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
+SINK = 400.0
+"""Score that sends every query but p? to the sink in head 2.2."""
+
+
+def reachability(
+    n_nodes: int = 16,
+    n_edges: int = 24,
+    expand: str = "sum",
+    eta: float | None = None,
+    rotation: int | None = None,
+) -> Circuit:
+    """The reachability circuit.
+
+    Args:
+        n_nodes: number of names for nodes, at least 3.
+        n_edges: length of the list of edges, at least 1.
+        expand: "sum" (head 2.1 is linear) or "mean" (it averages over the active edges).
+        eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``, and
+            head 2.1 averages.
+        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+
+    Raises:
+        InputError: a value outside its range.
+    """
+    arguments = dict(locals())
+    if expand not in EXPANSIONS:
+        raise unknown_name("way to expand", expand, EXPANSIONS)
+    require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
+    layout = ReachabilityRound(n_nodes, n_edges, marks=True)
+    basis = _basis(layout)
+    basis = replace(basis, rotation=rotation)
+    mean = expand == "mean" or eta is not None
+    heads = _heads(basis, layout.outcomes, mean)
+    if eta is not None:
+        heads = tuple(soften(head, eta) if head.rule == "hard" else head for head in heads)
+    ids = basis["id"]
+    return Circuit(
+        name=NAME,
+        arguments=arguments,
+        layout=layout,
+        basis=basis,
+        heads=heads,
+        neurons=_neurons(basis, layout.outcomes, n_edges if mean else 1),
+        tokens={token: ids[_name(token)] for token in layout.vocabulary},
+        latents=(basis.zero,),
+        outcomes=tuple(basis["out"][node] for node in layout.outcomes),
+        state=tuple(ids[node] for node in layout.outcomes),
+        algorithm=breadth_first(),
+        sites=sites(basis, layout, exact=eta is None, mean=mean),
+        edges=edges(),
+    )
+
+
+def _name(token: str) -> str:
+    return token.strip("<>")
+
+
+def _basis(layout: ReachabilityRound) -> Basis:
+    """Blocks id (tokens), near and far (nodes), out (nodes, and the mark ``in`` of candidates that are reached), pos."""
+    nodes, codes = layout.outcomes, PositionCode.one_hot(layout.labels)
+    content = (
+        ("id", tuple(map(_name, layout.vocabulary))),
+        ("near", nodes),
+        ("far", nodes),
+        ("out", (*nodes, "in")),
+    )
+    return Basis((*content, ("pos", codes.axes)), codes)
+
+
+def _heads(basis: Basis, nodes: tuple[str, ...], mean: bool) -> tuple[Head, ...]:
+    """Layer 1 reads the round, layer 2 computes."""
+    ids, out, pos = basis["id"], basis["out"], basis["pos"]
+    sink, one = ids["w"], basis.one
+    near = fixed_offset(
+        "1.1 near",
+        0,
+        1,
+        copy(basis, nodes, "id", "near"),
+        gate=one - ids["e"] - ids["w?"],
+        sink=sink,
+        reads="marks e_i and w? look one token back",
+        writes="near(e_i) = t_i; near(w?) = r",
+    )
+    source = fixed_offset(
+        "1.2 source",
+        0,
+        2,
+        copy(basis, nodes, "id", "far"),
+        gate=one - ids["e"],
+        sink=sink,
+        reads="marks e_i look two tokens back",
+        writes="far(e_i) = s_i",
+    )
+    fetch = content_chooser(
+        "1.3 fetch z",
+        0,
+        ((ids["w?"], pos["<z>"]),),
+        copy(basis, nodes, "id", "near"),
+        sink,
+        reads="w? looks at z",
+        writes="near(w?) += z_t",
+    )
+    member = content_chooser(
+        "1.4 member",
+        0,
+        (*match(basis, nodes, "id", "id"), (one, pos["<z>"])),
+        ((pos["<z>"], out["in"]),),
+        sink,
+        theta=1.5,
+        reads="every node looks for itself in z",
+        writes="out[in](c_k) = [c_k in z_t]",
+    )
+    following = match(basis, nodes, "near", "far"), copy(basis, nodes, "near", "near")
+    words = {
+        "reads": "w? looks at the edges whose source is in near(w?)",
+        "writes": "near(w?) += the targets of active edges" + (", averaged" if mean else ""),
+    }
+    expand = (
+        content_chooser("2.1 expand", 1, *following, sink, **words)
+        if mean
+        else Head("2.1 expand", 1, "linear", *following, **words)
+    )
+    candidates = 2.0 * (pos["c_1"] + pos["c_2"]) + out["in"]
+    answer = Head(
+        "2.2 answer",
+        1,
+        "softmax",
+        ((ANSWER * ids["p?"], candidates), (SINK * (one - ids["p?"]), sink)),
+        copy(basis, nodes, "id", "out"),
+        "p? looks at the candidates, at marked ones only where there are any",
+        "out(p?) = P(c_1) u_{c_1} + P(c_2) u_{c_2}",
+    )
+    return near, source, fetch, member, expand, answer
+
+
+def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, ...]:
+    """Neurons that clip every node to 0 or 1 and clear what is not the new set.
+
+    Args:
+        gain: a node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
+    """
+    ids, near = basis["id"], basis["near"]
+    neurons: list[Neuron] = []
+    for node in nodes:
+        # From the second round on z holds the root, and z + r holds it twice.
+        neurons.append(Neuron("1 clip", 0, near[node], -1.0, -near[node]))
+    for node in nodes:
+        neurons.append(Neuron("2 reached", 1, 2.0 * gain * near[node], -0.5, ids[node]))
+        neurons.append(Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))
+        neurons.append(Neuron("2 clear", 1, near[node], 0.0, -near[node]))
+    return (*neurons, Neuron("2 clear w?", 1, ids["w?"], 0.0, -ids["w?"]))

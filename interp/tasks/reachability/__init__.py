@@ -1,0 +1,41 @@
+"""Directed reachability by continuous thought (Zhu et al., arXiv 2505.12514): all that is particular to this task.
+
+    >>> from interp.tasks import reachability
+    >>> episodes = reachability.sample(n_episodes=4, n_rounds=5, n_nodes=16, n_edges=24, regime="matched", seed=0)
+    >>> episodes.edges.shape, sorted(episodes.depths.tolist())
+    ((4, 24, 2), [1, 2, 3, 4])
+
+``graphs`` (adjacency, distances, ancestors), ``episodes``, ``regimes``, ``sampling`` and ``prosqa`` (the data),
+``layout`` (the round), ``algorithms``, ``paths`` and ``heuristics`` (causal models: breadth-first search and its
+rivals), ``corruptions``, ``hypotheses`` (what interventions test), ``training``, ``evaluation`` and ``controls``. No
+handwired model (``circuits``) and no picture (``reports``) lives here.
+"""
+
+from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.regimes import REGIMES
+from interp.tasks.reachability.sampling import sample
+from interp.tasks.task import Size, Task, lazy
+
+__all__ = ["REGIMES", "TASK", "ReachabilityEpisodes", "sample"]
+
+TASK = Task(
+    key="reachability",
+    name="reachability",
+    what="say which of two nodes of a directed graph can be reached from its root",
+    sizes=(
+        Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
+        Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
+    ),
+    layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
+    sample=sample,
+    losses=lazy("interp.tasks.reachability.hypotheses:losses"),
+    regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
+    algorithms=lazy("interp.tasks.reachability.algorithms:records"),
+    hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
+    round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
+    probed=("reached", "next_reached", "member", "prediction"),
+    aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),
+    claims=lazy("interp.tasks.reachability.hypotheses:claims"),
+    steering=lazy("interp.tasks.reachability.hypotheses:steering"),
+    training=lazy("interp.tasks.reachability.training:goal"),
+)

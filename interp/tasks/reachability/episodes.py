@@ -1,0 +1,191 @@
+"""Reachability episodes: a directed graph, a root, and two candidates, one of which can be reached from the root.
+
+Every round of an episode reads the same graph again; only the latent changes. Round t (counted from 0) reads a latent
+that t rounds of thought have made, so an episode of T thoughts has T + 1 rounds, and a candidate d steps from the root
+can be told from round d on.
+
+Sizes are *capacities*: a graph uses some of the ``n_nodes`` names, and a list of edges is filled up to ``n_edges`` by
+repeating edges, which changes nothing that is reachable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import InputError, require
+from interp.tasks.reachability import graphs
+
+
+@dataclass(frozen=True, eq=False)
+class ReachabilityEpisodes:
+    """A batch of episodes of reachability.
+
+    >>> chain = np.array([[[0, 1], [1, 2], [3, 2]]])
+    >>> episodes = ReachabilityEpisodes(chain, np.array([0]), np.array([[2, 3]]), n_nodes=4, n_rounds=3)
+    >>> episodes.depths.tolist(), episodes.answers.tolist()
+    ([2], [0])
+
+    Attributes:
+        edges: Int[episode, edge, 2], source and target of every edge; Int[episode, round, edge, 2] where rounds differ,
+            as in corrupted episodes.
+        roots: Int[episode], where the search starts; Int[episode, round] where rounds differ.
+        candidates: Int[episode, 2], two different nodes; Int[episode, round, 2] where rounds differ.
+        n_nodes: number of names for nodes, which are 0 to n_nodes - 1.
+        n_rounds: rounds of every episode: thoughts and one.
+        regime: what they were drawn from; "custom" when made by hand.
+        seed: the seed that made the episodes; None for recorded data.
+
+    Raises:
+        InputError: nodes that do not exist, or shapes that disagree.
+    """
+
+    task: ClassVar[str] = "reachability"
+
+    edges: NDArray[Any]
+    roots: NDArray[Any]
+    candidates: NDArray[Any]
+    n_nodes: int
+    n_rounds: int
+    regime: str = "custom"
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        require(self.n_rounds >= 1, f"n_rounds must be an integer >= 1, got {self.n_rounds}")
+        for name, n_axes in (("edges", 3), ("roots", 1), ("candidates", 2)):
+            object.__setattr__(self, name, self._nodes(name, n_axes))
+        require(self.edges.shape[-1] == 2, f"edges must be pairs (source, target), got shape {self.edges.shape}")
+        require(self.candidates.shape[-1] == 2, f"candidates must be pairs, got shape {self.candidates.shape}")
+        same = self.candidates[..., 0] == self.candidates[..., 1]
+        require(not same.any(), "the candidates of an episode must differ; at least one episode has the same node twice")
+        lengths = {len(self.edges), len(self.roots), len(self.candidates)}
+        require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
+
+    def _nodes(self, name: str, n_axes: int) -> NDArray[np.int64]:
+        array = np.asarray(getattr(self, name))
+        axes = {"edges": "[episode, edge, 2]", "roots": "[episode]", "candidates": "[episode, 2]"}[name]
+        require(
+            array.ndim in (n_axes, n_axes + 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),
+            f"{name} must be non-empty integers {axes}, got {array.dtype} of shape {array.shape}",
+        )
+        if array.ndim == n_axes + 1:
+            require(
+                array.shape[1] == self.n_rounds,
+                f"{name} by round must have {self.n_rounds} rounds, got shape {array.shape}",
+            )
+        wrong = (array < 0) | (array >= self.n_nodes)
+        if wrong.any():
+            raise InputError(f"{name} must be nodes 0 to {self.n_nodes - 1}, got {array[wrong][0]}")
+        return array.astype(np.int64, copy=False)
+
+    def __len__(self) -> int:
+        return len(self.edges)
+
+    @property
+    def n_edges(self) -> int:
+        """Number of edges, repeated ones included."""
+        return int(self.edges.shape[-2])
+
+    # Every round of every episode.
+
+    def by_round(self, name: str) -> NDArray[np.int64]:
+        """``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
+
+        >>> edges, roots = np.array([[[0, 1], [1, 2]]]), np.array([0])
+        >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
+        (1, 5, 2, 2)
+        """
+        array: NDArray[np.int64] = getattr(self, name)
+        constant = {"edges": 3, "roots": 1, "candidates": 2}[name]
+        if array.ndim > constant:
+            return array
+        return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
+
+    def first(self, name: str) -> NDArray[np.int64]:
+        """``edges``, ``roots`` or ``candidates`` of the first round."""
+        return self.by_round(name)[:, 0]
+
+    # What is true of the graph of the first round.
+
+    @cached_property
+    def adjacency(self) -> NDArray[np.bool_]:
+        """Bool[episode, source, target]."""
+        return graphs.adjacency(self.first("edges"), self.n_nodes)
+
+    @cached_property
+    def distances(self) -> NDArray[np.int64]:
+        """Int[episode, node], steps from the root; ``n_nodes`` where there is no path."""
+        return graphs.distances(self.adjacency, self.first("roots"))
+
+    @cached_property
+    def candidate_distances(self) -> NDArray[np.int64]:
+        """Int[episode, 2], steps from the root to each candidate; ``n_nodes`` where there is no path."""
+        return np.take_along_axis(self.distances, self.first("candidates"), -1)
+
+    @property
+    def answers(self) -> NDArray[np.int64]:
+        """Int[episode], which candidate (0 or 1) is reached, or reached sooner; 0 when neither is sooner."""
+        return self.candidate_distances.argmin(-1)
+
+    @property
+    def depths(self) -> NDArray[np.int64]:
+        """Int[episode], steps from the root to the candidate that is reached sooner; ``n_nodes`` when none is."""
+        return self.candidate_distances.min(-1)
+
+    @property
+    def targets(self) -> NDArray[np.int64]:
+        """Int[episode], the candidate that is reached, or reached sooner."""
+        return np.take_along_axis(self.first("candidates"), self.answers[:, None], -1)[:, 0]
+
+    @property
+    def negatives(self) -> NDArray[np.int64]:
+        """Int[episode], the other candidate."""
+        return np.take_along_axis(self.first("candidates"), 1 - self.answers[:, None], -1)[:, 0]
+
+    def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:
+        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order.
+
+        Raises:
+            InputError: an index out of range, or no episode selected.
+        """
+        try:
+            chosen = np.arange(len(self))[indices if isinstance(indices, slice) else np.asarray(indices)]
+        except IndexError as error:
+            raise InputError(f"cannot select {indices!r} from {len(self)} episodes: {error}") from None
+        require(chosen.ndim == 1 and chosen.size > 0, f"{indices!r} selects no list of episodes; there are {len(self)}")
+        return replace(self, edges=self.edges[chosen], roots=self.roots[chosen], candidates=self.candidates[chosen])
+
+    def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
+        """The same graphs, read ``n_rounds`` times.
+
+        Raises:
+            InputError: episodes whose rounds differ.
+        """
+        constant = self.edges.ndim == 3 and self.roots.ndim == 1 and self.candidates.ndim == 2
+        require(constant, "the rounds of these episodes differ, so their number cannot be changed")
+        return replace(self, n_rounds=n_rounds)
+
+    def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
+        """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
+        rows = np.arange(len(self))
+
+        def rename(array: NDArray[Any]) -> NDArray[Any]:
+            return names[rows.reshape(-1, *[1] * (array.ndim - 1)), array]
+
+        return replace(
+            self, edges=rename(self.edges), roots=rename(self.roots), candidates=rename(self.candidates)
+        )
+
+
+def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
+    """Several batches of the same sizes as one, called ``regime``."""
+    return replace(
+        parts[0],
+        regime=regime,
+        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ("edges", "roots", "candidates")},
+    )

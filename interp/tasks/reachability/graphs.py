@@ -1,0 +1,73 @@
+"""Directed graphs as arrays: adjacency, breadth-first distances and the transitive closure, for whole batches.
+
+    >>> edges = np.array([[[0, 1], [1, 2], [2, 0], [3, 2]]])
+    >>> distances(adjacency(edges, 4), np.array([0])).tolist()
+    [[0, 1, 2, 4]]
+
+A node that is never reached has the number of nodes as its distance: more than any path has steps.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from einops import einsum
+from numpy.typing import NDArray
+
+
+def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
+    """Bool[..., source, target] of ``edges`` Int[..., edge, 2]; an edge that is given twice counts once."""
+    lead = edges.shape[:-2]
+    flat = edges.reshape(-1, *edges.shape[-2:])
+    matrix = np.zeros((len(flat), n_nodes, n_nodes), dtype=bool)
+    matrix[np.arange(len(flat))[:, None], flat[..., 0], flat[..., 1]] = True
+    return matrix.reshape(*lead, n_nodes, n_nodes)
+
+
+def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int64]:
+    """Int[..., node], the number of steps from the root; the number of nodes where there is no path.
+
+    Args:
+        matrix: Bool[..., source, target].
+        roots: Int[...].
+    """
+    n_nodes = matrix.shape[-1]
+    weights = matrix.astype(np.float32)
+    reached = np.eye(n_nodes, dtype=bool)[roots]
+    steps = np.where(reached, 0, n_nodes)
+    for step in range(1, n_nodes):
+        following = einsum(reached.astype(np.float32), weights, "... i, ... i j -> ... j") > 0
+        new = following & ~reached
+        if not new.any():
+            break
+        steps[new] = step
+        reached |= new
+    return steps
+
+
+def closure(matrix: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Bool[..., i, j]: is there a path of one step or more from i to j?"""
+    paths = matrix
+    for _ in range(max(1, int(np.ceil(np.log2(matrix.shape[-1]))))):
+        steps = paths.astype(np.float32)
+        longer = paths | (steps @ steps > 0)
+        if np.array_equal(longer, paths):
+            break
+        paths = longer
+    return paths
+
+
+def in_degrees(matrix: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Int[..., node], the number of nodes with an edge to it."""
+    return matrix.sum(-2)
+
+
+def out_degrees(matrix: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Int[..., node], the number of nodes that it has an edge to."""
+    return matrix.sum(-1)
+
+
+def n_ancestors(matrix: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Int[..., node], the number of nodes from which a path leads to it."""
+    return closure(matrix).sum(-2)

@@ -1,0 +1,113 @@
+"""The round of reachability: ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``; :class:`ReachabilityRound` says what stands where."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import ClassVar
+
+import torch
+from einops import rearrange
+
+from interp.errors import InputError, require
+from interp.model.layout import EncodedRounds, RoundLayout, size_range
+from interp.tasks.reachability.episodes import ReachabilityEpisodes
+
+
+@dataclass(frozen=True)
+class ReachabilityRound(RoundLayout):
+    """A round of reachability: the graph edge by edge, two candidates, the question, the root.
+
+    ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``: 3 m + 7 positions. The root stands after the question,
+    so a round can answer only from what its latent holds. The mark ``e_i`` closes an edge: the handwired machine binds
+    source and target there. Without marks a round has 2 m + 7 positions, which is what models are trained on.
+
+    The outcomes are the nodes: a prediction says which node is the answer, and puts on the two candidates what it
+    takes them to be worth.
+
+    Args:
+        n_nodes: number of names, at least 3; the same for all episodes that a model serves.
+        n_edges: length of the list of edges, at least 1.
+        n_edges_range: lengths that the model serves; just ``n_edges`` when None.
+        marks: whether a mark follows every edge.
+    """
+
+    n_nodes: int
+    n_edges: int
+    n_edges_range: tuple[int, int] | None = None
+    marks: bool = False
+    task: ClassVar[str] = "reachability"
+
+    def __post_init__(self) -> None:
+        require(self.n_nodes >= 3, f"n_nodes must be an integer >= 3, got {self.n_nodes!r}")
+        object.__setattr__(self, "n_edges_range", size_range("n_edges", self.n_edges, self.n_edges_range))
+
+    @property
+    def _bounds(self) -> tuple[int, int]:
+        assert self.n_edges_range is not None
+        return self.n_edges_range
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        parts = ("s", "t", "e") if self.marks else ("s", "t")
+        edges = [f"{part}_{i}" for i in range(1, self.n_edges + 1) for part in parts]
+        return ("<w>", "<z>", *edges, "c_1", "c_2", "p?", "r", "w?")
+
+    @cached_property
+    def vocabulary(self) -> tuple[str, ...]:
+        return ("<w>", "p?", "w?", *(("e",) if self.marks else ()), *self.outcomes)
+
+    @property
+    def n_latents(self) -> int:
+        return 1
+
+    @cached_property
+    def outcomes(self) -> tuple[str, ...]:
+        return tuple(f"n_{i}" for i in range(1, self.n_nodes + 1))
+
+    @property
+    def max_layout(self) -> ReachabilityRound:
+        return replace(self, n_edges=self._bounds[1])
+
+    @property
+    def family(self) -> tuple[ReachabilityRound, ...]:
+        low, high = self._bounds
+        return tuple(replace(self, n_edges=n) for n in range(low, high + 1))
+
+    def fit(self, episodes: ReachabilityEpisodes) -> ReachabilityRound:
+        if not isinstance(episodes, ReachabilityEpisodes):
+            raise InputError(f"this model reads reachability episodes, got {type(episodes).__name__}")
+        require(
+            episodes.n_nodes == self.n_nodes,
+            f"episodes name {episodes.n_nodes} nodes but this model {self.n_nodes}; sample with n_nodes={self.n_nodes} "
+            "(a graph need not use all names)",
+        )
+        low, high = self._bounds
+        require(
+            low <= episodes.n_edges <= high,
+            f"episodes have n_edges {episodes.n_edges} but this model's layout serves {low} to {high}; "
+            f"sample with n_edges in that range or load the model with n_edges={episodes.n_edges}",
+        )
+        return replace(self, n_edges=episodes.n_edges)
+
+    def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
+        layout = self.fit(episodes)
+        require(
+            layout == self,
+            f"episodes have {layout.n_edges} edges, this layout {self.n_edges}; call layout.fit(episodes) first",
+        )
+        ids, at, node = self.token_ids, self.position, self.token_ids["n_1"]
+        tokens = torch.zeros(len(episodes), episodes.n_rounds, self.n_positions, dtype=torch.long)
+        edges = torch.tensor(episodes.by_round("edges"))
+        first, last = at("s_1"), at("c_1")
+        if self.marks:
+            tokens[..., first + 2 : last : 3] = ids["e"]
+            tokens[..., first:last:3] = node + edges[..., 0]
+            tokens[..., first + 1 : last : 3] = node + edges[..., 1]
+        else:
+            tokens[..., first:last] = node + rearrange(edges, "b t edge end -> b t (edge end)")
+        tokens[..., last : last + 2] = node + torch.tensor(episodes.by_round("candidates"))
+        tokens[..., at("r")] = node + torch.tensor(episodes.by_round("roots"))
+        for label in ("p?", "w?"):
+            tokens[..., at(label)] = ids[label]
+        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))

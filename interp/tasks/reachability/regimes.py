@@ -1,0 +1,145 @@
+"""What reachability episodes are drawn from: random graphs, each with a rule that chooses root and candidates.
+
+* ``uniform``: every edge is drawn from all pairs of nodes (self-loops, cycles and parallel edges occur), the root and
+  the candidates from all nodes. For verification: both candidates may be reachable, or none.
+* ``path``: a path with edges back to earlier nodes; depth up to the number of nodes. For verification.
+* ``prosqa``: acyclic graphs with the statistics of ProsQA (Hao et al., arXiv 2412.06769, as used by Zhu et al., arXiv
+  2505.12514): two roots, 1 to 3 parents a node; the candidates are sinks, the negative one cannot be reached.
+* ``matched``: the same graphs, but the candidates agree in in-degree, in being a sink and in the number of ancestors,
+  which leave no shortcut of these kinds; the depth of the target is 1 to 4.
+
+In every regime names are permuted and edges shuffled, so that neither a name nor a place in the list says anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.tasks.reachability import graphs
+
+Generator = np.random.Generator
+PARENTS = (0.4, 0.4, 0.2)
+"""Probability that a node is asked to get 1, 2 or 3 parents."""
+RECENT = 0.3
+"""How much more likely a parent becomes per step towards the node, on a log scale: drawn below this for each graph
+(of 28 names; more for fewer)."""
+OWN, CROSSING = 0.6, 0.03
+"""Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """Graphs with root and candidates, before names are permuted.
+
+    Attributes:
+        edges: Int[graph, edge, 2]; roots: Int[graph]; candidates: Int[graph, 2].
+        depths: Int[graph], the depth that was asked for and found; -1 where the regime asks for none.
+    """
+
+    edges: NDArray[np.int64]
+    roots: NDArray[np.int64]
+    candidates: NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Regime:
+    """A regime.
+
+    Attributes:
+        key, name: for arguments and tables.
+        depths: depths of the target that are drawn equally often; empty where depth is whatever comes.
+        draw: (generator, graphs, nodes, edges) to graphs with root and candidates; for regimes without depths.
+        pairs: (adjacency, distances) to Bool[graph, target, negative], the pairs of candidates that are allowed; for
+            regimes with depths.
+    """
+
+    key: str
+    name: str
+    depths: tuple[int, ...] = ()
+    draw: Callable[[Generator, int, int, int], Drawn] | None = None
+    pairs: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None
+
+
+def uniform(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
+    """Edges, roots and candidates from all nodes."""
+    nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
+    return Drawn(rng.integers(0, n_nodes, (n_graphs, n_edges, 2)), rng.integers(0, n_nodes, n_graphs), nodes[:, :2])
+
+
+def path(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
+    """A path from node 0 through as many nodes as there are edges for, and edges from a later to an earlier node."""
+    length = min(n_nodes - 1, n_edges)
+    forward = np.stack([np.arange(length), np.arange(1, length + 1)], -1)
+    later = rng.integers(1, length + 1, (n_graphs, n_edges - length))
+    back = np.stack([later, (rng.random(later.shape) * later).astype(np.int64)], -1)
+    edges = np.concatenate([np.broadcast_to(forward, (n_graphs, *forward.shape)), back], 1)
+    candidates = 1 + rng.random((n_graphs, n_nodes - 1)).argsort(-1)[:, :2]
+    return Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
+
+
+def grow(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
+    """Acyclic graphs Int[graph, edge, 2] that grow from the roots 0 and 1: each later node has 1 to 3 earlier parents.
+
+    A node grows below the first root, with a few parents from the other side, or below the second one alone. A graph
+    has half as many nodes as there are names, or more, and as many edges as fit; the rest repeats edges.
+    """
+    most = min(n_nodes, n_edges + 2)
+    sizes = rng.integers(min(most, max(4, -(-n_nodes // 2))), most + 1, n_graphs)
+    child = np.arange(n_nodes)
+    own = (rng.random((n_graphs, n_nodes)) < OWN) & (child != 1) | (child == 0)
+    crossing = np.where(own[:, None, :], np.log(CROSSING), -np.inf)
+    recent = RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1)) * child[:, None]
+    appeal = np.where(own[:, :, None] == own[:, None, :], 0.0, crossing) + recent
+    appeal = np.where(child[:, None] < child, appeal, -np.inf) + rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
+    parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
+    possible = np.isfinite(appeal).sum(1)
+    number = np.minimum(1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(PARENTS[:2])).sum(-1), possible)
+    exists = (child >= 2) & (child < sizes[:, None])
+    kept = exists[..., None] & (np.arange(3) < number[..., None])
+    # First parents always stay; further ones as far as there are edges for them.
+    priority = np.where(kept, rng.random(kept.shape) + np.array([0, 1, 1]), 3.0).reshape(n_graphs, -1)
+    order = np.argsort(priority, -1)[:, :n_edges]
+    count = np.minimum(kept.sum((1, 2)), n_edges)
+    slot = np.arange(n_edges)
+    spare = (rng.random((n_graphs, n_edges)) * count[:, None]).astype(np.int64)
+    chosen = np.take_along_axis(order, np.where(slot < count[:, None], slot, spare), -1)
+    sources = np.take_along_axis(parents.reshape(n_graphs, -1), chosen, -1)
+    return np.stack([sources, chosen // 3], -1)
+
+
+def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+    """Bool[graph, target, negative]: the target is reached and no root, the negative is in the graph and not reached."""
+    n_nodes = matrix.shape[-1]
+    reached = (steps > 0) & (steps < n_nodes)
+    child = graphs.in_degrees(matrix) > 0
+    return reached[:, :, None] & (child & (steps == n_nodes))[:, None, :]
+
+
+def both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+    """The pairs of ProsQA: both candidates are sinks, one is reached."""
+    sinks = ~matrix.any(-1)
+    return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
+
+
+def alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+    """The matched pairs: equal in-degree, equal out-degree (so both are sinks or none is), equally many ancestors."""
+    allowed = _separated(matrix, steps)
+    for number in (graphs.in_degrees(matrix), graphs.out_degrees(matrix), graphs.n_ancestors(matrix)):
+        allowed &= number[:, :, None] == number[:, None, :]
+    return allowed
+
+
+REGIMES = {
+    regime.key: regime
+    for regime in (
+        Regime("matched", "acyclic graphs whose candidates look alike, depth 1 to 4", (1, 2, 3, 4), pairs=alike),
+        Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=both_sinks),
+        Regime("uniform", "any edges, any candidates", draw=uniform),
+        Regime("path", "a path with edges back", draw=path),
+    )
+}

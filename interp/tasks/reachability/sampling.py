@@ -1,0 +1,139 @@
+"""Drawing reachability episodes; the same arguments always give the same bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from interp.errors import InputError, require, unknown_name
+from interp.tasks.reachability import graphs
+from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.regimes import REGIMES, Drawn, Regime, grow
+
+_GRAPHS, _NAMES, _ORDER = range(3)
+"""One random stream a stage: what one stage draws never moves another."""
+CHUNK = 2048
+PATIENCE = 12
+"""Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
+
+
+def sample(
+    n_episodes: int,
+    n_rounds: int,
+    n_nodes: int = 16,
+    n_edges: int = 24,
+    regime: str = "matched",
+    seed: int = 0,
+    depths: Sequence[int] | None = None,
+) -> ReachabilityEpisodes:
+    """Draw episodes.
+
+    >>> episodes = sample(n_episodes=6, n_rounds=4, n_nodes=12, n_edges=18, seed=0)
+    >>> episodes.edges.shape, sorted(set(episodes.depths.tolist()))
+    ((6, 18, 2), [1, 2, 3])
+
+    Args:
+        n_episodes, n_rounds: sizes, each at least 1.
+        n_nodes: number of names; graphs of the regimes with depths use half of them or more.
+        n_edges: length of the list of edges, filled up by repeating edges.
+        regime: a key of :data:`~interp.tasks.reachability.regimes.REGIMES`.
+        seed: a non-negative integer.
+        depths: depths of the target, each as often as the others; those of the regime that ``n_rounds`` rounds can
+            answer (depth <= n_rounds - 1) when None. Where graphs of these sizes hardly ever have one of them, the
+            others take its place.
+
+    Raises:
+        InputError: a size below its smallest, a negative seed, an unknown regime, depths where the regime has none, or
+            no graph of these sizes that has any of the depths.
+    """
+    smallest = {"n_episodes": 1, "n_rounds": 1, "n_nodes": 4, "n_edges": 3}
+    for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_nodes", n_nodes), ("n_edges", n_edges)):
+        require(size >= smallest[name], f"{name} must be an integer >= {smallest[name]}, got {size}")
+    require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
+    if regime not in REGIMES:
+        raise unknown_name("regime", regime, REGIMES)
+    record, rng = REGIMES[regime], np.random.default_rng([seed, _GRAPHS])
+    if record.draw is not None:
+        require(depths is None, f"regime {regime!r} has whatever depth comes; leave depths out")
+        drawn = record.draw(rng, n_episodes, n_nodes, n_edges)
+    else:
+        asked = _depths(record, n_rounds) if depths is None else tuple(depths)
+        drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), asked)
+    names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
+    order = np.random.default_rng([seed, _ORDER])
+    edges = order.permuted(np.arange(n_edges)[None].repeat(n_episodes, 0), axis=1)
+    candidates = np.where(order.random((n_episodes, 1)) < 0.5, drawn.candidates, drawn.candidates[:, ::-1])
+    return ReachabilityEpisodes(
+        np.take_along_axis(drawn.edges, edges[..., None], 1),
+        drawn.roots,
+        candidates,
+        n_nodes,
+        n_rounds,
+        regime,
+        seed,
+    ).renamed(names)
+
+
+def _depths(record: Regime, n_rounds: int) -> tuple[int, ...]:
+    """The regime's depths that so many rounds can answer, or the deepest that they can."""
+    return tuple(depth for depth in record.depths if depth < n_rounds) or (max(1, n_rounds - 1),)
+
+
+def _of_depths(
+    record: Regime, rng: np.random.Generator, n_episodes: int, sizes: tuple[int, int], depths: tuple[int, ...]
+) -> Drawn:
+    """Graphs of a regime whose targets have each of the depths equally often, in random order."""
+    assert record.pairs is not None
+    wanted = {depth: len(part) for depth, part in zip(depths, np.array_split(np.arange(n_episodes), len(depths)), strict=True)}
+    parts: list[Drawn] = []
+    waited = 0
+    while missing := sum(wanted.values()):
+        edges = grow(rng, min(CHUNK, max(64, 3 * missing)), *sizes)
+        matrix = graphs.adjacency(edges, sizes[0])
+        steps = graphs.distances(matrix, np.zeros(len(edges), np.int64))
+        useful = np.isin(steps, [depth for depth in depths if wanted[depth]]).any(-1)
+        edges, matrix, steps = edges[useful], matrix[useful], steps[useful]
+        allowed = record.pairs(matrix, steps)
+        free, found = np.ones(len(edges), dtype=bool), 0
+        for depth in sorted(depths, reverse=True):
+            pairs = allowed & (steps == depth)[:, :, None]
+            rows = np.flatnonzero(free & pairs.any((1, 2)))[: wanted[depth]]
+            if len(rows):
+                free[rows] = False
+                parts.append(_chosen(edges[rows], pairs[rows], rng))
+                wanted[depth] -= len(rows)
+                found += len(rows)
+        waited = 0 if found else waited + 1
+        if waited == PATIENCE:
+            _give_up(wanted, depths, parts, record, sizes)
+            waited = 0
+    order = rng.permutation(n_episodes)
+    return Drawn(*(np.concatenate([getattr(p, name) for p in parts])[order] for name in ("edges", "roots", "candidates")))
+
+
+def _give_up(
+    wanted: dict[int, int], depths: tuple[int, ...], parts: list[Drawn], record: Regime, sizes: tuple[int, int]
+) -> None:
+    """Let depths that do not come be replaced by the next smaller one that does."""
+    require(
+        bool(parts) or any(wanted[depth] == 0 for depth in depths),
+        f"no {record.key!r} graph of {sizes[0]} nodes and {sizes[1]} edges has a target of depth "
+        f"{' or '.join(map(str, depths))}; take more nodes and edges, or smaller depths",
+    )
+    came = [depth for depth in depths if wanted[depth] == 0]
+    if not came:
+        raise InputError(f"{record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have too few targets of these depths")
+    for depth in depths:
+        if depth not in came:
+            wanted[max(came)] += wanted.pop(depth)
+            wanted[depth] = 0
+
+
+def _chosen(edges: NDArray[np.int64], pairs: NDArray[np.bool_], rng: np.random.Generator) -> Drawn:
+    """One allowed pair of each graph, all of them equally likely."""
+    n_nodes = pairs.shape[-1]
+    scores = np.where(pairs, rng.random(pairs.shape), -1.0).reshape(len(pairs), -1)
+    target, negative = np.divmod(scores.argmax(-1), n_nodes)
+    return Drawn(edges, np.zeros(len(edges), np.int64), np.stack([target, negative], -1))
