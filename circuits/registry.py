@@ -77,6 +77,15 @@ RECORDS: dict[str, CircuitRecord] = unique(
             float32={"tau": 4e-6},
             soft={"eta": 60.0, "hardness": 10.0},
         ),
+        CircuitRecord(
+            key="reachability-handwired",
+            description="Parallel breadth-first search wired by hand: one latent holds every node reached so far",
+            task="reachability",
+            builder="circuits.reachability:reachability",
+            verification="circuits.reachability.ground_truth:PLAN",
+            float32={},
+            soft={"eta": 30.0},
+        ),
     ),
     "handwired model",
 )

@@ -34,8 +34,11 @@ TASK = Task(
     hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
     probed=("reached", "next_reached", "member", "prediction"),
+    corruptions=lazy("interp.tasks.reachability.corruptions:records"),
+    default_corruption="exchange-history",
     aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),
     claims=lazy("interp.tasks.reachability.hypotheses:claims"),
     steering=lazy("interp.tasks.reachability.hypotheses:steering"),
     training=lazy("interp.tasks.reachability.training:goal"),
+    circuits=("reachability-handwired",),
 )
