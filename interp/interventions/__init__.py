@@ -1,13 +1,47 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
-* where and what: ``sites``, ``corruptions`` (clean and corrupted episodes), ``pairs``, ``metrics``;
+* where and what: ``sites``, ``places`` (sites with a subspace), ``pairs`` (clean and corrupted runs), ``metrics``;
 * patching: ``patching`` (sweeps), ``rounds`` (round x round), ``resume`` (how sweeps are fast), ``heatmaps``;
-* against the algorithm: ``causal`` (the algorithms as causal models), ``interchange``, ``carriers`` (many claims of
-  what lives where, with controls), ``alignment`` (learned subspaces with theirs), ``steering``;
+* against the algorithm: ``interchange``, ``carriers`` (many claims of what lives where, with controls), ``alignment``
+  (learned subspaces with theirs), ``steering``;
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
   minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
 * ``command`` and ``tables``: what ``interp patch`` writes.
 
-Not here: the causal variables of the handwired circuits (``circuits``), reading without intervening (``probes``).
-Import from the modules; nothing is re-exported.
+What corrupts episodes, which variables are looked for and where, and how a model is steered is in the record of its
+task, so that a task of your own is patched, interchanged and steered like the others:
+
+    >>> import interp
+    >>> from interp.interventions import interchange, pairs, patching
+    >>> model, task = interp.load("wma-handwired", n_experts=3), interp.tasks.get("experts")
+    >>> episodes, others = (task.sample_for(model, 8, 6, seed=seed) for seed in (0, 1))
+    >>> clean, corrupted = pairs.corruption(model).build(episodes, round=5)
+    >>> patching.sweep(model, clean, corrupted, round=5, at=["latent@<z>"]).fractions().tolist()
+    [1.0]
+    >>> interchange.interchange(model, episodes, others, task.explains(model), "log_weights", "latent@<z>").iia
+    1.0
+
+Not here: where the variables of the handwired circuits are (``circuits``), reading without intervening (``probes``).
+Import from the modules; nothing is re-exported, because several functions are called like their module.
 """
+
+__all__ = [
+    "ablation",
+    "alignment",
+    "attribution",
+    "carriers",
+    "command",
+    "graph",
+    "heatmaps",
+    "interchange",
+    "metrics",
+    "pairs",
+    "patching",
+    "places",
+    "pruning",
+    "resume",
+    "rounds",
+    "sites",
+    "steering",
+    "tables",
+]

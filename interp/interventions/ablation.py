@@ -295,8 +295,3 @@ def faithfulness_curve(
         random=np.array(random),
         settings=scorer.settings(signed=signed, n_random=n_random, seed=seed),
     )
-
-
-def nodes_of(graph: EdgeGraph, keep: Keep) -> list[str]:
-    """The sources that a circuit's edges leave."""
-    return [name for name, row in zip(graph.sources, keep, strict=True) if row.any()]

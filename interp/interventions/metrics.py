@@ -19,6 +19,7 @@ from torch import Tensor
 from interp.errors import unknown_name
 from interp.interventions.pairs import Pair, Readout
 from interp.model.layout import RoundLayout
+from interp.tasks.task import unique
 
 CLIP = 1e-6
 """Smallest probability whose logarithm is taken."""
@@ -114,16 +115,16 @@ def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric
     return Metric("state", "decoded state difference", "state", measure, needs_update=True)
 
 
-METRICS = {
-    metric.key: metric
-    for metric in (
+METRICS: dict[str, Metric] = unique(
+    (
         Metric("logit_diff", "logit difference", "nats", _logit_diff),
         Metric("probability", "probability", "probability", _probability),
         Metric("agreement", "choice agrees with clean", "share of episodes", _agreement),
         Metric("regret", "expected loss", "expected mistakes", _regret),
         state_difference(),
-    )
-}
+    ),
+    "metric",
+)
 
 
 def metric(name: str | Metric) -> Metric:

@@ -1,6 +1,6 @@
 """Finding circuits: the best-scored edges, or cutting edge after edge while the behaviour stays (ACDC).
 
-A found circuit is one that suffices for this metric on these pairs with this ablation; others may do as well, and the
+A circuit that these find suffices for this metric on these pairs with this ablation; others may do as well, and the
 order of cutting decides between them (ACDC goes from the exits backwards, as Conmy et al., 2023).
 """
 
@@ -15,6 +15,7 @@ from jaxtyping import Float
 from interp.errors import require, unknown_name
 from interp.interventions.ablation import CircuitScorer, Keep
 from interp.interventions.attribution import attribute
+from interp.tasks.task import unique
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class PruningAlgorithm:
 
     key: str
     name: str
-    short: str
+    short_name: str
     prune: Callable[[CircuitScorer, float], Keep]
 
 
@@ -75,13 +76,13 @@ def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
     return keep
 
 
-PRUNING = {
-    algorithm.key: algorithm
-    for algorithm in (
+PRUNING: dict[str, PruningAlgorithm] = unique(
+    (
         PruningAlgorithm("greedy", "best-scored edges (EAP-IG)", "greedy", greedy),
         PruningAlgorithm("acdc", "automatic circuit discovery", "ACDC", acdc),
-    )
-}
+    ),
+    "pruning algorithm",
+)
 
 
 def prune(scorer: CircuitScorer, algorithm: str = "acdc", tolerance: float = 0.01) -> Keep:

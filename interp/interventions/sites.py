@@ -21,6 +21,7 @@ from torch import Tensor
 from interp.errors import InputError, require, unknown_name
 from interp.model.layout import LATENT_START, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.task import unique
 
 Axis = Literal["pos", "latent", "pos head", "head pos"]
 
@@ -56,9 +57,8 @@ class Component:
         return axes.index("pos") + 1 if "pos" in axes else None
 
 
-COMPONENTS = {
-    component.key: component
-    for component in (
+COMPONENTS: dict[str, Component] = unique(
+    (
         Component("latent", "hook_latents", "latent", "latent"),
         Component("embed", "hook_embed", "pos", "embedding"),
         Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
@@ -73,8 +73,9 @@ COMPONENTS = {
         Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
         Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
         Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
-    )
-}
+    ),
+    "component",
+)
 """Every component, in the order in which a round computes them."""
 
 ALIASES = {"head": "z"}

@@ -1,0 +1,78 @@
+"""A task that the package does not know is patched, interchanged and steered by what its record says."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interp import tasks
+from interp.decoder import Decoder
+from interp.errors import InputError
+from interp.interventions import command, tables
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import interchange
+from interp.interventions.pairs import prepare
+from interp.interventions.steering import fitted_direction, steer
+from interp.model.config import LatentTransformerConfig
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+
+
+@pytest.fixture
+def bandit(monkeypatch):
+    """The example's bandit, registered for one test."""
+    path = Path(__file__).parents[2] / "examples" / "own_task.py"
+    spec = importlib.util.spec_from_file_location("own_task", path)
+    assert spec is not None and spec.loader is not None
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "own_task", example)
+    spec.loader.exec_module(example)
+    monkeypatch.setitem(tasks._REGISTRY, "bandit", example.BANDIT)
+    return example
+
+
+@pytest.fixture
+def model(bandit) -> HookedLatentTransformer:
+    torch.manual_seed(0)
+    config = LatentTransformerConfig(bandit.BanditRound(), d_model=16, n_layers=2, n_heads=2, d_head=8, init_std=0.5)
+    return HookedLatentTransformer(config).double().eval()
+
+
+def test_it_is_patched_by_its_own_corruption(model):
+    result = command.patch(model, 3, n_episodes=6, n_map=2, components=("resid_pre",))
+    assert result.corruption == "exchange-history" and result.rounds is not None
+    latent = [site.position for site in result.sweep.sites].index("<z>")
+    assert result.sweep.fractions()[latent] == pytest.approx(1)
+    assert "bandit: exchange-history" in command.corruption_names()
+
+
+def test_its_loss_is_the_metric(bandit, model):
+    pair = prepare(model, *bandit.exchange_history(bandit.sample(4, 6, seed=0), 3), 3, 4)
+    rewards = torch.from_numpy(pair.clean_episodes.rewards[:, 3:5, None])
+    expected = 1 - pair.clean_readout.predictions.gather(-1, rewards).squeeze(-1)
+    torch.testing.assert_close(pair.losses(pair.clean_readout.predictions), expected)
+
+
+def test_its_variables_are_interchanged_and_steered(bandit, model):
+    base, source = (bandit.sample(12, 8, seed=seed) for seed in (0, 1))
+    algorithm, run = tasks.of(model).explains(model), rollout(model, base)
+    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(base)["chances"], ridge=1e-3)
+    written = interchange(model, base, source, algorithm, "wins", "latent", outcome="state", decode=decode)
+    assert written.correct.shape == (12, 8) and written.informative.any()
+    change = np.array([0.1, 0.0])
+    direction = fitted_direction(run.latents[:, :-1], algorithm.run(base)["chances"], change)
+    steered = steer(model, base, 5, change, algorithm, doses=(0, 1), direction=direction, outcome=1)
+    first = base.arms[:, 5] == 0  # the other arm's chance is not what this round predicts
+    np.testing.assert_allclose(steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12)
+
+
+def test_claims_can_be_given_where_its_record_has_none(bandit, model):
+    base, source = (bandit.sample(6, 6, seed=seed) for seed in (0, 1))
+    frame = tables.interchange_table(model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])])
+    assert frame.iia.between(0, 1).all()
+    with pytest.raises(InputError, match=r"task 'bandit' names no claims, which this needs; give its record claims"):
+        tables.interchange_table(model, base, source, 3, 0)
