@@ -1,0 +1,258 @@
+"""Intervals of refitted quantities: scores of cross-validated fits, with the luck of the training episodes counted.
+
+The estimand is *the score, on new episodes, of this very fit, refitted on all n episodes* (R2 of a probe, say). The
+out-of-fold errors of a K-fold cross-validation, grouped by episode, estimate it; resampling these errors as if they
+were fixed counts which episodes were scored but not which episodes the fit was made from, and covers 73 to 92 % of a
+nominal 95. Here a score is 1 minus a ratio of sums over episodes,
+
+    q = sum_e L_e / sum_e R_e        (R2: squared errors over squares about the mean; accuracy: misses over steps)
+
+whose logarithm has the linearised contributions ``z_e = n (L_e / sum L - R_e / sum R)`` (delta method). The interval is
+
+    q exp(+-h),   h = t(n - 1) . sd(z) / sqrt(n) . sqrt(1 + K / (K - 1)) . n / (n - 1).
+
+The first square root is the standard error of fixed errors. The second adds the variance of the fit: Nadeau and
+Bengio (2003, Inference for the generalization error, section 3.2) add the size of the test set over that of the
+training set, 1 / (K - 1), to the 1 / K of the folds' mean. ``n / (n - 1)`` is ours, an allowance for small samples.
+A difference of two scores of the same episodes joins both intervals and the correlation r of their contributions
+(MOVER: Zou and Donner 2008), so that it keeps each interval's own skew: for ``D = q' - q`` (' is the control)
+
+    D - sqrt(u^2 + l'^2 - 2 r u l'),   D + sqrt(l^2 + u'^2 - 2 r l u'),   l and u: distances to q's bounds.
+
+Assumptions: episodes are independent and alike; folds are made of whole episodes; the fit is stable (leaving out a
+fold changes it little). Coverage was measured, not proved (:mod:`interp.calibration.designs`): with our cross-validated
+ridge it holds within a few per cent from 16 episodes up, below that warn (:data:`FEW_EPISODES`).
+
+What the interval is NOT: valid given the data at hand (no interval from cross-validation is: Bates, Hastie and
+Tibshirani 2023, Cross-validation: what does it estimate and how well does it do it?); about another training size or
+other kinds of episodes; about seeds of a trained model; corrected for choosing among many scores. Cross-validation
+trains on n (K - 1) / K episodes, so the score leans low where n is small. Where fits hardly vary (many rounds, few
+features) the interval is up to 1.5 times wider than it need be. Plain means of nothing fitted have no second square
+root: use :mod:`interp.statistics`.
+
+    >>> print(skill([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0], n_folds=2))
+    0.75 [-0.1207, 0.9442]
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp, expm1, isnan, nan, sqrt
+
+import numpy as np
+from jaxtyping import Bool, Float
+from numpy import ndarray as Array
+from numpy.typing import ArrayLike
+from scipy.special import stdtrit
+
+from interp.errors import require
+from interp.statistics import Interval
+
+FEW_EPISODES = 16
+"""Below this many episodes a result should warn: coverage was measured down to 8, and leans on the score's scale."""
+
+_WIDEST = 100.0
+"""Half widths of a log beyond this are cut, so that no bound overflows."""
+
+
+def inflation(n_episodes: int, n_folds: int, level: float = 0.95) -> float:
+    """Half width of an interval over the standard error of fixed errors; a plain mean of many episodes has 1.96.
+
+    >>> round(inflation(8, 5), 3), round(inflation(64, 5), 3)
+    (4.054, 3.045)
+
+    Raises:
+        InputError: fewer than 2 episodes, folds that are not 2 to n, a level outside (0, 1).
+    """
+    require(n_episodes >= 2, f"an interval over episodes needs at least 2 episodes, got {n_episodes}")
+    require(2 <= n_folds <= n_episodes, f"folds of {n_episodes} episodes are 2 to {n_episodes}, got {n_folds}")
+    require(0 < level < 1, f"level is between 0 and 1, got {level}")
+    quantile = float(stdtrit(n_episodes - 1, (1 + level) / 2))
+    return quantile * sqrt(1 + n_folds / (n_folds - 1)) * n_episodes / (n_episodes - 1)
+
+
+def totals(
+    values: Float[Array, "episode round k"], mask: Bool[Array, "episode round k"] | None = None
+) -> Float[Array, "episode k"]:
+    """What a constant would leave on new episodes: per episode, squares about the mean, without its optimism.
+
+    Squares about the mean of the same episodes are too small, by a share 1/n where whole episodes differ. Multiplying
+    each value's distance from the mean of all by its distance from the mean of the *other* episodes has no such bias
+    (exactly for episodes of equal length): an episode gets ``sum (y - m)^2 + (sum (y - m))^2 / steps of the others``.
+
+    >>> totals(np.array([[[1.0], [1.0]], [[-1.0], [-1.0]]])).ravel().tolist()  # variance 2, of two means 1 and -1
+    [4.0, 4.0]
+    """
+    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
+    y = np.where(used > 0, values, 0.0).astype(np.float64)
+    steps = used.sum(1)
+    centred = (y - (y * used).sum((0, 1)) / np.maximum(steps.sum(0), 1)) * used
+    others = steps.sum(0) - steps
+    bias = centred.sum(1) ** 2 / np.where(others > 0, others, 1)
+    return np.asarray(np.einsum("etk,etk->ek", centred, centred) + bias)
+
+
+def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
+    """A positive ratio of sums, such as the mean log-loss or mean absolute error of a refitted probe.
+
+    Args:
+        losses: out-of-fold, summed over the rounds of each episode: ``[episode]`` or ``[episode, output]``.
+        references: what they are divided by, in the same shape (counts of steps, or the losses of a baseline).
+        n_folds: K of the cross-validation; n for leaving one episode out.
+
+    Raises:
+        InputError: negative or unknown numbers, shapes that differ, and what :func:`inflation` refuses.
+    """
+    part = _Part.of(losses, references, n_folds, level)
+    return Interval(part.ratio, part.low, part.high)
+
+
+def skill(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
+    """``1 - sum losses / sum references``: R2 from squared errors and :func:`totals`, or any skill score.
+
+    Where all losses are 0 the fit is exact and so are the bounds (1); where all references are 0 nothing varies and
+    everything is NaN. Arguments and errors as in :func:`ratio`.
+    """
+    part = _Part.of(losses, references, n_folds, level)
+    return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
+
+
+def skill_difference(
+    losses: ArrayLike,
+    control_losses: ArrayLike,
+    references: ArrayLike,
+    n_folds: int,
+    *,
+    control_references: ArrayLike | None = None,
+    level: float = 0.95,
+) -> Interval:
+    """How much more skill than a control fitted in the same folds of the same episodes; the interval is paired.
+
+    Args:
+        control_references: the control's own, where its target is another one (shuffled, say); else ``references``.
+    """
+    own = _Part.of(losses, references, n_folds, level)
+    of_control = references if control_references is None else control_references
+    return _difference(own, _Part.of(control_losses, of_control, n_folds, level))
+
+
+def accuracy(hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
+    """Share of right steps of a refitted classifier, from hits and scored steps per episode; bounds stay in [0, 1].
+
+    Misses are the losses. Where there is none, the lower bound is that of half a miss in one episode: it says that a
+    rare miss could not have been seen in so few episodes.
+
+    >>> print(accuracy([16] * 8, [16] * 8, n_folds=5))
+    1 [0.775, 1]
+    """
+    part = _misses(hits, steps, n_folds, level)
+    return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
+
+
+def accuracy_difference(
+    hits: ArrayLike, control_hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 0.95
+) -> Interval:
+    """How much more accurate than a control fitted in the same folds of the same episodes; the interval is paired."""
+    return _difference(_misses(hits, steps, n_folds, level), _misses(control_hits, steps, n_folds, level))
+
+
+def detectable(
+    losses: ArrayLike,
+    references: ArrayLike,
+    n_folds: int,
+    *,
+    control_losses: ArrayLike | None = None,
+    control_references: ArrayLike | None = None,
+    level: float = 0.95,
+) -> float:
+    """The smallest difference from the control whose interval would have excluded 0 in this sample.
+
+    It keeps the relative spread that both scores showed, holds the control where it is, and moves the fit up from it
+    until the lower bound of :func:`skill_difference` is 0. It lies between 0 and the control's distance from 1; NaN
+    where the control is perfect. A true difference of this size is found in about half of such samples, no more.
+
+    Args:
+        control_losses: None: the constant, whose skill is 0 without error (what :func:`skill` itself must exceed).
+
+    Example:
+        >>> round(detectable([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2), 3)
+        0.777
+    """
+    own, q, below, r = _Part.of(losses, references, n_folds, level), 1.0, 0.0, 0.0
+    if control_losses is not None:
+        of_control = references if control_references is None else control_references
+        control = _Part.of(control_losses, of_control, n_folds, level)
+        q, below, r = control.ratio, control.ratio - control.low, own.correlation(control)
+    if not (own.known and q > 0):  # NaN is not above 0
+        return nan
+    # D^2 = (a (q - D))^2 + below^2 - 2 r a (q - D) below, a quadratic with one root between 0 and q.
+    a = expm1(min(own.half, _WIDEST))
+    square, linear = 1 - a**2, 2 * a * (a * q - r * below)
+    constant = a * a * q * q + below**2 - 2 * r * a * q * below
+    return 2 * constant / (linear + sqrt(max(linear**2 + 4 * square * constant, 0.0))) if constant > 0 else 0.0
+
+
+@dataclass(frozen=True, eq=False)
+class _Part:
+    """A ratio of sums with its interval on the log scale, and each episode's contribution to the log of the ratio."""
+
+    ratio: float
+    low: float
+    high: float
+    half: float
+    contributions: Float[Array, " episode"]
+
+    @property
+    def known(self) -> bool:
+        return not isnan(self.ratio)
+
+    @classmethod
+    def of(cls, losses: ArrayLike, references: ArrayLike, n_folds: int, level: float, smallest: float = 0.0) -> _Part:
+        """``smallest``: the loss to assume in one episode, for the upper bound, where all losses are 0."""
+        lost, given = (_per_episode(values) for values in (losses, references))
+        require(len(lost) == len(given), f"losses are of {len(lost)} episodes and references of {len(given)}")
+        n, factor = len(lost), inflation(len(lost), n_folds, level)
+        loss, reference = float(lost.sum()), float(given.sum())
+        if reference == 0:
+            return cls(nan, nan, nan, nan, np.zeros(n))
+        if loss == 0:  # one episode with all of the loss has the standard error 1
+            return cls(
+                0.0, 0.0, smallest / reference * exp(min(factor, _WIDEST)), factor if smallest else 0.0, np.zeros(n)
+            )
+        contributions = n * (lost / loss - given / reference)
+        half = factor * float(contributions.std(ddof=1)) / sqrt(n)
+        value = loss / reference
+        return cls(value, value * exp(-half), value * exp(min(half, _WIDEST)), half, contributions)
+
+    def correlation(self, other: _Part) -> float:
+        """Of the contributions (whose mean is 0); 0 where one of both has none."""
+        a, b = self.contributions, other.contributions
+        spread = sqrt(float(a @ a) * float(b @ b))
+        return min(max(float(a @ b) / spread, -1.0), 1.0) if spread > 0 else 0.0
+
+
+def _difference(own: _Part, control: _Part) -> Interval:
+    require(len(own.contributions) == len(control.contributions), "a fit and its control share their episodes")
+    difference, r = control.ratio - own.ratio, own.correlation(control)
+
+    def distance(a: float, b: float) -> float:
+        return sqrt(max(a * a + b * b - 2 * r * a * b, 0.0))
+
+    below = distance(own.high - own.ratio, control.ratio - control.low)
+    above = distance(own.ratio - own.low, control.high - control.ratio)
+    return Interval(difference, difference - below, difference + above)
+
+
+def _misses(hits: ArrayLike, steps: ArrayLike, n_folds: int, level: float) -> _Part:
+    right, scored = _per_episode(hits), _per_episode(steps)
+    require(len(right) == len(scored), f"hits are of {len(right)} episodes and steps of {len(scored)}")
+    require(bool((right <= scored).all()), "an episode has more hits than steps")
+    part = _Part.of(scored - right, scored, n_folds, level, smallest=0.5)
+    return replace(part, high=min(part.high, 1.0) if part.known else nan)
+
+
+def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:
+    array = np.asarray(values, dtype=np.float64)
+    require(array.ndim >= 1, "sums are given per episode, [episode] or [episode, output]; got one number")
+    require(bool((array >= 0).all() and np.isfinite(array).all()), "sums per episode must be finite and not negative")
+    return array.reshape(len(array), -1).sum(1)

@@ -1,0 +1,209 @@
+"""Intervals of refitted scores: napkin cases, what must not change them, and coverage where the truth is known."""
+
+from __future__ import annotations
+
+import math
+import time
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from interp import refit
+from interp.calibration import DESIGNS, coverage, draw
+from interp.errors import InputError
+
+RNG = np.random.default_rng(0)
+LOSSES, CONTROL, TOTALS = RNG.uniform(1, 2, 12), RNG.uniform(2, 4, 12), RNG.uniform(5, 9, 12)
+
+
+def bounds(interval):
+    return interval.estimate, interval.low, interval.high
+
+
+def ridge(x, y, folds):
+    """Ridge of one fixed penalty, out of fold and refitted."""
+
+    def solve(rows, target):
+        x, y = rows.reshape(-1, rows.shape[-1]), target.reshape(-1, target.shape[-1])
+        mean_x, mean_y = x.mean(0), y.mean(0)
+        centred = x - mean_x
+        w = np.linalg.solve(centred.T @ centred + 3 * np.eye(x.shape[1]), centred.T @ (y - mean_y))
+        return w, mean_y - mean_x @ w
+
+    predictions = np.empty(y.shape)
+    for fold in range(folds.max() + 1):
+        w, b = solve(x[folds != fold], y[folds != fold])
+        predictions[folds == fold] = x[folds == fold] @ w + b
+    return (predictions, *solve(x, y))
+
+
+def test_the_interval_of_four_episodes_by_hand():
+    # q = 8 / 32; contributions 4 (1/8 - 1/4) = -.5, 0, .5, 0: variance .5 / 3. Two folds: sqrt(1 + 2). 4 / 3.
+    half = stats.t.ppf(0.975, 3) * math.sqrt(0.5 / 3 / 4) * math.sqrt(3) * 4 / 3
+    interval = refit.skill([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2)
+    assert bounds(interval) == pytest.approx((0.75, 1 - 0.25 * math.exp(half), 1 - 0.25 * math.exp(-half)))
+    left = refit.ratio([1.0, 2.0, 3.0, 2.0], [8.0] * 4, n_folds=2)
+    assert bounds(left) == pytest.approx((0.25, 0.25 * math.exp(-half), 0.25 * math.exp(half)))
+
+
+def test_the_inflation_is_that_of_five_folds_and_of_leaving_one_out():
+    assert refit.inflation(10**6, 5) == pytest.approx(1.5 * 1.96, rel=1e-4)
+    assert refit.inflation(9, 9) == pytest.approx(stats.t.ppf(0.975, 8) * math.sqrt(1 + 9 / 8) * 9 / 8)
+    assert refit.inflation(9, 3, level=0.5) < refit.inflation(9, 3, level=0.95)
+
+
+def test_a_difference_keeps_the_skew_of_a_control_without_error():
+    # The control's losses are its references: R2 0, contributions 0. What is left is the interval of the fit itself.
+    own, difference = refit.skill(LOSSES, TOTALS, 4), refit.skill_difference(LOSSES, TOTALS, TOTALS, 4)
+    assert bounds(difference) == pytest.approx(bounds(own))
+
+
+def test_a_control_equal_to_the_fit_leaves_no_doubt_and_one_unlike_it_does():
+    # Same contributions, r = 1: only the skew of the two logs, u - l, is left, far below the width of either.
+    same = refit.skill_difference(LOSSES, LOSSES, TOTALS, 4)
+    own = refit.skill(LOSSES, TOTALS, 4)
+    assert same.estimate == 0 and same.low == pytest.approx(-same.high)
+    assert same.high == pytest.approx((own.estimate - own.low) - (own.high - own.estimate))
+    other = refit.skill_difference(LOSSES, CONTROL, TOTALS, 4)
+    shuffled = refit.skill_difference(LOSSES, CONTROL, TOTALS, 4, control_references=TOTALS[::-1])
+    assert other.estimate == pytest.approx(shuffled.estimate) and other.low != shuffled.low
+    back = refit.skill_difference(CONTROL, LOSSES, TOTALS, 4)
+    assert bounds(back) == pytest.approx((-other.estimate, -other.high, -other.low))
+
+
+def test_detectable_is_where_the_lower_bound_is_zero():
+    smallest = refit.detectable(LOSSES, TOTALS, 4, control_losses=CONTROL)
+    left = CONTROL.sum() / TOTALS.sum()
+    moved = LOSSES * (left - smallest) * TOTALS.sum() / LOSSES.sum()
+    interval = refit.skill_difference(moved, CONTROL, TOTALS, 4)
+    assert 0 < smallest < left
+    assert (interval.estimate, interval.low) == pytest.approx((smallest, 0.0))
+    alone = refit.detectable(LOSSES, TOTALS, 4)
+    at_edge = refit.skill(LOSSES * (1 - alone) * TOTALS.sum() / LOSSES.sum(), TOTALS, 4)
+    assert (at_edge.estimate, at_edge.low) == pytest.approx((alone, 0.0))
+
+
+def test_detectable_falls_with_episodes_and_stays_below_what_is_left():
+    few, many = (refit.detectable(np.tile([1.0, 2.0, 4.0], n), np.full(3 * n, 8.0), 3) for n in (1, 20))
+    assert many < few < 1
+    assert math.isnan(refit.detectable(LOSSES, TOTALS, 4, control_losses=np.zeros(12)))
+
+
+@pytest.mark.parametrize("scale", [1e-6, 3.0, 1e6])
+def test_the_scale_of_the_target_changes_nothing(scale):
+    assert bounds(refit.skill(scale * LOSSES, scale * TOTALS, 4)) == pytest.approx(
+        bounds(refit.skill(LOSSES, TOTALS, 4))
+    )
+    scaled = refit.skill_difference(scale * LOSSES, scale * CONTROL, scale * TOTALS, 4)
+    assert bounds(scaled) == pytest.approx(bounds(refit.skill_difference(LOSSES, CONTROL, TOTALS, 4)))
+
+
+@pytest.mark.parametrize("n_folds", [2, 12])
+def test_the_order_of_episodes_changes_nothing(n_folds):
+    order = np.random.default_rng(1).permutation(12)
+    moved = refit.skill_difference(LOSSES[order], CONTROL[order], TOTALS[order], n_folds)
+    assert bounds(moved) == pytest.approx(bounds(refit.skill_difference(LOSSES, CONTROL, TOTALS, n_folds)))
+
+
+def test_outputs_are_summed():
+    halves = np.stack([LOSSES / 4, LOSSES * 3 / 4], axis=1)
+    assert bounds(refit.skill(halves, TOTALS, 4)) == pytest.approx(bounds(refit.skill(LOSSES, TOTALS, 4)))
+
+
+def test_an_exact_fit_is_exact_and_a_nearly_exact_one_has_a_narrow_interval_below_one():
+    assert bounds(refit.skill(np.zeros(12), TOTALS, 4)) == (1.0, 1.0, 1.0)
+    near = refit.skill(1e-12 * LOSSES, TOTALS, 4)
+    assert 1 - 1e-11 < near.low < near.estimate < near.high < 1
+    gain = refit.skill_difference(np.zeros(12), CONTROL, TOTALS, 4)
+    assert 0 < gain.low < gain.estimate == pytest.approx(CONTROL.sum() / TOTALS.sum())
+
+
+def test_where_nothing_varies_there_is_no_score():
+    for interval in (refit.skill(LOSSES, np.zeros(12), 4), refit.skill_difference(LOSSES, CONTROL, np.zeros(12), 4)):
+        assert all(math.isnan(value) for value in bounds(interval))
+    assert all(math.isnan(value) for value in bounds(refit.accuracy(np.zeros(12), np.zeros(12), 4)))
+    assert math.isnan(refit.detectable(LOSSES, np.zeros(12), 4))
+
+
+def test_no_miss_in_few_episodes_is_no_proof_of_none():
+    few, many = refit.accuracy([16] * 8, [16] * 8, 5), refit.accuracy([16] * 64, [16] * 64, 5)
+    assert few.estimate == few.high == many.high == 1
+    assert few.low < 0.9 < 0.98 < many.low
+    one_miss = refit.accuracy([15] + [16] * 7, [16] * 8, 5)
+    assert one_miss.low < few.low
+    tie = refit.accuracy_difference([16] * 8, [16] * 8, [16] * 8, 5)
+    assert tie.estimate == 0 and tie.low < 0 < tie.high
+
+
+def test_an_accuracy_stays_between_0_and_1():
+    wild = refit.accuracy([0, 0, 16, 16], [16] * 4, 2)
+    assert (wild.estimate, wild.low) == (0.5, 0.0) and wild.high < 1
+
+
+def test_totals_have_no_bias_where_episodes_differ():
+    # y is one number per episode, of variance 1: squares about the mean of 4 episodes hold 3 / 4 of it.
+    values = np.repeat(np.random.default_rng(2).normal(size=(5000, 4, 1, 1)), 3, axis=2)
+    mean = np.mean([refit.totals(sample).sum() / 12 for sample in values])
+    assert mean == pytest.approx(1, abs=0.03)
+    assert values.var(axis=(1, 2)).mean() == pytest.approx(0.75, abs=0.03)
+
+
+def test_totals_count_nothing_outside_the_mask():
+    y, mask = np.random.default_rng(3).normal(size=(5, 6, 2)), np.ones((5, 6, 2), dtype=bool)
+    mask[:, 4:] = False
+    spoilt = np.where(mask, y, np.nan)
+    np.testing.assert_allclose(refit.totals(spoilt, mask), refit.totals(y[:, :4]))
+    constant = np.random.default_rng(4).normal(size=6)[None, :, None] * np.ones((5, 1, 1))
+    np.testing.assert_allclose(refit.totals(constant), ((constant - constant.mean()) ** 2).sum(1))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: refit.skill([1.0], [2.0], 2), "at least 2 episodes, got 1"),
+        (lambda: refit.skill(LOSSES, TOTALS, 13), "folds of 12 episodes are 2 to 12, got 13"),
+        (lambda: refit.skill(LOSSES, TOTALS, 1), "got 1"),
+        (lambda: refit.skill(LOSSES, TOTALS[:3], 2), "losses are of 12 episodes and references of 3"),
+        (lambda: refit.skill(-LOSSES, TOTALS, 2), "finite and not negative"),
+        (lambda: refit.skill(LOSSES * np.nan, TOTALS, 2), "finite and not negative"),
+        (lambda: refit.skill(3.0, 4.0, 2), "got one number"),
+        (lambda: refit.skill_difference(LOSSES, CONTROL[:3], TOTALS, 2, control_references=TOTALS[:3]), "share"),
+        (lambda: refit.accuracy([3, 5], [4, 4], 2), "more hits than steps"),
+        (lambda: refit.inflation(8, 4, level=95), "level is between 0 and 1"),
+        (lambda: draw("random", 3, RNG), "random_walk"),
+    ],
+)
+def test_what_has_no_interval_is_refused(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_an_interval_takes_less_than_a_millisecond():
+    losses, references = np.random.default_rng(5).uniform(1, 2, size=(2, 64))
+    start = time.process_time()
+    for _ in range(200):
+        refit.skill(losses, references, 5)
+    assert (time.process_time() - start) / 200 < 1e-3
+
+
+@pytest.mark.parametrize("design", DESIGNS)
+def test_a_design_has_unit_features_and_its_r2(design):
+    sample = draw(design, 4000, np.random.default_rng(0))
+    assert sample.x.var(axis=(0, 1)) == pytest.approx(np.ones(sample.x.shape[-1]), abs=0.1)
+    best = sample.x.sum(-1) / math.sqrt(sample.x.shape[-1])
+    assert 1 - ((sample.y - best) ** 2).mean() / sample.y.var() == pytest.approx(0.7, abs=0.02)
+    assert abs(np.corrcoef(sample.unrelated.reshape(-1, 6).T, sample.y.ravel())[-1, :-1]).max() < 0.1
+
+
+def test_intervals_cover_in_every_design_where_resampling_does_not():
+    cells = coverage(ridge, sizes=(8, 24), n_sets=40, n_fresh=1000)
+    after = [cell for cell in cells if cell.method == "refit"]
+    assert len(after) == len(cells) / 2 == len(DESIGNS) * 2 * 6
+    assert min(cell.coverage for cell in after) >= 0.85  # 40 data sets: a true 95 % has a standard error of 3.4 %
+    for score in {cell.score for cell in cells}:
+        mean = {
+            m: np.mean([c.coverage for c in cells if (c.score, c.method) == (score, m)]) for m in ("refit", "resampled")
+        }
+        assert mean["refit"] >= 0.93, score
+        assert mean["resampled"] <= 0.91, score
