@@ -23,7 +23,8 @@ class VerificationPlan:
 
     Attributes:
         sizes: those that are promised, and checked by default.
-        episodes: (circuit, rounds, episodes, seed) -> episodes of the circuit's size to run on.
+        episodes: (circuit, rounds, episodes, seed) -> episodes of the circuit's size to run on; fewer rounds or
+            episodes than asked for where more would repeat the same.
         output: key of the variable that the model's prediction must equal.
         tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant.
         undecided: (circuit, its algorithm's values, dtype) -> variable -> ``[episode, round]``, where it hangs on a tie

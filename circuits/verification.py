@@ -66,7 +66,7 @@ class VerificationResult:
     Attributes:
         name: of the model.
         checks: one per size, dtype, variable and location.
-        settings: rounds, episodes, seed, arguments, versions, git revision.
+        settings: rounds and episodes that were run, seed, arguments, versions, git revision.
     """
 
     name: str
@@ -111,7 +111,7 @@ def verify(
     Args:
         name: "wma-handwired", ...
         sizes: of the task, such as numbers of experts, or (states, actions) pairs; those promised when None.
-        n_rounds, n_episodes: to run at every size.
+        n_rounds, n_episodes: to run at every size; a machine may run fewer, and the result says how many.
         dtype: "float64", "float32" or both.
         seed: of the episodes.
         arguments: further arguments of the circuit, the same at every size.
@@ -137,10 +137,24 @@ def verify(
         require_dtype(circuit, given)
     require(bool(cases), "no sizes were given; give at least one, or None for the default sizes")
     checks: list[Check] = []
+    ran: list[tuple[int, int]] = []
     for size, given, circuit in cases:
-        checks += check(circuit, plan.episodes(circuit, n_rounds, n_episodes, seed), size, given, plan)
-    settings = provenance(rounds=n_rounds, episodes=n_episodes, seed=seed, arguments=arguments)
+        episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
+        ran.append((episodes.n_rounds, len(episodes)))
+        checks += check(circuit, episodes, size, given, plan)
+    settings = provenance(
+        rounds=_span(n for n, _ in ran),
+        episodes=_span(n for _, n in ran),
+        seed=seed,
+        arguments=arguments,
+    )
     return VerificationResult(name, tuple(checks), settings)
+
+
+def _span(counts: Iterable[int]) -> int | str:
+    """A count, or from the smallest to the largest where sizes were run for different ones."""
+    every = sorted(set(counts))
+    return every[0] if len(every) == 1 else f"{every[0]} to {every[-1]}"
 
 
 def _alone(size: Size) -> Size:
