@@ -24,10 +24,10 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.tasks.experts.predictors import ALGORITHMS, decisions
 from interp.errors import require
 from interp.llm.runs import LLMRun, episodes_of
 from interp.statistics import resample_weights
+from interp.tasks.experts.predictors import PREDICTORS, decisions
 
 COMPARED = ("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes_uniform")
 _TELLING = ("follow_the_leader", "follow_previous_winners", "majority_vote")
@@ -114,7 +114,7 @@ def _choices(members: Sequence[LLMRun]) -> list[dict[str, NDArray[np.float64]]]:
     """What each baseline chose on the rounds of each run; 1/2 where it was undecided."""
     episodes = episodes_of(members, members[0].regime)
     rows = {index: row for row, index in enumerate(sorted({run.index for run in members}))}
-    played = {key: decisions(ALGORITHMS[key].run(episodes).predictions) for key in COMPARED}
+    played = {key: decisions(PREDICTORS[key].run(episodes).predictions) for key in COMPARED}
     return [{key: choices[rows[run.index], : run.rounds] for key, choices in played.items()} for run in members]
 
 
@@ -129,7 +129,7 @@ def _agreement(
     rows = []
     telling = [np.ptp([choice[key] for key in _TELLING], axis=0) == 1 for choice in choices]
     for key in COMPARED:
-        row: dict[str, object] = {"baseline": ALGORITHMS[key].name}
+        row: dict[str, object] = {"baseline": PREDICTORS[key].name}
         agreed = [_agree(run.predictions, choice[key]) for run, choice in zip(members, choices, strict=True)]
         for name, chosen in (("all", [np.full(run.rounds, True) for run in members]), ("telling", telling)):
             counted = [

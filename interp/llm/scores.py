@@ -19,13 +19,13 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.tasks.experts import regret as metrics
-from interp.tasks.experts.predictors import ALGORITHMS, Decision
 from interp.errors import require, unknown_name
 from interp.llm.runs import LLMRun, episodes_of, knows_accuracies
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
+from interp.tasks.experts import regret as metrics
+from interp.tasks.experts.predictors import PREDICTORS, Decision
 
 TREATMENTS = ("wrong", "skipped")
 BASELINES = (
@@ -129,7 +129,7 @@ def references(
     for key in BASELINES:
         if (key == "oracle" and not know_accuracies) or (key == "bayes" and not episodes.params):
             continue
-        algorithm = ALGORITHMS[key]
+        algorithm = PREDICTORS[key]
         played = algorithm.run(episodes)
         found.append(_reference("baseline", algorithm.name, played.predictions, episodes, played.decision))
     for name, predict in (others or {}).items():

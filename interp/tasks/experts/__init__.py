@@ -12,10 +12,10 @@ test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no
 """
 
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
-from interp.tasks.experts.regimes import REGIMES, Bounds, Regime, get_regime
+from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 from interp.tasks.task import Size, Task, lazy
 
-__all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "Regime", "get_regime", "sample"]
+__all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
 
 TASK = Task(
     key="experts",

@@ -25,8 +25,7 @@ from scipy import special
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy
-from interp.tasks.experts.predictors import share
+from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 PER_EXPERT = numbered("e_")
 
@@ -39,7 +38,9 @@ def _two(values: Values) -> int:
     return 2
 
 
-VOTES = Variable("votes", "p_i", "what each expert says", "class", "input", outputs=numbered("p_"), kind="class", n_classes=_two)
+VOTES = Variable(
+    "votes", "p_i", "what each expert says", "class", "input", outputs=numbered("p_"), kind="class", n_classes=_two
+)
 LABEL = Variable("label", "y_t", "the truth", "class", "input", outputs=lambda v: ("y",), kind="class", n_classes=_two)
 MATCH = Variable(
     "match",
@@ -66,7 +67,13 @@ NEXT_COUNTS = Variable(
 
 def _prediction(meaning: str, parents: tuple[str, ...], equation: Any) -> Variable:
     return Variable(
-        "prediction", "P(y_t = 1)", meaning, "probability", parents=parents, equation=equation, outputs=lambda v: ("P(y=1)",)
+        "prediction",
+        "P(y_t = 1)",
+        meaning,
+        "probability",
+        parents=parents,
+        equation=equation,
+        outputs=lambda v: ("P(y=1)",),
     )
 
 
@@ -93,7 +100,12 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
             VOTES,
             LABEL,
             Variable(
-                "log_weights", "lambda_i", "log-weight of each expert before the round", "nats", "state", outputs=PER_EXPERT
+                "log_weights",
+                "lambda_i",
+                "log-weight of each expert before the round",
+                "nats",
+                "state",
+                outputs=PER_EXPERT,
             ),
             Variable(
                 "log_weights_centred",

@@ -21,9 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import InputError, require
-from interp.tasks.experts.regimes import REGIMES, Bounds, Regime, get_regime
+from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 
-__all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "Regime", "get_regime", "sample"]
+__all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
 
 # One random stream per stage: what one stage draws never moves another.
 _LABELS, _ACCURACIES, _CORRECT, _PERMUTATION, _MOTION, _SHARED = range(6)
@@ -137,7 +137,7 @@ def _first(wrong: NDArray[np.bool_]) -> str:
 
 
 def sample(
-    n_episodes: int, n_rounds: int, n_experts: int, regime: str | Regime = "uniform", seed: int = 0
+    n_episodes: int, n_rounds: int, n_experts: int, regime: str | ExpertRegime = "uniform", seed: int = 0
 ) -> ExpertEpisodes:
     """Draw episodes; the same arguments always give the same bytes.
 
@@ -150,7 +150,7 @@ def sample(
 
     Args:
         n_episodes, n_rounds, n_experts: sizes, each at least 1.
-        regime: a name from :data:`REGIMES`, or a :class:`Regime`.
+        regime: a name from :data:`REGIMES`, or a :class:`ExpertRegime`.
         seed: a non-negative integer.
 
     Raises:
@@ -177,7 +177,7 @@ def _stream(seed: int, stage: int) -> np.random.Generator:
     return np.random.default_rng([seed, stage])
 
 
-def _accuracies(record: Regime, shape: tuple[int, int, int], seed: int) -> NDArray[np.float64]:
+def _accuracies(record: ExpertRegime, shape: tuple[int, int, int], seed: int) -> NDArray[np.float64]:
     n_episodes, n_rounds, n_experts = shape
     low, high = np.array(record.slots(n_experts)).T
     in_slots = low + (high - low) * _stream(seed, _ACCURACIES).random((n_episodes, n_experts))

@@ -1,6 +1,6 @@
 """Prediction with expert advice: weighted majority, the simple baselines, the Bayes predictor and the oracle.
 
-Every algorithm maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once. Weighted majority
+Every predictor maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all episodes at once. Weighted majority
 (paper, section 3.1) predicts 1 with probability
 
     p_t = sum_{i: advice 1} w_{t,i} / sum_i w_{t,i},     log w_{t+1,i} = log w_{t,i} + log(gamma) [i was right]
@@ -17,9 +17,8 @@ where a known best expert switches; elsewhere ``ExpertRun.approximation`` says w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
@@ -28,8 +27,9 @@ from numpy.typing import ArrayLike
 from scipy import special
 
 from interp.errors import InputError, require, unknown_name
-from interp.tasks.experts import Bounds, ExpertEpisodes, Regime, assignments, get_regime
-from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy
+from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, assignments, get_regime
+from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
+from interp.tasks.task import unique
 
 Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]
@@ -121,9 +121,8 @@ def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
 
 def follow_the_leader(episodes: ExpertEpisodes) -> ExpertRun:
     """Follow an expert that was right most often so far, a tie broken uniformly at random."""
-    state = counts(episodes)
-    leaders = state[:, :-1] == state[:, :-1].max(axis=-1, keepdims=True)
-    return ExpertRun(share(leaders, episodes.advice), "sample", state.astype(np.float64), "counts")
+    predictions = algorithms.follow_the_leader().run(episodes)["prediction"]
+    return ExpertRun(predictions, "sample", counts(episodes).astype(np.float64), "counts")
 
 
 def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
@@ -137,7 +136,7 @@ def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
 
 def majority_vote(episodes: ExpertEpisodes) -> ExpertRun:
     """The majority of all experts, whatever happened before."""
-    return ExpertRun(episodes.advice.mean(axis=-1))
+    return ExpertRun(algorithms.majority_vote().run(episodes)["prediction"])
 
 
 def random(episodes: ExpertEpisodes) -> ExpertRun:
@@ -145,7 +144,7 @@ def random(episodes: ExpertEpisodes) -> ExpertRun:
     return ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
 
 
-def bayes(episodes: ExpertEpisodes, prior: str | Regime | Bounds | None = None) -> ExpertRun:
+def bayes(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None = None) -> ExpertRun:
     """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
     With independent priors U[low, high] the posterior is a product, and the prediction the log-odds vote
@@ -186,12 +185,6 @@ def decisions(predictions: Predictions) -> Predictions:
     return np.where(np.abs(predictions - 0.5) <= TIE_TOLERANCE, 0.5, (predictions > 0.5).astype(np.float64))
 
 
-def share(weights: np.ndarray, advice: np.ndarray) -> Predictions:
-    """Share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
-    total = weights.sum(axis=-1)
-    return np.where(total > 0, (weights * advice).sum(axis=-1) / np.where(total > 0, total, 1), 0.5)
-
-
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
     return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
 
@@ -200,12 +193,12 @@ def _shared(episodes: ExpertEpisodes) -> str:
     return "shared predictions" if episodes.params.get("correlation") else ""
 
 
-def _prior(episodes: ExpertEpisodes, prior: str | Regime | Bounds | None) -> Regime:
-    if isinstance(prior, str | Regime):
+def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
+    if isinstance(prior, str | ExpertRegime):
         return get_regime(prior)
     if prior is not None:
         check_bounds(prior)
-        return Regime("interval", "one interval for all experts", prior)
+        return ExpertRegime("interval", "one interval for all experts", prior)
     if "rest" not in episodes.params:
         raise InputError(
             f"episodes of regime {episodes.regime!r} do not say how their accuracies were drawn; "
@@ -214,12 +207,12 @@ def _prior(episodes: ExpertEpisodes, prior: str | Regime | Bounds | None) -> Reg
     own = dict(episodes.params)
     own |= {"first": tuple(tuple(b) for b in own["first"]), "rest": tuple(own["rest"])}
     own |= {"drift_bounds": tuple(own["drift_bounds"])} if "drift_bounds" in own else {}
-    return Regime(episodes.regime, "", min_experts=2 if "switch_every" in own else 1, **own)
+    return ExpertRegime(episodes.regime, "", min_experts=2 if "switch_every" in own else 1, **own)
 
 
 @dataclass(frozen=True)
-class Algorithm:
-    """A named algorithm, so that tables, legends and the command line agree.
+class Baseline:
+    """A predictor that models are compared with, named once for tables, legends and the command line.
 
     Attributes:
         key: what code and the command line call it.
@@ -234,71 +227,53 @@ class Algorithm:
     run: Callable[[ExpertEpisodes], ExpertRun]
 
 
-def registry(records: Iterable[Algorithm]) -> Mapping[str, Algorithm]:
-    """Algorithms by key, in order.
-
-    Raises:
-        InputError: two records share a key, a name or a short name.
-    """
-    found: dict[str, Algorithm] = {}
-    taken: set[str] = set()
-    for record in records:
-        names = {record.key, record.name, record.short_name}
-        require(
-            not names & taken, f"algorithm {record.key!r} reuses {', '.join(sorted(names & taken))}; names are unique"
-        )
-        taken |= names
-        found[record.key] = record
-    return MappingProxyType(found)
-
-
-ALGORITHMS: Mapping[str, Algorithm] = registry(
-    [
-        Algorithm("weighted_majority", "weighted majority, eta 1", "WM", weighted_majority),
-        Algorithm(
+PREDICTORS: Mapping[str, Baseline] = unique(
+    (
+        Baseline("weighted_majority", "weighted majority, eta 1", "WM", weighted_majority),
+        Baseline(
             "weighted_majority_randomised",
             "randomised weighted majority, eta 1",
             "WM random",
             lambda episodes: weighted_majority(episodes, randomised=True),
         ),
-        Algorithm(
+        Baseline(
             "weighted_majority_horizon",
             "weighted majority, eta sqrt(ln n / T)",
             "WM horizon",
             lambda episodes: weighted_majority(episodes, eta=horizon_eta(episodes.n_experts, episodes.n_rounds)),
         ),
-        Algorithm(
+        Baseline(
             "weighted_majority_paper",
             "weighted majority, eta U[.05, .5] per episode",
             "WM paper",
             lambda episodes: weighted_majority(episodes, eta=paper_eta(len(episodes), episodes.seed or 0)),
         ),
-        Algorithm("follow_the_leader", "follow the leader", "FTL", follow_the_leader),
-        Algorithm("follow_previous_winners", "follow previous winners", "FPW", follow_previous_winners),
-        Algorithm("majority_vote", "majority vote", "majority", majority_vote),
-        Algorithm("random", "random guessing", "random guess", random),
-        Algorithm("bayes", "Bayes predictor, the regime's own prior", "Bayes", bayes),
-        Algorithm(
+        Baseline("follow_the_leader", "follow the leader", "FTL", follow_the_leader),
+        Baseline("follow_previous_winners", "follow previous winners", "FPW", follow_previous_winners),
+        Baseline("majority_vote", "majority vote", "majority", majority_vote),
+        Baseline("random", "random guessing", "random guess", random),
+        Baseline("bayes", "Bayes predictor, the regime's own prior", "Bayes", bayes),
+        Baseline(
             "bayes_uniform",
             "Bayes predictor, prior U[.3, .9]",
             "Bayes U[.3,.9]",
             lambda episodes: bayes(episodes, (0.3, 0.9)),
         ),
-        Algorithm(
+        Baseline(
             "bayes_wide", "Bayes predictor, prior U[0, 1]", "Bayes U[0,1]", lambda episodes: bayes(episodes, (0.0, 1.0))
         ),
-        Algorithm("oracle", "oracle that knows the accuracies", "oracle", oracle),
-    ]
+        Baseline("oracle", "oracle that knows the accuracies", "oracle", oracle),
+    ),
+    "predictor",
 )
 
 
-def get_algorithm(key: str) -> Algorithm:
-    """The algorithm called ``key``.
+def get_predictor(key: str) -> Baseline:
+    """The predictor called ``key``.
 
     Raises:
-        InputError: no such algorithm; the nearest keys are given.
+        InputError: no such predictor; the nearest keys are given.
     """
-    try:
-        return ALGORITHMS[key]
-    except KeyError:
-        raise unknown_name("algorithm", key, ALGORITHMS, limit=len(ALGORITHMS)) from None
+    if key not in PREDICTORS:
+        raise unknown_name("predictor", key, PREDICTORS, limit=len(PREDICTORS))
+    return PREDICTORS[key]

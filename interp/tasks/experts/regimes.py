@@ -21,7 +21,7 @@ Bounds = tuple[float, float]
 
 
 @dataclass(frozen=True)
-class Regime:
+class ExpertRegime:
     """How expert accuracies are drawn.
 
     Args:
@@ -95,17 +95,17 @@ class Regime:
         return values
 
 
-def _regimes() -> Iterator[Regime]:
-    yield Regime("uniform", "all U[.3, .9]: the training distribution", (0.3, 0.9))
-    yield Regime("wide", "all U[0, 1]: no prior knowledge", (0.0, 1.0))
-    yield Regime(
+def _regimes() -> Iterator[ExpertRegime]:
+    yield ExpertRegime("uniform", "all U[.3, .9]: the training distribution", (0.3, 0.9))
+    yield ExpertRegime("wide", "all U[0, 1]: no prior knowledge", (0.0, 1.0))
+    yield ExpertRegime(
         "stratified",
         "U[.9, 1], U[.65, .8], U[.55, .7], then U[.45, .6] for every further expert",
         (0.45, 0.6),
         ((0.9, 1.0), (0.65, 0.8), (0.55, 0.7)),
     )
-    yield Regime("flat", "one U[.6, .7], the others U[.4, .6]", (0.4, 0.6), ((0.6, 0.7),))
-    yield Regime(
+    yield ExpertRegime("flat", "one U[.6, .7], the others U[.4, .6]", (0.4, 0.6), ((0.6, 0.7),))
+    yield ExpertRegime(
         "anti-signal",
         "one U[.6, .7], one U[0, .1] that is nearly always wrong, the others U[.4, .6]",
         (0.4, 0.6),
@@ -113,13 +113,13 @@ def _regimes() -> Iterator[Regime]:
         min_experts=2,
     )
     for k in (1, 2, 3, 4):
-        yield Regime(
+        yield ExpertRegime(
             f"{k}-real", f"{k} U[.6, .85], the others exactly .5", (0.5, 0.5), ((0.6, 0.85),) * k, min_experts=k
         )
-    yield Regime("dominant", "one exactly .9, the others U[.35, .5]", (0.35, 0.5), ((0.9, 0.9),))
-    yield Regime("close", "all U[.55, .65]", (0.55, 0.65))
+    yield ExpertRegime("dominant", "one exactly .9, the others U[.35, .5]", (0.35, 0.5), ((0.9, 0.9),))
+    yield ExpertRegime("close", "all U[.55, .65]", (0.55, 0.65))
     for m in (10, 25, 50):
-        yield Regime(
+        yield ExpertRegime(
             f"switch-{m}",
             f"every {m} rounds a new best expert (.85), the others .4",
             (0.4, 0.4),
@@ -127,40 +127,40 @@ def _regimes() -> Iterator[Regime]:
             min_experts=2,
             switch_every=m,
         )
-    yield Regime(
+    yield ExpertRegime(
         "drift", "all U[.4, .8] at first, + N(0, .02) each round, clipped to [.2, .95]", (0.4, 0.8), drift_std=0.02
     )
     for c in (0.3, 0.7, 0.9):
-        yield Regime(
+        yield ExpertRegime(
             f"correlated-{c}",
             f"all U[.4, .8]; with probability {c} all share one prediction, right with the mean accuracy",
             (0.4, 0.8),
             correlation=c,
         )
     for k in (1, 2, 3, 4):
-        yield Regime(
+        yield ExpertRegime(
             f"{k}-high-quality", f"{k} U[.9, 1], the others U[.3, .9]", (0.3, 0.9), ((0.9, 1.0),) * k, min_experts=k
         )
 
 
-def _registry(regimes: Iterator[Regime]) -> Mapping[str, Regime]:
-    found: dict[str, Regime] = {}
+def _registry(regimes: Iterator[ExpertRegime]) -> Mapping[str, ExpertRegime]:
+    found: dict[str, ExpertRegime] = {}
     for record in regimes:
         assert record.name not in found, f"regime {record.name!r} is registered twice"
         found[record.name] = record
     return MappingProxyType(found)
 
 
-REGIMES: Mapping[str, Regime] = _registry(_regimes())
+REGIMES: Mapping[str, ExpertRegime] = _registry(_regimes())
 
 
-def get_regime(name: str | Regime) -> Regime:
+def get_regime(name: str | ExpertRegime) -> ExpertRegime:
     """The regime called ``name``; a record is returned as it is.
 
     Raises:
         InputError: no such regime; the nearest names are given.
     """
-    if isinstance(name, Regime):
+    if isinstance(name, ExpertRegime):
         return name
     try:
         return REGIMES[name]

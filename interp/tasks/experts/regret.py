@@ -32,7 +32,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts.predictors import ALGORITHMS, Decision, decisions, get_algorithm
+from interp.tasks.experts.predictors import PREDICTORS, Decision, decisions, get_predictor
 
 PerRound = Float[np.ndarray, "episode round"]
 
@@ -108,7 +108,7 @@ def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: Expe
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class RegretScore:
     """How good one learner's predictions were, each number with its 95 % bootstrap interval over episodes.
 
     Attributes:
@@ -170,8 +170,8 @@ def score(
     reference: ArrayLike | None = None,
     reference_name: str = "reference",
     seed: int = 0,
-) -> Score:
-    """Score predictions against the truth and the best expert.
+) -> RegretScore:
+    """RegretScore predictions against the truth and the best expert.
 
     Args:
         predictions: P(y=1) [episode, round].
@@ -195,7 +195,7 @@ def score(
         params=dict(episodes.params),
     )
     excess = None if reference is None else excess_log_loss(predictions, reference, episodes)
-    return Score(
+    return RegretScore(
         name=name,
         decision=decision,
         accuracy=mean_interval(1 - wrong.mean(axis=1), seed=seed),
@@ -209,21 +209,21 @@ def score(
     )
 
 
-def score_algorithms(
-    episodes: ExpertEpisodes, keys: Iterable[str] = tuple(ALGORITHMS), *, reference: str | None = "bayes", seed: int = 0
-) -> dict[str, Score]:
+def score_predictors(
+    episodes: ExpertEpisodes, keys: Iterable[str] = tuple(PREDICTORS), *, reference: str | None = "bayes", seed: int = 0
+) -> dict[str, RegretScore]:
     """Run and score algorithms by key, each against the ``reference`` algorithm.
 
     >>> from interp.tasks import experts
-    >>> scores = score_algorithms(experts.sample(50, 20, 4), ["majority_vote", "bayes"])
+    >>> scores = score_predictors(experts.sample(50, 20, 4), ["majority_vote", "bayes"])
     >>> scores["bayes"].excess.estimate
     0.0
 
     Raises:
         InputError: an unknown key.
     """
-    chosen = [get_algorithm(key) for key in keys]
-    bound = None if reference is None else get_algorithm(reference).run(episodes)
+    chosen = [get_predictor(key) for key in keys]
+    bound = None if reference is None else get_predictor(reference).run(episodes)
     bound_name = "" if bound is None else ", ignoring ".join(filter(None, (reference, bound.approximation)))
     scores = {}
     for algorithm in chosen:
@@ -240,7 +240,7 @@ def score_algorithms(
     return scores
 
 
-def to_frame(scores: dict[str, Score]) -> pd.DataFrame:
+def to_frame(scores: dict[str, RegretScore]) -> pd.DataFrame:
     """All scores as one tidy table, with a ``key`` column."""
     frames = [scored.to_frame().assign(key=key) for key, scored in scores.items()]
     return pd.concat(frames, ignore_index=True)

@@ -6,9 +6,9 @@
     ((2, 5), (2, 6, 4, 3))
 
 ``mdps``, ``episodes``, ``sampling``, ``regimes``, ``datasets`` and ``environment`` (the data), ``bellman`` (the
-update), ``layout`` (the round), ``algorithms`` (causal models), ``tabular`` and ``planning`` (agents, optimal policies),
-``returns``, ``agreement`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what interventions test),
-``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
+update), ``layout`` (the round), ``algorithms`` (causal models), ``tabular`` and ``planning`` (agents), ``returns``,
+``agreement`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what interventions test), ``training`` and
+``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.tasks.qlearning.regimes import REGIMES

@@ -71,7 +71,7 @@ GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
 
 
 @dataclass(frozen=True)
-class Regime:
+class MDPRegime:
     """A named source of MDPs.
 
     Attributes:
@@ -130,10 +130,10 @@ def _cells(*families: str, concentrations: tuple[float, ...] = CONCENTRATIONS) -
     return tuple((family, kappa) for family in families for kappa in concentrations)
 
 
-REGIMES: dict[str, Regime] = {}
+REGIMES: dict[str, MDPRegime] = {}
 
 
-def register(regime: Regime) -> Regime:
+def register(regime: MDPRegime) -> MDPRegime:
     """Add a regime to the registry.
 
     Raises:
@@ -146,27 +146,27 @@ def register(regime: Regime) -> Regime:
 
 _fixed = (NEARLY_DETERMINISTIC,)
 for _regime in (
-    Regime("grid", "6 x 3 training grid", "grid", _cells(*GRID_FAMILIES)),
-    Regime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
-    Regime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
-    Regime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
-    Regime("sparse", "sparse rewards, Beta(.2, 2)", "B(.2,2)", _cells("sparse")),
-    Regime("dense", "dense rewards, Beta(2, .2)", "B(2,.2)", _cells("dense")),
-    Regime("bernoulli", "rewards U(.1, .9)", "U(.1,.9)", _cells("bernoulli")),
-    Regime("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli-draws")),
-    Regime("very-sparse", "very sparse rewards, Beta(.1, 2)", "B(.1,2)", _cells("very-sparse")),
-    Regime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
-    Regime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
-    Regime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
-    Regime("deterministic", "deterministic transitions", "det", _cells(*GRID_FAMILIES, concentrations=_fixed)),
-    Regime(
+    MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*GRID_FAMILIES)),
+    MDPRegime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
+    MDPRegime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
+    MDPRegime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
+    MDPRegime("sparse", "sparse rewards, Beta(.2, 2)", "B(.2,2)", _cells("sparse")),
+    MDPRegime("dense", "dense rewards, Beta(2, .2)", "B(2,.2)", _cells("dense")),
+    MDPRegime("bernoulli", "rewards U(.1, .9)", "U(.1,.9)", _cells("bernoulli")),
+    MDPRegime("bernoulli-draws", "Bernoulli rewards, success probability U(.1, .9)", "Bern", _cells("bernoulli-draws")),
+    MDPRegime("very-sparse", "very sparse rewards, Beta(.1, 2)", "B(.1,2)", _cells("very-sparse")),
+    MDPRegime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
+    MDPRegime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
+    MDPRegime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
+    MDPRegime("deterministic", "deterministic transitions", "det", _cells(*GRID_FAMILIES, concentrations=_fixed)),
+    MDPRegime(
         "adversarial",
         "deterministic transitions, uniform rewards",
         "adv",
         _cells("uniform", concentrations=_fixed),
     ),
-    Regime("chain", "linear chain", "chain", build=chain),
-    Regime("ladder", "ladder", "ladder", build=ladder),
+    MDPRegime("chain", "linear chain", "chain", build=chain),
+    MDPRegime("ladder", "ladder", "ladder", build=ladder),
 ):
     register(_regime)
 
@@ -174,7 +174,7 @@ EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance
 SHIFTS = ("deterministic", "sparse", "dense", "adversarial", "high-variance")
 
 
-def regime_named(key: str) -> Regime:
+def regime_named(key: str) -> MDPRegime:
     """The regime of that key.
 
     Raises:
@@ -185,13 +185,13 @@ def regime_named(key: str) -> Regime:
     return REGIMES[key]
 
 
-def allocate(regime: Regime, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
+def allocate(regime: MDPRegime, n: int, rng: np.random.Generator) -> NDArray[np.int64]:
     """A cell for each of ``n`` MDPs, in equal shares and shuffled; which cells get one more is drawn."""
     n_cells = max(len(regime.cells), 1)
     return rng.permutation(rng.permutation(n_cells)[np.arange(n) % n_cells])
 
 
-def draw(regime: Regime, cells: NDArray[np.int64], n_states: int, n_actions: int, rng: np.random.Generator) -> MDPs:
+def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: int, rng: np.random.Generator) -> MDPs:
     """One MDP per entry of ``cells`` (from :func:`allocate`)."""
     n = len(cells)
     if regime.build is not None:

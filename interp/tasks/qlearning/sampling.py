@@ -29,7 +29,7 @@ from interp.tasks.qlearning.regimes import (
     EVALUATION,
     REGIMES,
     SHIFTS,
-    Regime,
+    MDPRegime,
     allocate,
     chain,
     draw,
@@ -43,8 +43,8 @@ __all__ = [
     "SHIFTS",
     "Interaction",
     "MDPEpisodes",
+    "MDPRegime",
     "MDPs",
-    "Regime",
     "chain",
     "ladder",
     "sample",
@@ -290,7 +290,7 @@ def sample_grid(
 
 
 def _sample(
-    regime: Regime,
+    regime: MDPRegime,
     cells: NDArray[np.int64],
     n_rounds: int,
     n_states: int,

@@ -14,8 +14,9 @@ exploration and transition luck. What they earn is scored in ``interp.tasks.qlea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
@@ -26,6 +27,7 @@ from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.planning import discounted, finite_horizon
 from interp.tasks.qlearning.sampling import Interaction, stream
+from interp.tasks.task import unique
 
 Choices = Int[np.ndarray, " episode"]
 Chooser = Callable[[], Choices]
@@ -153,7 +155,7 @@ class OptimalAgent:
 
 
 @dataclass(frozen=True)
-class Algorithm:
+class AgentRecord:
     """A named way to make an agent: ``make(**settings)`` passes the settings on.
 
     Attributes:
@@ -167,48 +169,30 @@ class Algorithm:
     make: Callable[..., Agent]
 
 
-ALGORITHMS: dict[str, Algorithm] = {}
-
-
-def register(algorithm: Algorithm) -> Algorithm:
-    """Add an algorithm to the registry.
-
-    Raises:
-        InputError: its key, name or short name is taken.
-    """
-    for field in ("key", "name", "short_name"):
-        taken = {getattr(other, field) for other in ALGORITHMS.values()}
-        value = getattr(algorithm, field)
-        require(value not in taken, f"an algorithm with {field} {value!r} is already registered; choose another")
-    ALGORITHMS[algorithm.key] = algorithm
-    return algorithm
-
-
-register(Algorithm("greedy", "Q-learning, greedy", "greedy Q", QLearner))
-register(
-    Algorithm("epsilon-greedy", "Q-learning, epsilon-greedy", "eps Q", lambda **s: QLearner(**{"epsilon": 0.2, **s}))
-)
-register(
-    Algorithm(
-        "random-ties",
-        "Q-learning, epsilon-greedy, ties at random",
-        "eps Q, random ties",
-        lambda **s: QLearner(**{"epsilon": 0.2, "random_ties": True, **s}),
-    )
-)
-register(Algorithm("boltzmann", "Q-learning, Boltzmann", "Boltzmann Q", lambda **s: QLearner(**{"beta": 5.0, **s})))
-register(
-    Algorithm("no-bootstrap", "Q-learning without bootstrapping", "Q, gamma 0", lambda **s: QLearner(gamma=0.0, **s))
-)
-register(Algorithm("random", "random actions", "random", RandomAgent))
-register(Algorithm("optimal", "optimal within the rounds played", "optimal", OptimalAgent))
-register(
-    Algorithm(
-        "optimal-discounted",
-        "optimal for the discounted sum",
-        "optimal, disc.",
-        lambda **s: OptimalAgent(**{"discount": 0.9, **s}),
-    )
+AGENTS: Mapping[str, AgentRecord] = unique(
+    (
+        AgentRecord("greedy", "Q-learning, greedy", "greedy Q", QLearner),
+        AgentRecord("epsilon-greedy", "Q-learning, epsilon-greedy", "eps Q", partial(QLearner, epsilon=0.2)),
+        AgentRecord(
+            "random-ties",
+            "Q-learning, epsilon-greedy, ties at random",
+            "eps Q, random ties",
+            partial(QLearner, epsilon=0.2, random_ties=True),
+        ),
+        AgentRecord("boltzmann", "Q-learning, Boltzmann", "Boltzmann Q", partial(QLearner, beta=5.0)),
+        AgentRecord(
+            "no-bootstrap", "Q-learning without bootstrapping", "Q, gamma 0", lambda **s: QLearner(gamma=0.0, **s)
+        ),
+        AgentRecord("random", "random actions", "random", RandomAgent),
+        AgentRecord("optimal", "optimal within the rounds played", "optimal", OptimalAgent),
+        AgentRecord(
+            "optimal-discounted",
+            "optimal for the discounted sum",
+            "optimal, disc.",
+            partial(OptimalAgent, discount=0.9),
+        ),
+    ),
+    "tabular agent",
 )
 
 
@@ -216,17 +200,17 @@ def agent(key: str, **settings: Any) -> Agent:
     """The agent registered under ``key``.
 
     Raises:
-        InputError: no such algorithm, or a setting that it does not have.
+        InputError: no such agent, or a setting that it does not have.
 
     >>> agent("epsilon-greedy", epsilon=0.1)
     QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None, before_update=False, random_ties=False)
     """
-    if key not in ALGORITHMS:
-        raise unknown_name("tabular algorithm", key, ALGORITHMS)
+    if key not in AGENTS:
+        raise unknown_name("tabular agent", key, AGENTS)
     try:
-        return ALGORITHMS[key].make(**settings)
+        return AGENTS[key].make(**settings)
     except TypeError as error:
-        raise InputError(f"the settings {sorted(settings)} do not fit the algorithm {key!r}: {error}") from None
+        raise InputError(f"the settings {sorted(settings)} do not fit the agent {key!r}: {error}") from None
 
 
 def run(learner: Agent, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime, sample
+from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, sample
 from interp.tasks.experts import regimes as expert_regimes
 
 SIZES = (1, 2, 4, 7)
@@ -191,7 +191,7 @@ def test_bad_requests_are_refused_in_a_sentence(arguments, message):
 )
 def test_a_regime_that_cannot_be_drawn_is_refused(fields):
     with pytest.raises(InputError, match="regime 'odd'"):
-        Regime("odd", "", **fields)
+        ExpertRegime("odd", "", **fields)
 
 
 def test_the_registry_refuses_a_name_twice():

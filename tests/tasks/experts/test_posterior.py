@@ -8,7 +8,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.statistics import mean_interval
-from interp.tasks.experts import REGIMES, Regime, sample
+from interp.tasks.experts import REGIMES, ExpertRegime, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.assignments import different_orders, filter_switches
 from interp.tasks.experts.calibration import calibration
@@ -96,7 +96,9 @@ def test_bayes_of_a_regime_equals_enumeration(name):
 
 
 def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():
-    episodes = sample(3, 7, 3, Regime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2), seed=4)
+    episodes = sample(
+        3, 7, 3, ExpertRegime("s", "", (0.4, 0.4), ((0.85, 0.85),), min_experts=2, switch_every=2), seed=4
+    )
     paths = [p for p in product(range(3), repeat=4) if all(a != b for a, b in pairwise(p))]
     run = algorithms.bayes(episodes)
     for b, t in product(range(3), range(7)):
@@ -124,7 +126,7 @@ def test_bayes_is_calibrated_and_best_on_its_own_regime(name):
     measured = calibration(predictions, episodes)
     assert measured.error < 1.5 * measured.chance.high
     for key in ("bayes_uniform", "bayes_wide", "random"):
-        other = algorithms.get_algorithm(key).run(episodes).predictions
+        other = algorithms.get_predictor(key).run(episodes).predictions
         if not np.allclose(other, predictions):
             assert mean_interval(excess_log_loss(other, predictions, episodes).mean(axis=1)).low > 0, key
     assert (

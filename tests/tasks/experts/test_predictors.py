@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interp.errors import InputError
 from interp.tasks.experts import REGIMES, ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.predictors import ALGORITHMS, Algorithm, decisions, get_algorithm, registry, weighted_majority
+from interp.tasks.experts.predictors import PREDICTORS, decisions, get_predictor, weighted_majority
 from interp.tasks.experts.regret import mistakes, regret
 
 
@@ -129,7 +129,7 @@ def test_certain_experts_give_finite_votes():
 
 
 REGIME_NAMES = st.sampled_from(sorted(REGIMES))
-KEYS = sorted(ALGORITHMS)
+KEYS = sorted(PREDICTORS)
 
 
 @settings(max_examples=15, deadline=None)
@@ -138,7 +138,7 @@ def test_permuting_experts_permutes_states_and_keeps_predictions(regime, seed, o
     original = sample(3, 25, 4, regime, seed)
     permuted = replace(original, advice=original.advice[..., order], accuracies=original.accuracies[..., order])
     for key in KEYS:
-        run, other = ALGORITHMS[key].run(original), ALGORITHMS[key].run(permuted)
+        run, other = PREDICTORS[key].run(original), PREDICTORS[key].run(permuted)
         assert np.allclose(run.predictions, other.predictions, rtol=0, atol=1e-10), key
         if run.state is not None:
             assert np.allclose(run.state[..., order], other.state, rtol=0, atol=1e-10), key
@@ -151,7 +151,7 @@ def test_swapping_the_labels_mirrors_predictions_and_keeps_states(regime, seed, 
     original = sample(3, 25, n_experts, regime, seed)
     mirrored = replace(original, advice=1 - original.advice, labels=1 - original.labels)
     for key in KEYS:
-        run, other = ALGORITHMS[key].run(original), ALGORITHMS[key].run(mirrored)
+        run, other = PREDICTORS[key].run(original), PREDICTORS[key].run(mirrored)
         assert np.allclose(run.predictions, 1 - other.predictions, rtol=0, atol=1e-10), key
         assert (mistakes(run.predictions, original, run.decision).sum()) == pytest.approx(
             mistakes(other.predictions, mirrored, other.decision).sum()
@@ -169,7 +169,7 @@ def test_no_prediction_looks_ahead(regime, seed, t):
     labels[:, t:], advice[:, t + 1 :] = 1 - labels[:, t:], other.advice[:, t + 1 :]
     changed = replace(original, labels=labels, advice=advice)
     for key in KEYS:
-        run, after = ALGORITHMS[key].run(original), ALGORITHMS[key].run(changed)
+        run, after = PREDICTORS[key].run(original), PREDICTORS[key].run(changed)
         assert np.allclose(run.predictions[:, : t + 1], after.predictions[:, : t + 1], rtol=0, atol=1e-12), key
         if run.state is not None:
             assert np.allclose(run.state[:, : t + 1], after.state[:, : t + 1], rtol=0, atol=1e-12), key
@@ -191,7 +191,7 @@ def test_weighted_majority_keeps_its_worst_case_bounds(seed, n_experts, eta):
 
 @pytest.mark.parametrize("key", KEYS)
 def test_every_algorithm_runs_on_one_expert_and_one_round(key):
-    run = ALGORITHMS[key].run(sample(2, 1, 1))
+    run = PREDICTORS[key].run(sample(2, 1, 1))
     assert run.predictions.shape == (2, 1) and np.isfinite(run.predictions).all()
     assert run.state is None or run.state.shape == (2, 2, 1)
 
@@ -213,7 +213,7 @@ def uniform():
     ],
 )
 def test_uniform_regime_reproduces_the_published_table(uniform, key, accuracy, final_regret):
-    run = ALGORITHMS[key].run(uniform)
+    run = PREDICTORS[key].run(uniform)
     right = 1 - mistakes(run.predictions, uniform, run.decision).mean(axis=1)
     ours = regret(run.predictions, uniform, run.decision)[:, -1]
     # Three standard errors of their 100 episodes (ours are 20 times as many) and the rounding of the table.
@@ -236,7 +236,7 @@ def test_uniform_regime_reproduces_the_published_table(uniform, key, accuracy, f
 def test_llm_regimes_reproduce_the_published_final_regret(key, published):
     for regime, expected in zip(("stratified", "flat", "anti-signal"), published, strict=True):
         episodes = sample(1000, 100, 4, regime, seed=0)
-        run = ALGORITHMS[key].run(episodes)
+        run = PREDICTORS[key].run(episodes)
         ours = regret(run.predictions, episodes, run.decision)[:, -1]
         # Their learners toss coins, ours count expectations: allow for the coins of up to 100 rounds of 30 instances.
         coins = np.sqrt((run.predictions * (1 - run.predictions)).sum(axis=1).mean()) if run.decision == "sample" else 0
@@ -266,7 +266,7 @@ def test_robustness_regimes_reproduce_the_published_regret(regime):
     """How many episodes the published rows average is not stated; their errors are taken as those of 50."""
     episodes = sample(1000, 100, 4, regime, seed=0)
     for key, published in zip(("weighted_majority_horizon", "bayes_uniform"), ROBUSTNESS[regime], strict=True):
-        clipped = np.maximum(regret(ALGORITHMS[key].run(episodes).predictions, episodes)[:, -1], 0)
+        clipped = np.maximum(regret(PREDICTORS[key].run(episodes).predictions, episodes)[:, -1], 0)
         assert abs(clipped.mean() - published) < 4 * clipped.std() / np.sqrt(50), key
 
 
@@ -292,15 +292,8 @@ def test_bad_priors_and_names_are_refused(episodes):
         algorithms.bayes(episodes, "unifrom")
     with pytest.raises(InputError, match="do not say how their accuracies were drawn"):
         algorithms.bayes(made_by_hand([[[0, 1]]], [[1]]))
-    with pytest.raises(InputError, match="unknown algorithm 'bayess'; did you mean 'bayes'"):
-        get_algorithm("bayess")
-
-
-def test_the_registry_refuses_a_name_twice():
-    record = get_algorithm("bayes")
-    other = Algorithm("other", "another", record.short_name, record.run)
-    with pytest.raises(InputError, match="'other' reuses Bayes"):
-        registry([record, other])
+    with pytest.raises(InputError, match="unknown predictor 'bayess'; did you mean 'bayes'"):
+        get_predictor("bayess")
 
 
 def test_bayes_says_what_it_ignores():

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from interp.errors import InputError
 from interp.tasks.experts import ExpertEpisodes, sample
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.predictors import ALGORITHMS
+from interp.tasks.experts.predictors import PREDICTORS
 from interp.tasks.experts.regret import (
     ROUNDING,
     check_predictions,
@@ -19,7 +19,7 @@ from interp.tasks.experts.regret import (
     mistakes,
     regret,
     score,
-    score_algorithms,
+    score_predictors,
     to_frame,
 )
 
@@ -72,7 +72,7 @@ def test_the_published_log_losses_of_bayes_and_oracle():
     """Uniform regime, T = 100: .4660 and .4297 over 100 episodes; the spread between episodes is .14."""
     episodes = sample(2000, 100, 4, seed=5)
     for key, published in (("bayes", 0.4660), ("oracle", 0.4297)):
-        ours = log_loss(ALGORITHMS[key].run(episodes).predictions, episodes).mean(axis=1)
+        ours = log_loss(PREDICTORS[key].run(episodes).predictions, episodes).mean(axis=1)
         assert abs(ours.mean() - published) < 3 * ours.std() / 10
 
 
@@ -87,7 +87,7 @@ def test_excess_needs_a_reference_that_is_finite():
 def test_scores_order_the_predictors_and_know_their_uncertainty():
     """Bayes is within its interval of the truth's limit: oracle < bayes < weighted majority < majority < random."""
     episodes = sample(1500, 60, 4, seed=0)
-    scores = score_algorithms(episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"])
+    scores = score_predictors(episodes, ["oracle", "bayes", "weighted_majority", "majority_vote", "random"])
     finals = [scored.regret for scored in scores.values()]
     assert all(a.high < b.low for a, b in pairwise(finals))
     assert scores["bayes"].excess.estimate == 0 and scores["oracle"].excess.high < 0
@@ -110,7 +110,7 @@ def test_the_interval_covers_the_mean_of_many_more_episodes():
 
 def test_score_tables_are_tidy():
     episodes = sample(30, 10, 4, "drift", seed=2)
-    scores = score_algorithms(episodes, ["bayes_uniform", "follow_the_leader"])
+    scores = score_predictors(episodes, ["bayes_uniform", "follow_the_leader"])
     table = to_frame(scores)
     assert set(table.key) == {"bayes_uniform", "follow_the_leader"}
     assert set(table.metric) == {"accuracy", "regret", "log_loss", "excess_log_loss"}
@@ -147,5 +147,5 @@ def test_rounding_beyond_0_and_1_is_clipped_and_no_more():
 
 
 def test_unknown_decisions_and_algorithms_are_refused():
-    with pytest.raises(InputError, match="unknown algorithm 'best'"):
-        score_algorithms(by_hand(), ["best"], reference=None)
+    with pytest.raises(InputError, match="unknown predictor 'best'"):
+        score_predictors(by_hand(), ["best"], reference=None)

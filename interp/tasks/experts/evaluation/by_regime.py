@@ -32,17 +32,17 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
-from interp.tasks.experts import REGIMES, ExpertEpisodes, Regime, get_regime, regret
+from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, regret
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import (
-    ALGORITHMS,
-    Algorithm,
+    PREDICTORS,
+    Baseline,
     ExpertRun,
     bayes,
     horizon_eta,
     weighted_majority,
 )
-from interp.tasks.experts.regret import Score
+from interp.tasks.experts.regret import RegretScore
 
 PerRound = Float[np.ndarray, "episode round"]
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
@@ -67,18 +67,18 @@ class ExpertScores:
     """Scores of a model and of its baselines on several regimes.
 
     Attributes:
-        scores: (regime, predictor key) -> :class:`~interp.tasks.experts.regret.Score`.
+        scores: (regime, predictor key) -> :class:`~interp.tasks.experts.regret.RegretScore`.
         divergences: regime -> the model's KL divergence from the Bayes predictor, nats a round.
         best_etas: regime -> the learning rate that suits weighted majority best.
         settings: model, digest, training prior, sizes, seed, versions.
     """
 
-    scores: dict[tuple[str, str], Score]
+    scores: dict[tuple[str, str], RegretScore]
     divergences: dict[str, Interval]
     best_etas: dict[str, float]
     settings: dict[str, object]
 
-    def get(self, regime: str, key: str = MODEL) -> Score:
+    def get(self, regime: str, key: str = MODEL) -> RegretScore:
         """One score.
 
         Raises:
@@ -112,7 +112,7 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     return float(etas[int(np.argmin(made))])
 
 
-def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Algorithm]:
+def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Baseline]:
     """The predictors of :data:`BASELINES` for these episodes, by key.
 
     Args:
@@ -127,7 +127,7 @@ def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Algorithm]:
         ),
         "bayes_training": (f"Bayes predictor, prior of {prior!r}", "Bayes, trained", partial(bayes, prior=prior)),
     }
-    return {key: Algorithm(key, *special[key]) if key in special else ALGORITHMS[key] for key in BASELINES}
+    return {key: Baseline(key, *special[key]) if key in special else PREDICTORS[key] for key in BASELINES}
 
 
 def predict(model: HookedLatentTransformer, episodes: ExpertEpisodes) -> PerRound:
@@ -170,7 +170,7 @@ def n_experts_of(model: HookedLatentTransformer) -> int:
 
 def evaluate(
     model: HookedLatentTransformer,
-    regimes: Sequence[str | Regime] | None = None,
+    regimes: Sequence[str | ExpertRegime] | None = None,
     *,
     n_episodes: int = 256,
     n_rounds: int = 100,
@@ -178,7 +178,7 @@ def evaluate(
     seed: int = 1,
     done: Callable[[int], None] = lambda steps: None,
 ) -> ExpertScores:
-    """Score a model and every baseline on fresh episodes of each regime.
+    """RegretScore a model and every baseline on fresh episodes of each regime.
 
     Args:
         regimes: names or records; every regime with a meaning for this number of experts when None.
