@@ -150,7 +150,7 @@ def scores(context: Context) -> dict[str, Scored]:
 
     by_key = {MODEL: scored(context.name, predictions, "threshold")}
     for key in BASELINES:
-        baseline = predictors.get_algorithm(key)
+        baseline = predictors.get_predictor(key)
         predicted = baseline.run(episodes)
         by_key[key] = scored(baseline.name, predicted.predictions, predicted.decision)
     return by_key
