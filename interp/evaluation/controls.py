@@ -21,7 +21,7 @@ from torch import Tensor
 
 from interp.model.transformer import HookedLatentTransformer
 
-HOOK = "hook_latents"
+_HOOK = "hook_latents"
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 
 
@@ -31,7 +31,7 @@ def cut(model: HookedLatentTransformer) -> Hook:
     def replaced(latents: Tensor, hook: Any) -> Tensor:
         return model.initial_latents(*latents.shape[:2])
 
-    return HOOK, replaced
+    return _HOOK, replaced
 
 
 def swap() -> Hook:
@@ -40,4 +40,4 @@ def swap() -> Hook:
     def replaced(latents: Tensor, hook: Any) -> Tensor:
         return latents.roll(1, 0)
 
-    return HOOK, replaced
+    return _HOOK, replaced

@@ -23,7 +23,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
-FORMAT_VERSION = 1
+_FORMAT_VERSION = 1
 
 
 def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: str | None = None) -> Path:
@@ -52,7 +52,7 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
         save_file(tensors, weights)
         weights.chmod(0o644)
         about = {
-            "format_version": FORMAT_VERSION,
+            "format_version": _FORMAT_VERSION,
             "class": type(model).__name__,
             "versions": versions(),
             "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
@@ -80,8 +80,8 @@ def load_checkpoint(folder: str | Path) -> HookedLatentTransformer:
     about = _read_config(folder / "config.json")
     version = about.get("format_version")
     require(
-        version == FORMAT_VERSION,
-        f"{str(folder)!r} has format version {version!r}; this version reads {FORMAT_VERSION}",
+        version == _FORMAT_VERSION,
+        f"{str(folder)!r} has format version {version!r}; this version reads {_FORMAT_VERSION}",
     )
     weights = folder / "model.safetensors"
     require(weights.is_file(), f"{str(folder)!r} lacks model.safetensors")

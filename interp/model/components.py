@@ -19,7 +19,7 @@ from transformer_lens.hook_points import HookPoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import RuntimeConfig
 
-CPU_LANES = 16
+_CPU_LANES = 16
 """Float32 numbers in the widest vector register of a CPU."""
 
 
@@ -143,10 +143,10 @@ def _per_head(x: Tensor, weight: Float[Tensor, "head d_model d_head"]) -> Float[
 def _softmax(scores: Tensor) -> Tensor:
     if scores.device.type != "cpu" or scores.dtype == torch.float64:
         return scores.softmax(-1)
-    # PyTorch's softmax is vectorised on a CPU in float32 and from CPU_LANES columns on: ten times faster at 13.
+    # PyTorch's softmax is vectorised on a CPU in float32 and from _CPU_LANES columns on: ten times faster at 13.
     wide, n = scores.float(), scores.shape[-1]
-    if n < CPU_LANES:
-        wide = nn.functional.pad(wide, (0, CPU_LANES - n), value=float("-inf"))
+    if n < _CPU_LANES:
+        wide = nn.functional.pad(wide, (0, _CPU_LANES - n), value=float("-inf"))
     return wide.softmax(-1)[..., :n].to(scores.dtype)
 
 

@@ -31,9 +31,9 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 from interp.training.trainer import METRICS_FILE, STATE_FILE
 
-CURVE_POINTS = 12
+_CURVE_POINTS = 12
 """Rows of the card's loss curve."""
-DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
+_DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ def card(
         "Sizes": _sizes(config),
         "Curriculum": stages,
         "Optimisation": (
-            f"{optimizers}, warm-up {config.warmup_steps}, {DECAYS[config.decay]}, "
+            f"{optimizers}, warm-up {config.warmup_steps}, {_DECAYS[config.decay]}, "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
             f"{config.precision}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
@@ -188,7 +188,7 @@ def card(
         "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
         "Seed": str(config.seed),
         "Batches and time": f"{run.step:,} of {config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
-        "Machine": machine or this_machine(),
+        "Machine": machine or _this_machine(),
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
     spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
@@ -213,7 +213,7 @@ def card(
     return "\n".join(lines)
 
 
-def loss_curve(run: TrainedRun, points: int = CURVE_POINTS) -> pd.DataFrame:
+def loss_curve(run: TrainedRun, points: int = _CURVE_POINTS) -> pd.DataFrame:
     """Held-out evaluations at about equal distances in time: minutes, step and every evaluated number."""
     evaluated = run.metrics.dropna() if len(run.metrics) else run.metrics
     if not len(evaluated):
@@ -241,7 +241,7 @@ def command(config: TrainingConfig, name: str) -> str:
     return shlex.join(parts)
 
 
-def this_machine() -> str:
+def _this_machine() -> str:
     """What this process can use: architecture, CPU cores, GPU."""
     gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
     return f"{platform.machine()}, {os.cpu_count()} CPU cores{gpu}"

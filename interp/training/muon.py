@@ -12,10 +12,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-MOMENTUM = 0.95
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+_MOMENTUM = 0.95
+_NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 """Coefficients of the quintic iteration: singular values go to about 1 (.7 to 1.2) in five steps."""
-ADAM_RMS = 0.2
+_ADAM_RMS = 0.2
 """Root mean square of an entry of AdamW's usual update over the learning rate: one rate serves both optimizers."""
 
 
@@ -47,15 +47,15 @@ class Muon(torch.optim.Optimizer):
                 state = self.state[parameter]
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
-                momentum = state["momentum"].mul_(MOMENTUM).add_(gradient)
-                update = orthogonalise(gradient + MOMENTUM * momentum)
-                rate = ADAM_RMS * group["lr"] * max(parameter.shape[-2:]) ** 0.5
+                momentum = state["momentum"].mul_(_MOMENTUM).add_(gradient)
+                update = orthogonalise(gradient + _MOMENTUM * momentum)
+                rate = _ADAM_RMS * group["lr"] * max(parameter.shape[-2:]) ** 0.5
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
 
 def orthogonalise(matrix: Float[Tensor, "*stack rows columns"], steps: int = 5) -> Float[Tensor, "*stack rows columns"]:
     """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
-    a, b, c = NEWTON_SCHULZ
+    a, b, c = _NEWTON_SCHULZ
     tall = matrix.shape[-2] > matrix.shape[-1]
     x = matrix.mT if tall else matrix
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)

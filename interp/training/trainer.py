@@ -36,7 +36,7 @@ from interp.training.muon import Muon, is_stack
 
 STATE_FILE = "training.safetensors"
 METRICS_FILE = "metrics.jsonl"
-OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
+_OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
 """What AdamW and Muon keep of every parameter."""
 
 
@@ -136,7 +136,7 @@ class _Run:
         parameters = dict(self.model.named_parameters())
         for key, parameter in parameters.items():
             parameter.data.copy_(tensors[f"model.{key}"])
-            for optimizer, entries in zip(self.optimizers, OPTIMIZER_STATE, strict=False):
+            for optimizer, entries in zip(self.optimizers, _OPTIMIZER_STATE, strict=False):
                 if f"{entries[0]}.{key}" in tensors:
                     state = {entry: tensors[f"{entry}.{key}"] for entry in entries}
                     # AdamW counts its steps on the CPU.

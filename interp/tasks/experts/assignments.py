@@ -26,7 +26,7 @@ Predictions = Float[np.ndarray, "episode round"]
 States = Float[np.ndarray, "episode round_plus_1 expert"]
 Orders = Integer[np.ndarray, "order expert"]
 
-MAX_ORDERS = 1000
+_MAX_ORDERS = 1000
 """More orders than this are refused: use one interval for all experts."""
 _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -inf is NaN)
 _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
@@ -39,15 +39,15 @@ def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], Orders]:
     [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
 
     Raises:
-        InputError: more than :data:`MAX_ORDERS` of them.
+        InputError: more than :data:`_MAX_ORDERS` of them.
     """
     kinds = sorted(set(slots))
     tally = [slots.count(kind) for kind in kinds]
     number = special.gammaln(len(slots) + 1) - special.gammaln(np.array(tally) + 1).sum()
     require(
-        bool(number < np.log(MAX_ORDERS + 0.5)),
-        f"{len(slots)} experts in {len(kinds)} kinds of slot have {np.exp(number):.0f} orders, more than {MAX_ORDERS}; "
-        "give prior=(low, high), one interval for all experts",
+        bool(number < np.log(_MAX_ORDERS + 0.5)),
+        f"{len(slots)} experts in {len(kinds)} kinds of slot have {np.exp(number):.0f} orders, more than "
+        f"{_MAX_ORDERS}; give prior=(low, high), one interval for all experts",
     )
     return kinds, np.array(_deal(tally))
 
@@ -67,7 +67,7 @@ def average_orders(episodes: ExpertEpisodes, slots: tuple[Bounds, ...]) -> tuple
     """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
 
     Raises:
-        InputError: more than :data:`MAX_ORDERS` orders.
+        InputError: more than :data:`_MAX_ORDERS` orders.
     """
     kinds, orders = different_orders(slots)
     deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)

@@ -25,7 +25,7 @@ from interp.statistics import Interval, percentile_bounds, resample_weights
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.regret import check_predictions
 
-N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show by chance
+_N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show by chance
 
 PerBin = Float[np.ndarray, " bin"]
 
@@ -105,7 +105,7 @@ def calibration(
         low, high = percentile_bounds(frequencies)
         prediction, frequency = predicted.sum(axis=0) / total, observed.sum(axis=0) / total
     rng = np.random.default_rng([seed, 1])
-    drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(N_DRAWS)]
+    drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(_N_DRAWS)]
     return Calibration(
         edges=np.linspace(0, 1, n_bins + 1),
         share=total / total.sum(),

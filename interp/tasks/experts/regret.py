@@ -19,7 +19,6 @@ mean is then infinite, and said so rather than clipped.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,7 +31,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks.experts import ExpertEpisodes
-from interp.tasks.experts.predictors import PREDICTORS, Decision, decisions, get_predictor
+from interp.tasks.experts.predictors import Decision, decisions
 
 PerRound = Float[np.ndarray, "episode round"]
 
@@ -207,43 +206,6 @@ def score(
         regret_curve=np.stack([mean, low, high, curve.std(axis=0)]),
         settings=settings,
     )
-
-
-def score_predictors(
-    episodes: ExpertEpisodes, keys: Iterable[str] = tuple(PREDICTORS), *, reference: str | None = "bayes", seed: int = 0
-) -> dict[str, RegretScore]:
-    """Run and score algorithms by key, each against the ``reference`` algorithm.
-
-    >>> from interp.tasks import experts
-    >>> scores = score_predictors(experts.sample(50, 20, 4), ["majority_vote", "bayes"])
-    >>> scores["bayes"].excess.estimate
-    0.0
-
-    Raises:
-        InputError: an unknown key.
-    """
-    chosen = [get_predictor(key) for key in keys]
-    bound = None if reference is None else get_predictor(reference).run(episodes)
-    bound_name = "" if bound is None else ", ignoring ".join(filter(None, (reference, bound.approximation)))
-    scores = {}
-    for algorithm in chosen:
-        run = algorithm.run(episodes)
-        scores[algorithm.key] = score(
-            run.predictions,
-            episodes,
-            name=algorithm.name,
-            decision=run.decision,
-            reference=None if bound is None else bound.predictions,
-            reference_name=bound_name,
-            seed=seed,
-        )
-    return scores
-
-
-def to_frame(scores: dict[str, RegretScore]) -> pd.DataFrame:
-    """All scores as one tidy table, with a ``key`` column."""
-    frames = [scored.to_frame().assign(key=key) for key, scored in scores.items()]
-    return pd.concat(frames, ignore_index=True)
 
 
 def _interval(per_episode: np.ndarray, seed: int) -> Interval:

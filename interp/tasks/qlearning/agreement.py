@@ -48,7 +48,7 @@ QUANTITIES: dict[str, str] = {
     "share_disputed": "share of disputed steps",
 }
 PHASES = ("all", "early", "middle", "late")
-MINIMUM_PROBABILITY = 1e-12
+_MINIMUM_PROBABILITY = 1e-12
 """Probabilities are clipped here before the logarithm, so that a one-hot policy has a finite cross-entropy."""
 
 
@@ -198,7 +198,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Counts:
         "share_disputed": (disputed, every),
     }
     if policy.probabilities is not None:
-        logs = np.log(np.maximum(policy.probabilities, MINIMUM_PROBABILITY))
+        logs = np.log(np.maximum(policy.probabilities, _MINIMUM_PROBABILITY))
         paid = -(target * logs).sum(-1)
         counts["cross_entropy"] = (paid, every)
         counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)

@@ -29,7 +29,7 @@ from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 
 FORMAT = "interp-mdp-episodes"
-VERSION = 1
+_VERSION = 1
 
 Size = tuple[int, int, int]
 Batches = dict[Size, MDPEpisodes]
@@ -131,7 +131,7 @@ def save(dataset: Dataset, path: str | Path) -> Path:
             }
             for key, array in _arrays(batch, families).items():
                 tensors[f"{name}/{key}"] = np.ascontiguousarray(array)
-    header = {"format": FORMAT, "version": VERSION, "config": dataset.config, "batches": records}
+    header = {"format": FORMAT, "version": _VERSION, "config": dataset.config, "batches": records}
     # One metadata entry: safetensors writes several in no fixed order.
     metadata = {FORMAT: json.dumps(header, sort_keys=True)}
     return write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata))
@@ -154,8 +154,8 @@ def load(path: str | Path) -> Dataset:
     require(FORMAT in metadata, f"{str(path)!r} holds no MDP episodes; make it with datasets.save")
     header = json.loads(metadata[FORMAT])
     require(
-        header["version"] == VERSION,
-        f"{str(path)!r} has format version {header['version']}, this code reads {VERSION}; generate the data set again",
+        header["version"] == _VERSION,
+        f"{str(path)!r} has format version {header['version']}, this code reads {_VERSION}; generate the data again",
     )
     splits: dict[str, Batches] = {"train": {}, "validation": {}}
     for name, record in header["batches"].items():

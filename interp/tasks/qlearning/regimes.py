@@ -26,8 +26,8 @@ from numpy.typing import NDArray
 from interp.errors import require, unknown_name
 from interp.tasks.qlearning.episodes import MDPs
 
-CONCENTRATIONS = (0.1, 1.0, 5.0)
-NEARLY_DETERMINISTIC = 0.001
+_CONCENTRATIONS = (0.1, 1.0, 5.0)
+_NEARLY_DETERMINISTIC = 0.001
 
 Array = NDArray[np.float64]
 
@@ -67,7 +67,7 @@ FAMILIES: dict[str, RewardFamily] = {
         RewardFamily("coin", lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64)),
     )
 }
-GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
+_GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ def _at_least_two(kind: str, n_states: int, n_actions: int) -> None:
     )
 
 
-def _cells(*families: str, concentrations: tuple[float, ...] = CONCENTRATIONS) -> tuple[tuple[str, float], ...]:
+def _cells(*families: str, concentrations: tuple[float, ...] = _CONCENTRATIONS) -> tuple[tuple[str, float], ...]:
     return tuple((family, kappa) for family in families for kappa in concentrations)
 
 
@@ -144,9 +144,9 @@ def register(regime: MDPRegime) -> MDPRegime:
     return regime
 
 
-_fixed = (NEARLY_DETERMINISTIC,)
+_fixed = (_NEARLY_DETERMINISTIC,)
 for _regime in (
-    MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*GRID_FAMILIES)),
+    MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*_GRID_FAMILIES)),
     MDPRegime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
     MDPRegime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
     MDPRegime("uniform", "uniform rewards, U(0, 1)", "U(0,1)", _cells("uniform")),
@@ -158,7 +158,7 @@ for _regime in (
     MDPRegime("concentrated", "concentrated rewards, Beta(10, 10)", "B(10,10)", _cells("concentrated")),
     MDPRegime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
     MDPRegime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
-    MDPRegime("deterministic", "deterministic transitions", "det", _cells(*GRID_FAMILIES, concentrations=_fixed)),
+    MDPRegime("deterministic", "deterministic transitions", "det", _cells(*_GRID_FAMILIES, concentrations=_fixed)),
     MDPRegime(
         "adversarial",
         "deterministic transitions, uniform rewards",

@@ -66,7 +66,7 @@ def targets(episodes: MDPEpisodes) -> NDArray[Any]:
     return ties / ties.sum(-1, keepdims=True)
 
 
-def every_number_of_actions(bounds: Bounds) -> tuple[Mapping[str, int], ...]:
+def _every_number_of_actions(bounds: Bounds) -> tuple[Mapping[str, int], ...]:
     """A held-out batch for each number of actions; its number of states is drawn."""
     low, high = bounds["n_actions"]
     return tuple({"n_actions": n} for n in range(low, high + 1))
@@ -85,7 +85,7 @@ def goal() -> TrainingGoal:
         targets=targets,
         presets=PRESETS,
         drawn=("n_actions", "n_states"),
-        held_out=every_number_of_actions,
+        held_out=_every_number_of_actions,
         evaluate=evaluate,
         learns="imitation of tabular Q-learning",
         limits=(

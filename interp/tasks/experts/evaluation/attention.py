@@ -25,8 +25,8 @@ from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean
 from interp.tasks.experts.episodes import ExpertEpisodes
 
-READERS = ("p?", "w?")
-MEAN = "mean"
+_READERS = ("p?", "w?")
+_MEAN = "mean"
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,7 +59,7 @@ def attention_to_experts(
     episodes: ExpertEpisodes,
     *,
     rounds: Rounds = slice(20, None, 10),
-    readers: Sequence[str] = READERS,
+    readers: Sequence[str] = _READERS,
     seed: int = 0,
 ) -> AttentionResult:
     """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
@@ -83,7 +83,7 @@ def attention_to_experts(
         with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
         without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
         mean, low, high = bootstrap_mean(with_history, seed=seed)
-        heads = [str(head) for head in range(model.config.n_heads)] + [MEAN]
+        heads = [str(head) for head in range(model.config.n_heads)] + [_MEAN]
         for index in np.ndindex(mean.shape):
             head, reader, target = index
             key = (layer, heads[head], readers[reader], targets[target])

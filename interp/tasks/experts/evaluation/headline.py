@@ -10,13 +10,13 @@ from interp.tasks.experts.evaluation.latent import latent_control
 
 WINDOWS = ((50, 100), (400, 500), (900, 1000))
 """Rounds of long episodes: the late ones are set beside the early ones."""
-SHIFTED = ("stratified", "flat", "anti-signal")
+_SHIFTED = ("stratified", "flat", "anti-signal")
 
 
 def rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
     """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
     main = list(dict.fromkeys(("uniform", by_regime.training_prior(model))))
-    scored = by_regime.evaluate(model, [*main, *SHIFTED], n_episodes=n_episodes, seed=seed)
+    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)
     claims = []
     for regime in main:
         own, bayes, wm = (scored.get(regime, key) for key in ("model", "bayes", "weighted_majority_best"))
@@ -28,7 +28,7 @@ def rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row
             claims.append(row(f"{regime}: KL from Bayes (nats a round)", scored.divergences[regime], text))
         text = f"Bayes {bayes.accuracy.estimate:.4f}, weighted majority at its best eta {wm.accuracy.estimate:.4f}"
         claims.append(row(f"{regime}: accuracy", own.accuracy, text))
-    for regime in (*main, *SHIFTED):
+    for regime in (*main, *_SHIFTED):
         beside = {
             "Bayes, training prior": scored.get(regime, "bayes_training"),
             "Bayes, own prior": scored.get(regime, "bayes"),

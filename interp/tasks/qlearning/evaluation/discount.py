@@ -27,7 +27,7 @@ from interp.statistics import Interval, percentile_bounds, resample_weights
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.sampling import MDPEpisodes
 
-GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
+_GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 TIE_TOLERANCE = 1e-12
 
 
@@ -59,7 +59,7 @@ def followed_discount(
     batches: Sequence[MDPEpisodes],
     *,
     table: Literal["after", "before"] = "after",
-    gammas: Sequence[float] = GAMMAS,
+    gammas: Sequence[float] = _GAMMAS,
     seed: int = 0,
 ) -> DiscountResult:
     """Compare choices ``[episode, round]``, one array per batch, with the tables of each discount.

@@ -12,7 +12,7 @@ from interp.tasks.qlearning.evaluation import by_regime, playing, tables
 from interp.tasks.qlearning.evaluation.discount import followed_discount
 from interp.tasks.qlearning.sampling import sample
 
-SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", "disputed", "disputed_gamma0")
+_SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", "disputed", "disputed_gamma0")
 
 
 def n_steps(model: HookedLatentTransformer) -> int:
@@ -51,7 +51,7 @@ def _overview(agreement: pd.DataFrame, returns: pd.DataFrame) -> pd.DataFrame:
     """By regime: agreement with its controls, and the normalised return over the longest horizon by agent."""
     own = agreement[(agreement["key"] == MODEL) & (agreement["phase"] == "all")]
     table = own.pivot(index="regime", columns="quantity", values="estimate").loc[own["regime"].unique()]
-    table = table[[*SUMMARISED, "cross_entropy_excess"]]
+    table = table[[*_SUMMARISED, "cross_entropy_excess"]]
     longest = returns[(returns["quantity"] == "score") & (returns["horizon"] == returns["horizon"].max())]
     for key in (MODEL, "greedy", playing.EXPLORING, "epsilon-greedy", "random-ties"):
         table[f"return, {key}"] = longest[longest["key"] == key].set_index("regime")["estimate"]

@@ -37,7 +37,7 @@ EXPLORING = "exploring-model"
 AGENTS = ("greedy", "epsilon-greedy", "random-ties", "random")
 PLAYERS = (MODEL, EXPLORING, *AGENTS)
 HORIZONS = (50, 200)
-WINDOW = 50
+_WINDOW = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,7 +119,7 @@ def evaluate(
         for key, batches in played.items():
             for horizon in horizons:
                 scores[regime, key, horizon] = normalised_score([first(b, horizon) for b in batches], seed=seed)
-            for start in range(0, longest, WINDOW):
+            for start in range(0, longest, _WINDOW):
                 rates[regime, key, start] = _rate(batches, start, seed)
         done(1)
     settings = provenance(
@@ -137,5 +137,5 @@ def first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:
 
 
 def _rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
-    rewards = [row for batch in batches for row in batch.rewards[:, start : start + WINDOW]]
+    rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
     return ratio_interval([row.sum() for row in rewards], [float(len(row)) for row in rewards], seed=seed)
