@@ -60,9 +60,9 @@ def sweep_figure(frame: pd.DataFrame, target: str, value: str = "r2", window: tu
     windows = list(dict.fromkeys(zip(frame["start"], frame["stop"], strict=True)))
     window = windows[0] if window is None else window
     require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
-    chosen = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
-    panels = dict(list(chosen.groupby("component", sort=False)))
-    positions = list(dict.fromkeys(chosen["position"]))
+    rows = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
+    panels = dict(list(rows.groupby("component", sort=False)))
+    positions = list(dict.fromkeys(rows["position"]))
     figure = Figure(figsize=(2.2 + 0.42 * len(positions), 0.6 + 1.6 * len(panels)), layout="constrained")
     axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
     for axis, (name, part) in zip(axes, panels.items(), strict=True):

@@ -155,15 +155,15 @@ def cross_validate(
             errors[f, g], errors[g, f] = pair.errors(parts[g], alphas), pair.errors(parts[f], alphas)
     outer = [path({f}) for f in range(n_folds)]
     single = np.stack([p.errors(parts[f], alphas) for f, p in enumerate(outer)])
-    chosen = np.stack([_best(errors[f].sum(0), blocks, alphas) for f in range(n_folds)])
+    per_fold = np.stack([_best(errors[f].sum(0), blocks, alphas) for f in range(n_folds)])
     predictions = np.empty((len(x), n_rounds, y.shape[2]))
     for f, p in enumerate(outer):
-        weights, intercept = p.weights(chosen[f][blocks])
+        weights, intercept = p.weights(per_fold[f][blocks])
         predictions[rows[f]] = centred_x[rows[f]] @ weights + intercept
     alpha = _best(single.sum(0), blocks, alphas)
     weights, intercept = path(set()).weights(alpha[blocks])
     predictions += shift_y
-    return RidgeFit(predictions, chosen, weights, intercept + shift_y - shift_x @ weights, alpha)
+    return RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
 
 
 def _centre(

@@ -136,8 +136,8 @@ def _ranks(values: Float[Array, "episode round"], used: Bool[Array, "episode rou
     ranks = np.zeros(values.shape)
     if used.any():
         # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
-        chosen = np.round(values[used], 12 - int(np.ceil(np.log10(np.abs(values[used]).max() + 1e-300))))
-        ranks[used] = rankdata(chosen) / used.sum() - 0.5
+        rounded = np.round(values[used], 12 - int(np.ceil(np.log10(np.abs(values[used]).max() + 1e-300))))
+        ranks[used] = rankdata(rounded) / used.sum() - 0.5
     return ranks
 
 

@@ -1,4 +1,4 @@
-"""Probes and their verdicts: what is there is found, what is not there is not, and bad input is told."""
+"""Probes and their verdicts: what is there is decoded, what is not there is not, and bad input is told."""
 
 import numpy as np
 import pytest
