@@ -20,15 +20,17 @@ A difference of two scores of the same episodes joins both intervals and the cor
     D - sqrt(u^2 + l'^2 - 2 r u l'),   D + sqrt(l^2 + u'^2 - 2 r l u'),   l and u: distances to q's bounds.
 
 Assumptions: episodes are independent and alike; folds are made of whole episodes; the fit is stable (leaving out a
-fold changes it little). Coverage was measured, not proved (:mod:`interp.calibration.designs`): with our cross-validated
-ridge it holds within a few per cent from 16 episodes up, below that warn (:data:`FEW_EPISODES`).
+fold changes it little). Coverage of nominal 95 % was measured, not proved (:mod:`interp.calibration.designs`, 400 data
+sets a cell, our cross-validated ridge in 5 folds, R2, accuracy and differences): 93.5 to 100 % from 16 episodes up, 88 to
+99.5 % at 8, where what is missed is mostly a truth *above* the interval (below it: 3 % at most). The allowance
+``n / (n - 1)`` was chosen on these designs, too.
 
 What the interval is NOT: valid given the data at hand (no interval from cross-validation is: Bates, Hastie and
 Tibshirani 2023, Cross-validation: what does it estimate and how well does it do it?); about another training size or
 other kinds of episodes; about seeds of a trained model; corrected for choosing among many scores. Cross-validation
 trains on n (K - 1) / K episodes, so the score leans low where n is small. Where fits hardly vary (many rounds, few
-features) the interval is up to 1.5 times wider than it need be. Plain means of nothing fitted have no second square
-root: use :mod:`interp.statistics`.
+features) the interval is up to 1.5 times wider than it need be and covers more than 99 %. Plain means of nothing fitted
+have no second square root: use :mod:`interp.statistics`.
 
     >>> print(skill([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0], n_folds=2))
     0.75 [-0.1207, 0.9442]
@@ -49,7 +51,7 @@ from interp.errors import require
 from interp.statistics import Interval
 
 FEW_EPISODES = 16
-"""Below this many episodes a result should warn: coverage was measured down to 8, and leans on the score's scale."""
+"""Below this many episodes a result should warn: at 8, coverage falls to 88 % where rounds depend on each other."""
 
 _WIDEST = 100.0
 """Half widths of a log beyond this are cut, so that no bound overflows."""
