@@ -207,7 +207,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Counts:
 
 def _greedy_shares(batch: MDPEpisodes, table: str) -> NDArray[np.float64]:
     """The target as a distribution: uniform over the greedy actions."""
-    values = batch.next_values if table == "after" else batch.next_values_before
+    values = batch.next_values_after if table == "after" else batch.next_values_before
     greedy = bellman.greedy_sets(values)
     return greedy / greedy.sum(-1, keepdims=True)
 

@@ -95,9 +95,9 @@ class MDPEpisodes:
             f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
             f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
         )
-        chosen = np.take_along_axis(self.next_values, self.greedy[..., None], -1)[..., 0]
+        chosen = np.take_along_axis(self.next_values_after, self.greedy[..., None], -1)[..., 0]
         require(
-            bool((chosen >= self.next_values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
+            bool((chosen >= self.next_values_after.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )
@@ -178,7 +178,7 @@ class MDPEpisodes:
         return self.mdps.n_actions
 
     @property
-    def next_values(self) -> Float[np.ndarray, "episode round action"]:
+    def next_values_after(self) -> Float[np.ndarray, "episode round action"]:
         """``Q_{t+1}(s_{t+1}, .)``, the values that ``greedy`` maximises."""
         return bellman.rows_at(self.q_tables[:, 1:], self.next_states)
 
@@ -195,7 +195,7 @@ class MDPEpisodes:
     @property
     def greedy_sets(self) -> Bool[np.ndarray, "episode round action"]:
         """Every greedy action of the table after the update, ties included."""
-        return bellman.greedy_sets(self.next_values)
+        return bellman.greedy_sets(self.next_values_after)
 
     @property
     def tied(self) -> Bool[np.ndarray, "episode round"]:

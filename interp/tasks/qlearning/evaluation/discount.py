@@ -102,7 +102,7 @@ def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, 
 
 def _hits(choices: np.ndarray, episodes: MDPEpisodes, table: str) -> np.ndarray:
     """Per episode, the expected number of rounds where a greedy action of its tables is the one chosen."""
-    values = episodes.next_values if table == "after" else episodes.next_values_before
+    values = episodes.next_values_after if table == "after" else episodes.next_values_before
     greedy = bellman.greedy_sets(values)
     chosen = np.take_along_axis(greedy, choices[..., None], -1)[..., 0]
     return (chosen / greedy.sum(-1)).sum(1)

@@ -1,0 +1,229 @@
+"""Algorithms as causal models: they run as their closed forms say, and interventions cut what they must and no more."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import special
+
+from interp import tasks
+from interp.algorithm import NEXT, Algorithm, Variable
+from interp.errors import InputError
+from interp.tasks import experts, mdp
+from interp.tasks.experts.predictors import counts, log_weights
+
+EXPERTS = ("weighted_majority", "bayes", "follow_the_leader", "majority_vote")
+seeds = st.integers(0, 10_000)
+few = settings(max_examples=20, deadline=None)
+
+
+def advice(seed, n_rounds=6, n_experts=3):
+    return experts.sample(3, n_rounds, n_experts, regime="uniform", seed=seed)
+
+
+def steps(seed, n_rounds=6):
+    return mdp.sample(3, n_rounds, 3, 2, regime="grid", seed=seed, epsilon=0.5)
+
+
+def cases(seed):
+    """Every algorithm of both tasks, with episodes that it runs on."""
+    yield from ((tasks.get("experts").algorithm(key), advice(seed)) for key in EXPERTS)
+    for key in ("q_learning", "no_bootstrap"):
+        yield tasks.get("qlearning").algorithm(key), steps(seed)
+
+
+@few
+@given(seeds, st.floats(0.01, 5))
+def test_weighted_majority_is_its_closed_form_bitwise(seed, gain):
+    episodes = advice(seed)
+    values = tasks.get("experts").algorithm("weighted_majority", gain=gain).run(episodes)
+    held = log_weights(episodes, gain)
+    np.testing.assert_array_equal(values["log_weights"], held[:, :-1])
+    np.testing.assert_array_equal(values["next_log_weights"], held[:, 1:])
+    weights = special.softmax(held[:, :-1], axis=-1)
+    np.testing.assert_array_equal(values["weights"], weights)
+    np.testing.assert_allclose(values["prediction"], (weights * episodes.advice).sum(-1), atol=1e-12)
+
+
+@few
+@given(seeds)
+def test_counting_algorithms_keep_the_counts_bitwise(seed):
+    episodes = advice(seed)
+    for key in ("bayes", "follow_the_leader"):
+        values = tasks.get("experts").algorithm(key).run(episodes)
+        np.testing.assert_array_equal(values["counts"], counts(episodes)[:, :-1])
+        np.testing.assert_array_equal(values["next_counts"], counts(episodes)[:, 1:])
+
+
+@few
+@given(seeds, st.floats(0.05, 1), st.floats(0, 0.99))
+def test_q_learning_is_the_recorded_table_bitwise(seed, alpha, gamma):
+    episodes = steps(seed).relearned(alpha=alpha, gamma=gamma)
+    values = tasks.get("qlearning").algorithm("q_learning", alpha=alpha, gamma=gamma).run(episodes)
+    np.testing.assert_array_equal(values["table"], episodes.q_tables[:, :-1])
+    np.testing.assert_array_equal(values["next_table"], episodes.q_tables[:, 1:])
+    np.testing.assert_array_equal(values["greedy_action"], episodes.greedy)
+    np.testing.assert_array_equal(values["choice"], episodes.greedy_before)
+
+
+@few
+@given(seeds)
+def test_what_the_state_says_after_a_round_is_what_it_says_before_the_next(seed):
+    """``next_<key>`` of every variable that the carried state determines, and those of the state itself."""
+    for algorithm, episodes in cases(seed):
+        values = algorithm.run(episodes)
+        assert set(values) == set(algorithm.keys)
+        for key in algorithm.of_the_state:
+            if algorithm.variable(key).role == "state" or set(algorithm.variable(key).parents) <= set(algorithm.state):
+                np.testing.assert_array_equal(values[NEXT + key][:, :-1], values[key][:, 1:], err_msg=key)
+
+
+@few
+@given(seeds)
+def test_distributions_sum_to_one(seed):
+    for algorithm, episodes in cases(seed):
+        distribution = algorithm.distribution(algorithm.run(episodes))
+        assert distribution.shape[:2] == (3, 6) and (distribution >= 0).all()
+        np.testing.assert_allclose(distribution.sum(-1), 1)
+
+
+@few
+@given(seeds)
+def test_setting_a_variable_to_its_own_values_changes_nothing(seed):
+    for algorithm, episodes in cases(seed):
+        values = algorithm.run(episodes)
+        for variable in algorithm.variables:
+            again = algorithm.run(episodes, do={variable.key: values[variable.key]})
+            assert all(np.array_equal(again[key], values[key]) for key in values), (algorithm.key, variable.key)
+
+
+@few
+@given(seeds)
+def test_interchanging_a_variable_with_itself_changes_nothing(seed):
+    for algorithm, episodes in cases(seed):
+        values = algorithm.run(episodes)
+        state, inputs = algorithm.at(values, slice(2, 5))
+        base = algorithm.step(state, inputs)[1]
+        for variable in algorithm.variables:
+            again = algorithm.interchange(base, base, variable.key)
+            assert all(np.array_equal(again[key], base[key]) for key in base), (algorithm.key, variable.key)
+
+
+@few
+@given(seeds)
+def test_do_cuts_a_variable_from_its_parents_and_moves_only_what_follows(seed):
+    """Whatever a variable is set to, what does not descend from it within the round stays as it was."""
+    rng = np.random.default_rng(seed)
+    for algorithm, episodes in cases(seed):
+        values = algorithm.run(episodes)
+        state, inputs = algorithm.at(values, slice(0, 6))
+        plain = algorithm.step(state, inputs)[1]
+        for variable in algorithm.variables:
+            if variable.kind == "class" or variable.role != "round":
+                continue
+            moved = plain[variable.key] + rng.random(plain[variable.key].shape)
+            if plain[variable.key].dtype == np.int64:  # no expert is right more often than there were rounds
+                moved = plain[variable.key] + 5 if "elapsed" in variable.key else 0 * plain[variable.key]
+            set_to = algorithm.step(state, inputs, {variable.key: moved})[1]
+            np.testing.assert_array_equal(set_to[variable.key], moved)
+            descends = {variable.key}
+            for other in algorithm.variables:
+                if descends & set(other.parents):
+                    descends.add(other.key)
+            for other in algorithm.variables:
+                if other.key not in descends:
+                    np.testing.assert_array_equal(set_to[other.key], plain[other.key], err_msg=other.key)
+
+
+def test_what_is_set_runs_on_into_later_rounds():
+    episodes = advice(0)
+    algorithm = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
+    nobody = algorithm.run(episodes, do={"match": np.zeros(episodes.advice.shape)})
+    assert not nobody["next_log_weights"].any()
+    np.testing.assert_allclose(nobody["prediction"], episodes.advice.mean(-1))
+    held = np.ones(episodes.advice.shape)
+    np.testing.assert_array_equal(algorithm.run(episodes, do={"log_weights": held})["next_log_weights"],
+                                  1 + 0.5 * episodes.correct)  # fmt: skip
+
+
+@few
+@given(seeds, st.permutations(range(3)))
+def test_permuting_experts_permutes_everything(seed, order):
+    """Variables with one entry per expert move with the experts; everything else stays, to rounding."""
+    episodes = advice(seed)
+    permuted = replace(episodes, advice=episodes.advice[..., order], accuracies=episodes.accuracies[..., order])
+    for key in EXPERTS:
+        algorithm = tasks.get("experts").algorithm(key)
+        values, others = algorithm.run(episodes), algorithm.run(permuted)
+        for name, value in values.items():
+            expected = value[..., order] if value.ndim == 3 else value
+            np.testing.assert_allclose(others[name], expected, atol=1e-12, err_msg=f"{key}.{name}")
+
+
+def test_one_element_is_interchanged_and_the_others_stay():
+    algorithm = tasks.get("experts").algorithm("weighted_majority")
+    base, source = (algorithm.run(advice(seed)) for seed in (0, 1))
+    changed = algorithm.interchange(base, source, "log_weights", element=1)
+    np.testing.assert_array_equal(changed["log_weights"][..., 1], source["log_weights"][..., 1])
+    np.testing.assert_array_equal(changed["log_weights"][..., [0, 2]], base["log_weights"][..., [0, 2]])
+    assert not np.array_equal(changed["prediction"], base["prediction"])
+
+
+# Definitions.
+
+
+def toy(*variables, **changes):
+    parts = {
+        "key": "toy", "name": "toy", "task": "experts", "parameters": {}, "variables": variables,
+        "inputs": lambda episodes: {"x": episodes.labels}, "initial": lambda episodes: {},
+        "distribution": lambda values: values["x"],
+    }  # fmt: skip
+    return Algorithm(**{**parts, **changes})
+
+
+X = Variable("x", "x", "", "", "input")
+Y = Variable("y", "y", "", "", parents=("x",), equation=lambda v: v["x"] + 1)
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: toy(Y, X), "toy.y reads 'x', which does not come before it; known so far: none"),
+        (lambda: toy(X, X), "'toy' has two variables called 'x'"),
+        (
+            lambda: toy(X, Variable("s", "s", "", "", "state")),
+            "state variable 's' of 'toy' needs a round variable 'next_s'",
+        ),
+        (lambda: toy(X, Y, memory="z"), "unknown variable of 'toy' 'z'"),
+        (lambda: toy(X, Y, written="next_y"), "unknown variable of 'toy' 'next_y'. Valid: x, y"),
+        (lambda: Variable("z", "z", "", ""), "variable 'z': round variables need an equation"),
+        (
+            lambda: Variable("z", "z", "", "", "input", equation=lambda v: v["x"]),
+            "inputs and state variables take none",
+        ),
+        (lambda: Variable("z", "z", "", "", "input", parents=("x",)), "inputs and state variables take none"),
+        (lambda: Variable("z", "z", "", "", "input", kind="class"), "a class variable, and no other, says how many"),
+        (lambda: toy(X, Y).run(steps(0)), "toy runs on experts episodes, got MDPEpisodes"),
+        (lambda: toy(X, Y).run(advice(0), do={"z": np.zeros((3, 6))}), "unknown variable of 'toy' 'z'"),
+        (
+            lambda: toy(X, Y).run(advice(0), do={"x": np.zeros((3, 1))}),
+            r"do\['x'\] must be \[episode, round, ...\] = \(3, 6\)",
+        ),
+        (lambda: toy(X, Y).interchange({}, {}, "z"), "unknown variable of 'toy' 'z'"),
+    ],
+)
+def test_bad_definitions_and_interventions_are_refused(make, message):
+    with pytest.raises(InputError, match=message):
+        make()
+
+
+def test_a_table_of_variables_says_what_depends_on_what():
+    algorithm = tasks.get("experts").algorithm("bayes")
+    assert algorithm.state == ("counts", "elapsed")
+    assert algorithm.of_the_state == ("counts", "elapsed", "accuracies", "log_odds")
+    assert algorithm.of_the_inputs == ("votes", "label", "match")
+    assert algorithm.variable("next_log_odds") is algorithm.variable("log_odds")
+    labels = algorithm.variable("counts").labels(np.zeros((1, 1, 2)))
+    assert labels == ("e_1", "e_2") and algorithm.variable("elapsed").labels(np.zeros((1, 1))) == ("t",)
