@@ -8,6 +8,7 @@ no other: the page then says why it is missing.
 from __future__ import annotations
 
 import traceback
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,8 +29,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Built:
-    """A report that was written.
+class Written:
+    """A report on disk.
 
     Attributes:
         path: of the page.
@@ -38,11 +39,6 @@ class Built:
 
     path: Path
     failures: Mapping[str, str]
-
-    @property
-    def complete(self) -> bool:
-        """Whether every part was computed."""
-        return not self.failures
 
 
 def build(
@@ -53,8 +49,8 @@ def build(
     n_rounds: int = 100,
     seed: int = 0,
     parts: Sequence[Part] | None = None,
-) -> Built:
-    """Write the report of a model to ``out/<name>.html``.
+) -> Path:
+    """Write the report of a model and return its path, ``out/<name>.html``; warn of parts that could not be computed.
 
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
@@ -67,14 +63,29 @@ def build(
         InputError: no such model or task, sizes too small, two parts of one key, or a folder that cannot be written;
             before any work.
     """
+    written = write_report(subject, out, n_episodes, n_rounds, seed, parts)
+    if written.failures:
+        listed = "; ".join(f"{title}, because {why}" for title, why in written.failures.items())
+        warnings.warn(f"parts of {written.path} were not computed: {listed}", stacklevel=2)
+    return written.path
+
+
+def write_report(
+    subject: str | HookedLatentTransformer,
+    out: str | Path,
+    n_episodes: int,
+    n_rounds: int,
+    seed: int,
+    parts: Sequence[Part] | None = None,
+) -> Written:
+    """:func:`build`, saying which parts failed instead of warning."""
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     require(n_rounds >= 10, f"a report needs at least 10 rounds an episode, got {n_rounds}")
     import interp
     from reports.part import Context
     from reports.parts.default import parts_for
 
-    model = interp.load(subject) if isinstance(subject, str) else subject
-    source = subject if isinstance(subject, str) else ""
+    source, model = (subject, interp.load(subject)) if isinstance(subject, str) else ("", subject)
     context = Context(model, source, n_episodes, n_rounds, seed)
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     folder = writable(Path(out))
@@ -82,9 +93,9 @@ def build(
     context.parts = tuple(part for part in wanted if part.applies(context))
     with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
         report = compose(context, step)
-        path = report.write(folder / f"{Path(source or context.name).name}.html")
+        path = report.write(folder / f"{Path(context.source or context.name).name}.html")
     failed = [part for part in context.parts if part.key in context.failures]
-    return Built(path, {part.title: _reason(context.failures[part.key]) for part in failed})
+    return Written(path, {part.title: _reason(context.failures[part.key]) for part in failed})
 
 
 def compose(context: Context, step: Step = lambda what: None) -> Report:

@@ -31,9 +31,9 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
 def facts(computed: None, context: Context) -> dict[str, Any]:
     """What the model is, and what it was run on."""
     episodes = context.episodes
-    sizes = ", ".join(f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes)
-    sampled = f"{len(episodes)} episodes of {episodes.n_rounds} rounds, {sizes}, {episodes.regime} regime"
-    return {"Model": describe(context.model), "Episodes": f"{sampled}, seed {episodes.seed}"}
+    sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
+    sampled = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds", *sizes, f"{episodes.regime} regime"]
+    return {"Model": describe(context.model), "Episodes": ", ".join([*sampled, f"seed {episodes.seed}"])}
 
 
 def draw(computed: None, context: Context) -> Section:

@@ -21,8 +21,9 @@ _DECODED = "What a linear probe, fitted on other episodes, decodes from the late
 
 @dataclass(frozen=True)
 class Held:
-    """What is drawn: ``state`` of a model and ``reference`` of the algorithm, ``[step, series]``; a label a series."""
+    """What is drawn of ``variable``: ``state`` of the model and ``reference``, ``[step, series]``; a label a series."""
 
+    variable: str
     state: NDArray[Any]
     reference: NDArray[Any]
     labels: tuple[str, ...]
@@ -42,7 +43,7 @@ def part(
     Args:
         title: of the section, such as "Weights over time".
         read, decoded: the text where the state is read (``{name}`` is a parameter of the algorithm), and where decoded.
-        probed: variable that is decoded, one of those that the report probes; the first one when empty.
+        probed: variable that is decoded, one of those that the report probes; the algorithm's memory when empty.
         units: label of the axis where the state is read, and where it is decoded.
         shown: what is drawn, for the caption, likewise.
     """
@@ -52,7 +53,7 @@ def part(
 
     def draw(held: Held, context: Context) -> Section:
         which = 0 if context.handwired else 1
-        ylabel = units[which] or context.algorithm.memory.replace("_", " ")
+        ylabel = units[which] or held.variable.replace("_", " ")
         drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel)
         largest = float(np.abs(held.state - held.reference).max())
         apart = f"their absolute difference is at most {number(largest)}" if largest else "they are equal in every bit"
@@ -75,13 +76,14 @@ def of_the_latents(context: Context) -> Held:
     values = context.algorithm.run(context.episodes)
     reference = np.concatenate([values[key][i, :1], values[NEXT + key][i]])
     labels = context.algorithm.variable(key).labels(values[key])
-    return Held(state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
+    return Held(key, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
 
 
 def of_a_probe(context: Context, key: str) -> Held:
     """What a probe decodes from the latents after every round."""
     results = context.result(probing.KEY)
-    result = next((result for result in results if result.target.key == key), results[0])
+    wanted = key or context.algorithm.memory
+    result = next((result for result in results if result.target.key == wanted), results[0])
     values, i = result.target.values, context.shown
     decoded, held = (np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values))
-    return Held(decoded, held, tuple(result.target.outputs))
+    return Held(result.target.key, decoded, held, tuple(result.target.outputs))

@@ -1,4 +1,4 @@
-"""A real Chromium, driven over its debugging pipe with the standard library alone."""
+"""What tests share: built pages, and a real Chromium, driven over its debugging pipe by the standard library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,64 @@ import shutil
 import subprocess
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+import interp
+from interp.model.checkpoints import save_checkpoint
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import RoundLayout
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.experts.evaluation import lengths
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
+from reports import part
+from reports.build import build
+from reports.parts import softening
+
+SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
 TIMEOUT = 60.0
+
+
+def tiny(layout: RoundLayout) -> HookedLatentTransformer:
+    """A learned model that learned nothing."""
+    torch.manual_seed(0)
+    config = LatentTransformerConfig(layout, d_model=8, n_layers=2, n_heads=2, d_head=4, d_mlp=8, name="tiny")
+    model = HookedLatentTransformer(config)
+    for parameter in model.parameters():
+        torch.nn.init.normal_(parameter, std=0.3)
+    return model
+
+
+def fewer(patch: pytest.MonkeyPatch) -> None:
+    """Two temperatures, half of the pairs and short long episodes stand for all."""
+    patch.setattr(softening, "ETAS", (20, 60))
+    patch.setattr(part, "CAUSAL_EPISODES", 12)
+    patch.setattr("interp.tasks.experts.evaluation.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
+    patch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The page of a small model of each kind, built once."""
+    folder = tmp_path_factory.mktemp("pages")
+    with pytest.MonkeyPatch.context() as patch:
+        fewer(patch)
+        return {
+            "wma-handwired": build("wma-handwired", folder, **SMALL),
+            "qlearning-handwired": build(interp.load("qlearning-handwired", n_states=2, n_actions=2), folder, **SMALL),
+            "wma-learned": _from_checkpoint(ExpertRound(2), folder / "experts"),
+            "qlearning-learned": _from_checkpoint(QLearningRound(2, 2), folder / "qlearning"),
+        }
+
+
+def _from_checkpoint(layout: RoundLayout, folder: Path) -> Path:
+    save_checkpoint(tiny(layout), folder / "tiny")
+    return build(str(folder / "tiny"), folder, **SMALL)
 
 
 class Browser:

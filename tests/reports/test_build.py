@@ -8,17 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from interp.errors import InputError
-from interp.model.checkpoints import save_checkpoint
-from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.qlearning.layout import QLearningRound, RoundLayout
-from interp.model.transformer import HookedLatentTransformer
 from reports.build import build
+from tests.reports.conftest import SMALL, fewer
 
-SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
 EXPERT_SECTIONS = [
     "Summary",
     "Verification against the algorithm",
@@ -50,9 +44,9 @@ QLEARNING_SECTIONS = [
 HANDWIRED_ONLY = {"Verification against the algorithm", "Softmax only", "The chooser's margins"}
 
 
-@pytest.fixture(scope="module")
-def handwired(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build("wma-handwired", tmp_path_factory.mktemp("handwired"), **SMALL)
+@pytest.fixture
+def handwired(pages: dict[str, Path]) -> Path:
+    return pages["wma-handwired"]
 
 
 def titles(html: str) -> list[str]:
@@ -83,19 +77,24 @@ def test_report_holds_what_it_promises(handwired: Path) -> None:
     assert 1.4e6 < len(html) < 2.5e6
 
 
-def test_qlearning_report(tmp_path: Path) -> None:
+def test_qlearning_report(pages: dict[str, Path]) -> None:
     """Issue 3: Q-values on the table's, error table, attention, the circuit, free rollouts equal to the learner's."""
-    html = build("qlearning-handwired", tmp_path, **SMALL).read_text("utf-8")
+    html = pages["qlearning-handwired"].read_text("utf-8")
     assert titles(html) == QLEARNING_SECTIONS
     assert html.count('<details class="attention"') == 4
     assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
     assert html.count("every action equal") == 4
-    (change,) = rows(section(html, "Interchange interventions"), "change")
-    assert change[3] == "1.000 [1.000, 1.000]" and change[4] == "0.000"
+    carried = section(html, "Interchange interventions")
+    variables = ("table", "column", "state", "next state", "current value", "next values", "maximum", "choice")
+    for variable in (*variables, "reward", "next column", "change"):
+        for cells in rows(carried, variable):
+            exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
+            assert cells[3] == exact and cells[4] == "0.000", cells
 
 
-def test_same_seed_same_page(handwired: Path, tmp_path: Path) -> None:
+def test_same_seed_same_page(handwired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A report is reproducible to the byte on one machine."""
+    fewer(monkeypatch)
     assert build("wma-handwired", tmp_path, **SMALL).read_bytes() == handwired.read_bytes()
 
 
@@ -124,29 +123,22 @@ def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("layout", "sections"), [(ExpertRound(2), EXPERT_SECTIONS), (QLearningRound(2, 2), QLEARNING_SECTIONS)]
+    ("name", "sections"), [("wma-learned", EXPERT_SECTIONS), ("qlearning-learned", QLEARNING_SECTIONS)]
 )
-def test_learned_model_from_a_checkpoint(layout: RoundLayout, sections: list[str], tmp_path: Path) -> None:
+def test_learned_model_from_a_checkpoint(name: str, sections: list[str], pages: dict[str, Path]) -> None:
     """A checkpoint gets the same report without the check against the algorithm that it was never told to run."""
-    torch.manual_seed(0)
-    config = LatentTransformerConfig(layout, d_model=8, n_layers=2, n_heads=2, d_head=4, d_mlp=8, name="tiny")
-    model = HookedLatentTransformer(config)
-    for parameter in model.parameters():
-        torch.nn.init.normal_(parameter, std=0.3)
-    folder = tmp_path / "tiny"
-    save_checkpoint(model, folder)
-    page = build(str(folder), tmp_path / "pages", **SMALL)
+    page = pages[name]
     html = page.read_text("utf-8")
     assert page.name == "tiny.html"
     named = ["What the heads read" if title == "The circuit" else title for title in sections]
     expected = [title for title in named if title not in HANDWIRED_ONLY]
-    if layout.task == "experts":
+    if sections == EXPERT_SECTIONS:
         expected.insert(expected.index("How to reproduce"), "Other regimes and longer episodes")
         elsewhere = section(html, "Other regimes and longer episodes")
         assert "majority_vote" in elsewhere and "Regret over the rounds of long episodes" in elsewhere
         assert 'class="badge fail"' not in elsewhere
     assert titles(html) == expected
-    assert f"interp report {folder} --episodes 8" in html
+    assert f"interp report {page.parent / 'tiny'} --episodes 8" in html
     carried = section(html, "Interchange interventions")
     for control in ("arbitrary labels", "untrained model", "norm-matched random", "nothing"):
         assert control in carried

@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from interp.tasks.experts.regret import regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.loading import load
@@ -19,6 +18,7 @@ from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition
 from interp.llm.scores import score
 from interp.llm.settings import Settings
+from interp.tasks.experts.regret import regret
 from reports.llm import build, transformer
 
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from interp.tasks.qlearning import returns, tabular
 from interp.tasks.mdp import Interaction
-from reports.sections import playing
+from interp.tasks.qlearning import returns, tabular
+from reports.tasks import qlearning
 
 
 @pytest.mark.parametrize("world", ["the chain", "the ladder"])
 def test_no_single_action_is_good_in_every_copy(world: str) -> None:
     """Were the best action the first one everywhere, agents that break ties to it would win without learning."""
-    mdps = playing.worlds(40, 4, 3, seed=0)[world]
+    mdps = qlearning.worlds(40, 4, 3, seed=0)[world]
     for action in range(3):
         interaction = Interaction(mdps, n_rounds=30, seed=0)
         while not interaction.done:
@@ -25,4 +25,4 @@ def test_no_single_action_is_good_in_every_copy(world: str) -> None:
 
 def test_one_state_or_action_has_no_control_to_show() -> None:
     """A chain of one state, or with one action, does not exist; the report then plays random MDPs alone."""
-    assert list(playing.worlds(3, 1, 3, seed=0)) == list(playing.worlds(3, 3, 1, seed=0)) == ["random MDPs"]
+    assert list(qlearning.worlds(3, 1, 3, seed=0)) == list(qlearning.worlds(3, 3, 1, seed=0)) == ["random MDPs"]

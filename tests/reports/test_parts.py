@@ -1,0 +1,184 @@
+"""A report is a list of parts: what each is given, what becomes of one that fails, and what any task's report holds."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+import interp
+from interp import tasks
+from interp.cli import app
+from interp.errors import InputError
+from interp.model.checkpoints import save_checkpoint
+from interp.tasks import Task
+from reports import build as builder
+from reports.blocks import Prose
+from reports.build import build
+from reports.page import Section
+from reports.part import Context, Part
+from reports.parts import interchange, overview
+from reports.parts.default import parts_for
+from reports.tasks import experts, qlearning
+from tests.reports.conftest import SMALL, tiny
+from tests.reports.test_build import section, titles
+
+
+def part(key: str, compute: Callable[[Context], Any] = lambda context: None, **others: Any) -> Part:
+    """A part whose section says what was computed."""
+    title = key.capitalize()
+    return Part(key, title, compute, lambda computed, context: Section(title, [Prose(str(computed))]), **others)
+
+
+def refuse(context: Context) -> None:
+    raise InputError("there are <2> reasons")
+
+
+def divide(context: Context) -> float:
+    return 1 / 0
+
+
+def report(model: str | Path, out: Path) -> Any:
+    """``interp report``, small."""
+    return CliRunner().invoke(app, ["report", str(model), "--episodes", "8", "--rounds", "12", "--out", str(out)])
+
+
+@pytest.fixture
+def model() -> Any:
+    return interp.load("wma-handwired", n_experts=2)
+
+
+def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, tmp_path: Path) -> None:
+    """The page holds everything else, and says why of what is missing: at its place and in the summary."""
+    drawn = part("drawn", summary=lambda computed, context: {"A fact": "said"})
+    undrawn = replace(part("undrawn"), draw=lambda computed, context: divide(context))
+    parts = (overview.part(), part("refused", refuse), part("broken", divide), undrawn, drawn)
+    with pytest.warns(UserWarning, match=r"Refused, because there are <2> reasons; Broken, because ZeroDivisionError"):
+        html = build(model, tmp_path, **SMALL, parts=parts).read_text("utf-8")
+    assert titles(html)[:-1] == ["Summary", "Refused", "Broken", "Undrawn", "Drawn"]
+    assert "Not computed, because there are &lt;2&gt; reasons</p>" in section(html, "Refused")
+    for title in ("Broken", "Undrawn"):
+        assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(html, title)
+        assert "in divide" in section(html, title)
+    assert 'class="missing"' not in section(html, "Drawn")
+    summary = section(html, "Summary")
+    assert "Refused, Broken, Undrawn" in summary and "A fact" in summary
+
+
+def test_the_command_exits_with_1_and_prints_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A script notices; a reader still gets the page."""
+    monkeypatch.setattr(experts, "parts", lambda: (overview.part(), part("broken", divide)))
+    ran = CliRunner().invoke(
+        app, ["report", "wma-handwired", "--episodes", "5", "--rounds", "10", "--out", str(tmp_path)]
+    )
+    assert ran.exit_code == 1
+    assert ran.stdout.strip() == str(tmp_path / "wma-handwired.html") and (tmp_path / "wma-handwired.html").is_file()
+    assert "not computed: Broken, because ZeroDivisionError" in ran.stderr
+
+
+def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
+    """A part may read the result of any other, computed once; what needs a failed part fails for its reason."""
+    computed = []
+    parts = (
+        part("early", lambda context: f"early saw {context.result('late')}"),
+        part("late", lambda context: computed.append("late") or "once"),
+        part("broken", divide),
+        part("needy", lambda context: context.result("broken")),
+        part("lost", lambda context: context.result("erly")),
+    )
+    with pytest.warns(UserWarning, match="Broken.*Needy.*Lost"):
+        html = build(model, tmp_path, **SMALL, parts=parts).read_text("utf-8")
+    assert computed == ["late"] and "early saw once" in section(html, "Early")
+    assert "ZeroDivisionError" in section(html, "Needy")
+    assert "unknown part of this report &#39;erly&#39;; did you mean &#39;early&#39;" in section(html, "Lost")
+
+
+def test_two_parts_of_one_key_are_refused(model: Any, tmp_path: Path) -> None:
+    """One of them would read the other's result."""
+    with pytest.raises(InputError, match="'twice'"):
+        build(model, tmp_path, **SMALL, parts=(part("twice"), part("twice")))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bar ends where the work does."""
+    seen: list[Any] = []
+
+    @contextmanager
+    def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
+        seen.append(total)
+        yield seen.append
+
+    monkeypatch.setattr(builder, "steps", steps)
+    build(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
+    assert seen == [2, "One", "Two", "drawing"]
+
+
+def test_what_handwired_and_learned_models_get(model: Any) -> None:
+    """Parts that need a circuit are a handwired model's alone; the evaluation elsewhere is a learned model's."""
+    learned = tiny(model.layout)
+    keys = [
+        {p.key for p in experts.parts() if p.applies(Context(subject, "", 8, 12, 0))} for subject in (model, learned)
+    ]
+    assert keys[0] - keys[1] == {"verification", "softening"} and keys[1] - keys[0] == {"elsewhere"}
+
+
+@pytest.mark.parametrize(("name", "variant"), [("wma-handwired", "P"), ("qlearning-handwired", "lin")])
+def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: str) -> None:
+    """A variant that does not hold a variable loses the row, not the table."""
+    claims = {"wma-handwired": _experts_claims, "qlearning-handwired": qlearning.claims}[name]
+    found = {claim.variable for claim in claims(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)}
+    default = {claim.variable for claim in claims(Context(interp.load(name), "", 8, 12, 0).circuit)}
+    assert {"log_weights", "prediction"} <= found or {"table", "choice", "change"} <= found
+    assert found < default
+
+
+def _experts_claims(circuit: Any) -> Any:
+    return interchange.wired(circuit, experts.CARRIED, experts.NOT_CARRIED)
+
+
+@pytest.fixture
+def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module of the example's task, registered for one test."""
+    path = Path(__file__).parents[2] / "examples" / "own_task.py"
+    spec = importlib.util.spec_from_file_location("own_task", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(__import__("sys").modules, "own_task", module)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(tasks, "_REGISTRY", dict(tasks._REGISTRY))
+    return module
+
+
+def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path) -> None:
+    """A task that says nothing of reports gets every part that its record allows, from the shell, too."""
+    tasks.register(own_task.BANDIT)
+    save_checkpoint(tiny(own_task.BanditRound()), tmp_path / "tiny")
+    ran = report(tmp_path / "tiny", tmp_path)
+    assert ran.exit_code == 0, ran.output
+    html = (tmp_path / "tiny.html").read_text("utf-8")
+    expected = ["Summary", "The state over time", "Probes", "Patching", "Circuits of edges", "Attention"]
+    assert titles(html)[:-1] == [*expected, "What the heads read", "How to reproduce"]
+    assert "8 episodes of 12 rounds, uniform regime, seed 0" in html
+    assert "a learned model of a bandit" in html and "tasks.of(model).sample_for(model, 8, 12, seed=0)" in html
+
+
+def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Path) -> None:
+    """A key, sizes, a layout, a sampler and a loss are enough for a report."""
+    full = own_task.BANDIT
+    tasks.register(Task(full.key, full.name, full.what, full.sizes, full.layout, full.sample, full.losses))
+    html = build(tiny(own_task.BanditRound()), tmp_path, **SMALL).read_text("utf-8")
+    assert titles(html)[:-1] == ["Summary", "Attention", "What the heads read", "How to reproduce"]
+    assert "interp report" not in section(html, "How to reproduce")
+
+
+def test_a_task_that_lists_its_parts_gets_those(own_task: Any) -> None:
+    """A record's own list is the whole report."""
+    own = (part("mine"),)
+    assert parts_for(replace(own_task.BANDIT, report=lambda: own)) == own
