@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 
 from interp.model.config import LatentTransformerConfig
-from interp.tasks.experts.layout import ExpertRound
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts.layout import ExpertRound
 
 ROUNDS = {10: 12.0, 100: 244.0, 500: 430.0}
 """Round -> milliseconds of the published code."""

@@ -7,8 +7,8 @@ O(T d (heads d_head) + T^2 heads d_head) a step; the NumPy learner's update is O
 import torch
 
 import interp
-from interp.tasks.qlearning import tabular
 from interp.tasks import mdp
+from interp.tasks.qlearning import tabular
 from tests.benchmarks.rollout import seconds
 
 BATCH, ROUNDS = 256, 10

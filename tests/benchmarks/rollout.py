@@ -7,12 +7,13 @@ import torch
 from torch import Tensor
 
 import interp
-from interp.tasks.experts import predictors as algorithms
 from interp.model.components import _RULES
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import PREDICT_INDEX, UPDATE_INDEX, ExpertRound
+from interp.model.layout import PREDICT_INDEX, UPDATE_INDEX
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
+from interp.tasks.experts import predictors
+from interp.tasks.experts.layout import ExpertRound
 
 
 def seconds(run: Callable[[], object], repeats: int = 7) -> float:
@@ -66,7 +67,7 @@ def plain(model: HookedLatentTransformer) -> Callable[[Tensor, Tensor], tuple[Te
         if model.config.strip_position:
             update = update - model.W_pos[tokens.shape[1] - 1]
         logits = final @ model.W_U + model.b_U
-        return model.read_prediction(logits[:, PREDICT_INDEX], latents.shape[1]), update, logits
+        return model.read_prediction(logits[:, PREDICT_INDEX], tokens.shape[1]), update, logits
 
     return forward
 
@@ -94,7 +95,7 @@ def main() -> None:
     rates = {
         "handwired rollout, hooked": n_rounds / seconds(lambda: interp.rollout(model, episodes)),
         "same matrices, bare torch": n_rounds / seconds(bare_rollout),
-        "NumPy weighted majority": n_rounds / seconds(lambda: algorithms.weighted_majority(episodes, eta=0.5)),
+        "NumPy weighted majority": n_rounds / seconds(lambda: predictors.weighted_majority(episodes, eta=0.5)),
     }
     for name, rate in rates.items():
         print(f"{name:28} {rate:14,.0f} rounds/s   {rate / rates['handwired rollout, hooked']:8.2f} x")

@@ -16,7 +16,8 @@ import pandas as pd
 import torch
 from accelerate import Accelerator
 
-from interp.training.config import PRESETS, Stage, TrainingConfig
+from interp.training.config import Stage, TrainingConfig
+from interp.training.goal import preset
 from interp.training.trainer import _Run
 
 REPEATS = 2
@@ -24,16 +25,19 @@ REPEATS = 2
 
 def settings() -> dict[str, tuple[TrainingConfig, str]]:
     """Benchmark -> configuration and the CPU seconds of the published code."""
-    laptop, paper = PRESETS["wma", "laptop"], PRESETS["qlearning", "paper"]
-    own = replace(PRESETS["qlearning", "laptop"], stages=(Stage(25, 1, 4),), regimes=("grid",), n_actions=(4, 4))
-    large = replace(paper, stages=(Stage(30, 1, 4),), dataset_episodes=0, precision="float32", n_actions=(4, 4))
-    large = replace(large, n_states=(8, 8))
+    laptop, paper, largest = (
+        preset("experts", "laptop"),
+        preset("qlearning", "paper"),
+        {"n_states": (8, 8), "n_actions": (4, 4)},
+    )
+    own = replace(preset("qlearning", "laptop"), stages=(Stage(25, 1),), regimes=("grid",), sizes=largest)
+    large = replace(paper, stages=(Stage(30, 1),), dataset_episodes=0, precision="float32", sizes=largest)
     size = "64 x 30 rounds, |A| = 4, window 10, d_model 256"
     return {
-        "wma, 32 x 25 rounds, d_model 64": (replace(laptop, stages=(Stage(25, 1),), batch_size=32), "82-90"),
+        "experts, 32 x 25 rounds, d_model 64": (replace(laptop, stages=(Stage(25, 1),), batch_size=32), "82-90"),
         f"qlearning, {size}, commit target": (replace(large, commit="target"), "12-14"),
         f"qlearning, {size}, commit own": (large, ""),
-        "qlearning laptop, 64 x 25 rounds, |A| = 4, d_model 128": (replace(own, n_states=(8, 8)), ""),
+        "qlearning laptop, 64 x 25 rounds, |A| = 4, d_model 128": (own, ""),
     }
 
 

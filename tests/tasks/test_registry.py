@@ -11,7 +11,7 @@ from interp.algorithm import AlgorithmRecord
 from interp.errors import InputError
 from interp.tasks import Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.task import unique
+from interp.tasks.task import Corruption, unique
 
 
 @pytest.fixture
