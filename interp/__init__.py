@@ -1,9 +1,16 @@
 """Run latent-context transformers, look inside them round by round, and intervene.
 
-The facade: :func:`load` a model, :func:`rollout` it over episodes, :func:`play` it in MDPs. Everything else is in the
-rooms: ``interp.tasks`` (episodes), ``interp.algorithms`` (references and baselines), ``interp.model``,
-``interp.training``, ``interp.interventions``, ``interp.llm``; handwired circuits are in ``circuits``, probes in
-``probes``, reports in ``reports``. Importing this package imports no torch.
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> model = interp.load("wma-handwired", n_experts=4)
+    >>> interp.rollout(model, experts.sample(n_episodes=2, n_rounds=5, n_experts=4)).predictions.shape
+    torch.Size([2, 5])
+
+The facade: :func:`load` a model, :func:`rollout` it over episodes, :func:`play` it where it can act. Everything else is
+in the rooms: ``interp.tasks`` (all that is particular to a task), ``interp.algorithm`` (what an algorithm computes each
+round, by name), ``interp.model``, ``interp.training``, ``interp.evaluation``, ``interp.interventions``, ``interp.llm``;
+handwired circuits are in ``circuits``, probes in ``probes``, reports in ``reports``. Importing this package imports no
+torch.
 """
 
 from __future__ import annotations

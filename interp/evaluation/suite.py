@@ -2,7 +2,7 @@
 
     >>> import interp
     >>> n_steps(interp.load("wma-handwired", n_experts=2))
-    18
+    21
 
 What is measured is the task's to say (:class:`~interp.evaluation.record.EvaluationPlan`); nothing is computed here.
 """

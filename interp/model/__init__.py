@@ -1,5 +1,20 @@
 """The models: configuration, round layouts, the hooked transformer, rollouts over rounds, checkpoints.
 
-Not here: handwired weights (``circuits``), training (``interp.training``), interventions (``interp.interventions``).
-Import from the modules; nothing is re-exported, so that ``interp.model.layout`` stays light.
+    >>> from interp.model.config import LatentTransformerConfig
+    >>> from interp.model.rollout import rollout
+    >>> from interp.model.transformer import HookedLatentTransformer
+    >>> from interp.tasks import experts
+    >>> from interp.tasks.experts.layout import ExpertRound
+    >>> config = LatentTransformerConfig(ExpertRound(2), d_model=8, n_layers=1, n_heads=2, d_head=4)
+    >>> run = rollout(HookedLatentTransformer(config), experts.sample(n_episodes=3, n_rounds=5, n_experts=2))
+    >>> run.predictions.shape, run.latents.shape                     # [episode, round], [episode, round + 1, ...]
+    (torch.Size([3, 5]), torch.Size([3, 6, 1, 8]))
+
+``layout`` (what every round layout says), ``config``, ``components``, ``hooked`` and ``transformer`` (the model),
+``rollout`` (episodes, play, replay), ``bound`` (rounds as tokens, for token-based tools), ``checkpoints``, ``untrained``
+(the control). Not here: a task's layout (``interp.tasks``), handwired weights (``circuits``), training
+(``interp.training``), interventions (``interp.interventions``). Import from the modules; nothing is re-exported, so that
+``interp.model.layout`` stays light.
 """
+
+__all__ = ["bound", "checkpoints", "components", "config", "hooked", "layout", "rollout", "transformer", "untrained"]

@@ -25,11 +25,8 @@ REPEATS = 2
 
 def settings() -> dict[str, tuple[TrainingConfig, str]]:
     """Benchmark -> configuration and the CPU seconds of the published code."""
-    laptop, paper, largest = (
-        preset("experts", "laptop"),
-        preset("qlearning", "paper"),
-        {"n_states": (8, 8), "n_actions": (4, 4)},
-    )
+    laptop, paper = preset("experts", "laptop"), preset("qlearning", "paper")
+    largest = {"n_states": (8, 8), "n_actions": (4, 4)}
     own = replace(preset("qlearning", "laptop"), stages=(Stage(25, 1),), regimes=("grid",), sizes=largest)
     large = replace(paper, stages=(Stage(30, 1),), dataset_episodes=0, precision="float32", sizes=largest)
     size = "64 x 30 rounds, |A| = 4, window 10, d_model 256"
