@@ -53,6 +53,14 @@ def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[
     return per_latent @ torch.linalg.pinv(model.state_map).T
 
 
+def write_state(
+    model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
+) -> Float[Tensor, "*batch latent d_model"]:
+    """A handwired model's latents, changed as little as possible to hold ``state``."""
+    change = model.layout.per_latent(state.to(latents) - model.read_state(latents))
+    return latents + change @ torch.linalg.pinv(model.state_map).T
+
+
 def fitted_direction(
     latents: Float[Tensor, "*sample latent d_model"], states: ArrayLike, change: ArrayLike
 ) -> Float[Tensor, "latent d_model"]:

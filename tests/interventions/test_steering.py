@@ -9,7 +9,7 @@ import torch
 import circuits
 import interp
 from interp.errors import InputError
-from interp.interventions.steering import state_direction, steer
+from interp.interventions.steering import steer, write_state
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
@@ -51,15 +51,15 @@ def test_steered_q_learner_is_the_algorithm():
     assert np.abs(result.random[-1] - result.algorithm[-1]).mean() > 0.05
 
 
-def test_the_direction_of_a_state_change_is_exact_and_changes_nothing_else(wma):
-    """Latents moved along it hold the changed state, and are unmoved where the readout is blind."""
+def test_write_state_is_exact_and_changes_nothing_else(wma):
+    """Written latents hold the state, and are unmoved where the readout is blind."""
     _, model = wma
     latents = interp.rollout(model, experts.sample(4, 6, 3, seed=0)).latents[:, -1]
-    change = torch.randn(3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    moved = latents + state_direction(model, change)
-    torch.testing.assert_close(model.read_state(moved), model.read_state(latents) + change)
+    wanted = torch.randn(4, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    written = write_state(model, latents, wanted)
+    torch.testing.assert_close(model.read_state(written), wanted)
     blind = torch.eye(model.config.d_model).double() - torch.linalg.pinv(model.state_map) @ model.state_map
-    torch.testing.assert_close(moved @ blind, latents @ blind)
+    torch.testing.assert_close(written @ blind, latents @ blind)
 
 
 def test_napkin_direction(napkin, napkin_pair):
