@@ -7,24 +7,24 @@ thought. Here the latent is ``z_t = sum of u_v over the nodes v reached`` in blo
 ``w z_t (s_i t_i e_i)_i c_1 c_2 p? | r w?``; ``w`` is the attention sink. Two layers, 6 heads, 4 n + 1 neurons:
 
 * layer 1 binds source and target at each mark e_i (1.1, 1.2), brings z_t and r together at w? (1.3) and marks the
-  candidates that are in z_t (1.4);
+  candidates that are in z_t (1.4); its neurons clip the frontier to 1, as z_t holds r from the second round on;
 * layer 2 adds the target of every edge whose source is in F_t (2.1) and shares the answer among the marked candidates
   (2.2); its neurons clip every node to 0 or 1, so that errors of one round do not reach the next.
 
-Variants: ``expand="sum"`` (default, 2.1 linear), "mean" (2.1 attends to all active edges evenly; n more neurons clip z + r
-to 1 before), and ``eta``, which makes every head softmax (and takes "mean").
+Variants: ``expand="sum"`` (default: head 2.1 is linear), ``expand="mean"`` (it attends to all active edges evenly), and
+``eta``, which makes every head softmax and takes "mean".
 
-Exact means equal to the algorithm for axis-aligned coordinates, in float64 and in float32. Rotated: see the tests. Softmax
-heads: the prediction's error falls with eta, and from some eta on no set is wrong. Positions are one-hot, so d_head
-is the number of positions.
+Exact means equal to the algorithm for axis-aligned coordinates, in float64 and in float32; a rotated basis rounds. With
+softmax heads no set is wrong from some eta on, and the error of the prediction falls with eta (see the tests).
+Positions are one-hot, so d_head is the number of positions.
 
     >>> from circuits.reachability import reachability
     >>> circuit = reachability(n_nodes=5, n_edges=4)
     >>> circuit.n_layers, len(circuit.heads), len(circuit.neurons)
     (2, 6, 21)
 
-``construction`` holds the heads and neurons, ``ground_truth`` where each variable lives, which head feeds which, and what
-:func:`circuits.verify` compares.
+``construction`` holds the heads and neurons, ``ground_truth`` where each variable lives, which head feeds which, and
+what :func:`circuits.verify` compares.
 """
 
 from circuits.reachability.construction import reachability

@@ -47,8 +47,7 @@ def reachability(
         raise unknown_name("way to expand", expand, EXPANSIONS)
     require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
     layout = ReachabilityRound(n_nodes, n_edges, marks=True)
-    basis = _basis(layout)
-    basis = replace(basis, rotation=rotation)
+    basis = replace(_basis(layout), rotation=rotation)
     mean = expand == "mean" or eta is not None
     heads = _heads(basis, layout.outcomes, mean)
     if eta is not None:
@@ -76,7 +75,7 @@ def _name(token: str) -> str:
 
 
 def _basis(layout: ReachabilityRound) -> Basis:
-    """Blocks id (tokens), near and far (nodes), out (nodes, and the mark ``in`` of candidates that are reached), pos."""
+    """Blocks id (tokens), near and far (nodes), out (nodes, and the mark ``in`` of reached candidates), pos."""
     nodes, codes = layout.outcomes, PositionCode.one_hot(layout.labels)
     content = (
         ("id", tuple(map(_name, layout.vocabulary))),
@@ -130,15 +129,13 @@ def _heads(basis: Basis, nodes: tuple[str, ...], mean: bool) -> tuple[Head, ...]
         reads="every node looks for itself in z",
         writes="out[in](c_k) = [c_k in z_t]",
     )
-    following = match(basis, nodes, "near", "far"), copy(basis, nodes, "near", "near")
-    words = {
-        "reads": "w? looks at the edges whose source is in near(w?)",
-        "writes": "near(w?) += the targets of active edges" + (", averaged" if mean else ""),
-    }
+    matches, moves = match(basis, nodes, "near", "far"), copy(basis, nodes, "near", "near")
+    reads = "w? looks at the edges whose source is in near(w?)"
+    writes = "near(w?) += the targets of active edges"
     expand = (
-        content_chooser("2.1 expand", 1, *following, sink, **words)
+        content_chooser("2.1 expand", 1, matches, moves, sink, reads=reads, writes=f"{writes}, averaged")
         if mean
-        else Head("2.1 expand", 1, "linear", *following, **words)
+        else Head("2.1 expand", 1, "linear", matches, moves, reads, writes)
     )
     candidates = 2.0 * (pos["c_1"] + pos["c_2"]) + out["in"]
     answer = Head(

@@ -40,5 +40,6 @@ TASK = Task(
     claims=lazy("interp.tasks.reachability.hypotheses:claims"),
     steering=lazy("interp.tasks.reachability.hypotheses:steering"),
     training=lazy("interp.tasks.reachability.training:goal"),
+    evaluation=lazy("interp.tasks.reachability.evaluation:plan"),
     circuits=("reachability-handwired",),
 )

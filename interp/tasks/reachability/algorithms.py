@@ -17,6 +17,7 @@ The rivals that follow one path are in :mod:`~interp.tasks.reachability.paths`, 
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,9 @@ def indicator(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equ
     return Variable(key, symbol, meaning, "indicator", parents=parents, equation=equation, outputs=labels)
 
 
-REACHED = Variable("reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=PER_NODE)
+REACHED = Variable(
+    "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=PER_NODE
+)
 
 
 def take(values: Array, index: Array) -> Array:
@@ -111,8 +114,8 @@ ACTIVE = indicator(
 )
 
 
-def prediction(spread: float, parents: tuple[str, ...] = ("member", "candidates", "reached", "nodes")) -> Variable:
-    """The distribution over nodes: the members among the candidates share it, but for what lies on all nodes reached."""
+def prediction(spread: float) -> Variable:
+    """The distribution over nodes: reached candidates share it, but for what lies on all nodes reached."""
 
     def equation(v: Values) -> Array:
         answer = between(shares(v["member"]), v["candidates"], n_nodes(v))
@@ -124,7 +127,7 @@ def prediction(spread: float, parents: tuple[str, ...] = ("member", "candidates"
 
     return Variable(
         "prediction", "P(v)", "the probability that each node is the answer", "probability",
-        parents=parents, equation=equation, outputs=PER_NODE,
+        parents=("member", "candidates", "reached", "nodes"), equation=equation, outputs=PER_NODE,
     )  # fmt: skip
 
 
@@ -151,7 +154,9 @@ def expanded(v: Values) -> Array:
     return flat.reshape(following.shape)
 
 
-def _search(key: str, name: str, parameters: dict[str, Any], round_: tuple[Variable, ...], spread: float, **others: Any) -> Algorithm:
+def _search(
+    key: str, name: str, parameters: dict[str, Any], round_: tuple[Variable, ...], spread: float, **others: Any
+) -> Algorithm:
     return Algorithm(
         key=key,
         name=name,
@@ -211,7 +216,14 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
             lambda v: np.where(v["elapsed"][..., None] < hops, expanded(v), v["reached"]),
             PER_NODE,
         ),
-        Variable("next_elapsed", "t + 1", "rounds, this one included", "rounds", parents=("elapsed",), equation=lambda v: v["elapsed"] + 1),
+        Variable(
+            "next_elapsed",
+            "t + 1",
+            "rounds, this one included",
+            "rounds",
+            parents=("elapsed",),
+            equation=lambda v: v["elapsed"] + 1,
+        ),
     )
     return _search(
         "depth_limited",
@@ -226,20 +238,24 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task, the ground truth first."""
-    from functools import partial
-
     from interp.tasks.reachability import heuristics, paths
 
+    limited = {hops: f"{hops} hop{'s' * (hops > 1)}" for hops in (1, 2, 3)}
     return (
         AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
         *(
             AlgorithmRecord(
-                f"depth_limited_{hops}", f"breadth-first search of {hops} hop{'s' * (hops > 1)}", f"BFS, {hops} hop{'s' * (hops > 1)}",
+                f"depth_limited_{hops}",
+                f"breadth-first search of {words}",
+                f"BFS, {words}",
                 partial(depth_limited, hops),
             )
-            for hops in (1, 2, 3)
+            for hops, words in limited.items()
         ),
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", paths.depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", paths.random_walk),
-        *(AlgorithmRecord(h.key, h.name, h.short_name, partial(heuristics.heuristic, h.key)) for h in heuristics.HEURISTICS.values()),
-    )  # fmt: skip
+        *(
+            AlgorithmRecord(record.key, record.name, record.short_name, partial(heuristics.heuristic, record.key))
+            for record in heuristics.HEURISTICS.values()
+        ),
+    )

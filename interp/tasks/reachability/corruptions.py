@@ -21,8 +21,8 @@ Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 def exchange_history(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
     t = corrupted_round(_reachability(episodes), round, history=True)
-    changed = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
-    return episodes, replace(episodes, **changed)
+    edges, roots, candidates = (exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates"))
+    return episodes, replace(episodes, edges=edges, roots=roots, candidates=candidates)
 
 
 def add_edge(episodes: ReachabilityEpisodes, round: int) -> Pair:

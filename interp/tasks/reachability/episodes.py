@@ -62,7 +62,9 @@ class ReachabilityEpisodes:
         require(self.edges.shape[-1] == 2, f"edges must be pairs (source, target), got shape {self.edges.shape}")
         require(self.candidates.shape[-1] == 2, f"candidates must be pairs, got shape {self.candidates.shape}")
         same = self.candidates[..., 0] == self.candidates[..., 1]
-        require(not same.any(), "the candidates of an episode must differ; at least one episode has the same node twice")
+        require(
+            not same.any(), "the candidates of an episode must differ; at least one episode has the same node twice"
+        )
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
 
@@ -177,9 +179,7 @@ class ReachabilityEpisodes:
         def rename(array: NDArray[Any]) -> NDArray[Any]:
             return names[rows.reshape(-1, *[1] * (array.ndim - 1)), array]
 
-        return replace(
-            self, edges=rename(self.edges), roots=rename(self.roots), candidates=rename(self.candidates)
-        )
+        return replace(self, edges=rename(self.edges), roots=rename(self.roots), candidates=rename(self.candidates))
 
 
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
@@ -187,5 +187,7 @@ def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEp
     return replace(
         parts[0],
         regime=regime,
-        **{name: np.concatenate([getattr(part, name) for part in parts]) for name in ("edges", "roots", "candidates")},
+        edges=np.concatenate([part.edges for part in parts]),
+        roots=np.concatenate([part.roots for part in parts]),
+        candidates=np.concatenate([part.candidates for part in parts]),
     )

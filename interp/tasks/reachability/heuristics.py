@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, Values
+from interp.algorithm import Algorithm, Values, Variable
 from interp.errors import unknown_name
 from interp.tasks.reachability import algorithms, graphs
 
@@ -32,7 +32,9 @@ class Heuristic:
 HEURISTICS = {
     heuristic.key: heuristic
     for heuristic in (
-        Heuristic("fewer_parents", "the candidate with the lower in-degree", "in-degree", lambda m: -graphs.in_degrees(m)),
+        Heuristic(
+            "fewer_parents", "the candidate with the lower in-degree", "in-degree", lambda m: -graphs.in_degrees(m)
+        ),
         Heuristic("more_children", "the candidate with the higher out-degree", "out-degree", graphs.out_degrees),
         Heuristic("more_ancestors", "the candidate with more ancestors", "ancestors", graphs.n_ancestors),
     )
@@ -58,7 +60,7 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
         share = algorithms.shares(algorithms.take(numbers, v["candidates"]))
         return algorithms.between(share, v["candidates"], algorithms.n_nodes(v))
 
-    answer = algorithms.Variable(
+    answer = Variable(
         "prediction", "P(v)", "the probability that each node is the answer", "probability",
         parents=("source", "target", "candidates", "nodes"), equation=compared, outputs=algorithms.PER_NODE,
     )  # fmt: skip

@@ -13,6 +13,7 @@ from torch import Tensor
 from interp.algorithm import Algorithm
 from interp.interventions.carriers import Claim
 from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.task import RoundInputs, Steering
@@ -41,8 +42,6 @@ def hypothesis(model: HookedLatentTransformer) -> Algorithm:
 def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     """Root, candidates and degrees; then also the children of the root: what one round says without a search."""
     edges, n = episodes.by_round("edges"), np.eye(episodes.n_nodes)
-    from interp.tasks.reachability import graphs
-
     matrix = graphs.adjacency(edges, episodes.n_nodes)
     roots, candidates = episodes.by_round("roots"), episodes.by_round("candidates")
     plain = np.concatenate(
@@ -54,8 +53,8 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
 def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
     """Subspaces to learn, (variable, site, rank): the set reached, the answer; then a place that cannot hold it."""
-    n, last = model.layout.n_nodes, model.config.n_layers - 1
-    rank = min(n, model.config.d_model)
+    last = model.config.n_layers - 1
+    rank = min(model.layout.n_outputs, model.config.d_model)
     return (
         ("reached", "embed@<z>", rank),
         ("frontier", "resid_post[0]@w?", rank),

@@ -1,4 +1,4 @@
-"""The round of reachability: ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``; :class:`ReachabilityRound` says what stands where."""
+"""The round of reachability, ``<w> <z> (s_i t_i e_i)_i c_1 c_2 p? | r w?``, with or without the marks ``e_i``."""
 
 from __future__ import annotations
 

@@ -22,7 +22,9 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 Array = NDArray[Any]
 
-VISITS = Variable("visits", "k_v", "when each node was visited, 0 where it was not", "count", "state", outputs=algorithms.PER_NODE)
+VISITS = Variable(
+    "visits", "k_v", "when each node was visited, 0 where it was not", "count", "state", outputs=algorithms.PER_NODE
+)
 REACHED = algorithms.indicator(
     "reached",
     "z_t",
@@ -85,7 +87,16 @@ def _path(key: str, name: str, step: Any, extra: tuple[Variable, ...], inputs: A
         name=name,
         task="reachability",
         parameters={},
-        variables=(*algorithms.INPUTS, *extra, VISITS, REACHED, STARTED, algorithms.MEMBER, algorithms.prediction(0.0), following),
+        variables=(
+            *algorithms.INPUTS,
+            *extra,
+            VISITS,
+            REACHED,
+            STARTED,
+            algorithms.MEMBER,
+            algorithms.prediction(0.0),
+            following,
+        ),
         inputs=inputs,
         initial=lambda episodes: {"visits": algorithms.empty(episodes)},
         distribution=lambda v: v["prediction"],

@@ -38,7 +38,6 @@ class Drawn:
 
     Attributes:
         edges: Int[graph, edge, 2]; roots: Int[graph]; candidates: Int[graph, 2].
-        depths: Int[graph], the depth that was asked for and found; -1 where the regime asks for none.
     """
 
     edges: NDArray[np.int64]
@@ -113,7 +112,7 @@ def grow(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[n
 
 
 def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
-    """Bool[graph, target, negative]: the target is reached and no root, the negative is in the graph and not reached."""
+    """Bool[graph, target, negative]: the target is reached, the negative is not; neither is a root."""
     n_nodes = matrix.shape[-1]
     reached = (steps > 0) & (steps < n_nodes)
     child = graphs.in_degrees(matrix) > 0
@@ -122,7 +121,7 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 
 def both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """The pairs of ProsQA: both candidates are sinks, one is reached."""
-    sinks = ~matrix.any(-1)
+    sinks = graphs.out_degrees(matrix) == 0
     return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 

@@ -86,7 +86,9 @@ def _of_depths(
 ) -> Drawn:
     """Graphs of a regime whose targets have each of the depths equally often, in random order."""
     assert record.pairs is not None
-    wanted = {depth: len(part) for depth, part in zip(depths, np.array_split(np.arange(n_episodes), len(depths)), strict=True)}
+    wanted = {
+        depth: len(part) for depth, part in zip(depths, np.array_split(np.arange(n_episodes), len(depths)), strict=True)
+    }
     parts: list[Drawn] = []
     waited = 0
     while missing := sum(wanted.values()):
@@ -110,7 +112,9 @@ def _of_depths(
             _give_up(wanted, depths, parts, record, sizes)
             waited = 0
     order = rng.permutation(n_episodes)
-    return Drawn(*(np.concatenate([getattr(p, name) for p in parts])[order] for name in ("edges", "roots", "candidates")))
+    return Drawn(
+        *(np.concatenate([getattr(p, name) for p in parts])[order] for name in ("edges", "roots", "candidates"))
+    )
 
 
 def _give_up(
@@ -124,7 +128,9 @@ def _give_up(
     )
     came = [depth for depth in depths if wanted[depth] == 0]
     if not came:
-        raise InputError(f"{record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have too few targets of these depths")
+        raise InputError(
+            f"{record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have too few targets of these depths"
+        )
     for depth in depths:
         if depth not in came:
             wanted[max(came)] += wanted.pop(depth)

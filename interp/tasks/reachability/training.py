@@ -1,4 +1,4 @@
-"""What models of reachability are trained on: the nodes reached and the answer, at every round; presets, starting weights.
+"""What models of reachability are trained on (the nodes reached, and the answer), and what their weights start from.
 
 A round's target is the distribution of breadth-first search with ``spread`` a half: half of it lies on the candidate
 that is reached, half evenly on all nodes reached. The first round has an empty latent and asks for nothing.
@@ -20,28 +20,31 @@ from numpy.typing import NDArray
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.scores import correct
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 
-SPREAD = float(__import__("os").environ.get("SPREAD", ".5"))
+SPREAD = 0.5
 """Share of a round's target that lies on all nodes reached."""
-SHARPNESS = float(__import__("os").environ.get("SHARP", "2"))
-WRITTEN = 0.3
-"""What of the normalised residual stream is written to the latent at the start, where weights start matching."""
+COPIED, WRITTEN, SMALL = 0.4, 0.1, 0.1
+"""Where weights start matching: what a head copies of what it attends to, what of the normalised residual stream is
+written to the latent, and what the MLPs' drawn output weights are multiplied by."""
 
 LAPTOP = TrainingConfig(
     task="reachability",
     sizes={"n_nodes": (16, 16), "n_edges": (24, 24)},
-    stages=(Stage(2, 500), Stage(3, 500), Stage(4, 500), Stage(5, 2500)),
+    stages=(Stage(2, 600), Stage(3, 400), Stage(4, 400), Stage(5, 2200)),
+    batch_size=32,
+    lr=2e-3,
     regimes=("matched",),
     n_layers=2,
     latent_update="add",
     write_map=True,
-    muon_lr=2e-3,
+    muon_lr=3e-3,
     warmup_steps=50,
     decay="linear",
     position_codes="label",
-    start="matching, factored",
+    start="matching, factored, apart",
     eval_every=100,
     eval_rounds=5,
 )
@@ -64,7 +67,7 @@ def targets(episodes: ReachabilityEpisodes) -> NDArray[Any]:
 
 
 def evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[str, float]:
-    """``cross_entropy`` from the targets, its ``excess`` over their entropy, ``accuracy`` in the rounds that can answer."""
+    """Loss, ``excess`` over the targets' entropy, accuracy from round d on, and in the last round by depth."""
     wanted, tiny = targets(episodes)[:, 1:], np.finfo(np.float64).tiny
     loss = -(wanted * np.log(np.maximum(predictions[:, 1:], tiny))).sum(-1).mean()
     floor = -(wanted * np.log(np.maximum(wanted, tiny))).sum(-1).mean()
@@ -74,22 +77,20 @@ def evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[
     return {"cross_entropy": float(loss), "excess": float(loss - floor), "accuracy": float(right[known].mean()), **last}
 
 
-def correct(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
-    """Float[episode, round]: 1 where the target is more probable than the negative, a half where neither is."""
-    p_target, p_negative = (
-        np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0]
-        for nodes in (episodes.targets, episodes.negatives)
-    )
-    return (p_target > p_negative) + 0.5 * (p_target == p_negative)
-
-
 def matching(model: HookedLatentTransformer) -> None:
-    """Heads attend to what resembles them and copy it; the latent is written, and nodes are read out, as they are embedded."""
+    """Heads attend to what resembles them and copy it; latents are written, and nodes read out, as they are embedded.
+
+    The MLPs start small, so that what was copied is not drowned by what they make of it.
+    """
     with torch.no_grad():
         for block in model.blocks:
-            block.attn.W_Q.mul_(SHARPNESS)
+            for weight in (block.attn.W_Q, block.attn.W_V):
+                for head in weight:
+                    torch.nn.init.orthogonal_(head)
             block.attn.W_K.copy_(block.attn.W_Q)
-            block.attn.W_O.copy_(block.attn.W_V.transpose(-1, -2))
+            block.attn.W_O.copy_(COPIED * block.attn.W_V.transpose(-1, -2))
+            if block.mlp is not None:
+                block.mlp.W_out.mul_(SMALL)
         first = model.layout.token_ids["n_1"]
         model.unembed.weight.copy_(model.W_E[first : first + model.unembed.weight.shape[1]].T)
         if model.config.write_map:
@@ -97,7 +98,7 @@ def matching(model: HookedLatentTransformer) -> None:
 
 
 def factored(model: HookedLatentTransformer) -> None:
-    """The position code of a label becomes one of its role plus one of its group: an edge, the question, the root."""
+    """A position's code becomes that of its group (an edge, the question, the root) plus half that of its role."""
     std, generator = model.config.init_std, torch.Generator().manual_seed(0)
     codes: dict[str, torch.Tensor] = {}
 
@@ -110,17 +111,58 @@ def factored(model: HookedLatentTransformer) -> None:
     with torch.no_grad():
         for position, label in enumerate(model.layout.max_layout.labels):
             role, _, number = label.partition("_")
-            group = groups.get(label, f"edge {number}")
             if label in groups or number:
-                model.W_pos[position] = code(role) + code(group)
+                model.W_pos[position] = 0.5 * code(role) + code(groups.get(label, f"edge {number}"))
             if label == "<z>":
                 model.W_pos[position] = code("root") + code("question")
 
 
+def apart(model: HookedLatentTransformer) -> None:
+    """Tokens and positions start in halves of the residual stream: half of the heads match by place, half by content.
+
+    All heads copy content, and content is what the latent is written.
+    """
+    half, by_place = model.config.d_model // 2, model.config.n_heads // 2
+    with torch.no_grad():
+        for table, empty in (
+            (model.W_E, slice(half, None)),
+            (model.latents.table, slice(half, None)),
+            (model.W_pos, slice(half)),
+        ):
+            table[:, empty] = 0.0
+            table.mul_(2**0.5)
+        matching(model)
+        for block in model.blocks:
+            for index in range(model.config.n_heads):
+                mine = slice(half, None) if index < by_place else slice(half)
+                block.attn.W_Q[index] = 0.0
+                torch.nn.init.orthogonal_(block.attn.W_Q[index, mine])
+                block.attn.W_V[index] = 0.0
+                torch.nn.init.orthogonal_(block.attn.W_V[index, :half])
+            block.attn.W_K.copy_(block.attn.W_Q)
+            block.attn.W_O.copy_(COPIED * block.attn.W_V.transpose(-1, -2))
+        if model.config.write_map:
+            model.write_map.get_parameter("W_write")[half:] = 0.0
+
+
 def both(model: HookedLatentTransformer) -> None:
     """Matching weights and factored position codes."""
-    matching(model)
     factored(model)
+    matching(model)
+
+
+def all_apart(model: HookedLatentTransformer) -> None:
+    """Factored position codes, tokens and positions apart, matching weights."""
+    factored(model)
+    apart(model)
+
+
+STARTS = {
+    "matching": matching,
+    "factored": factored,
+    "matching, factored": both,
+    "matching, factored, apart": all_apart,
+}
 
 
 def goal() -> TrainingGoal:
@@ -129,13 +171,13 @@ def goal() -> TrainingGoal:
         targets=targets,
         presets=PRESETS,
         evaluate=evaluate,
-        starts={"matching": matching, "factored": factored, "matching, factored": both},
+        starts=STARTS,
         floor="breadth-first search",
         learns="reachability",
         limits=(
             "It names the nodes that its configuration counts, and no others.",
-            "Each round was trained to say which nodes are reached: that its latent holds them is what it was asked for, "
-            "not what it found by itself.",
-            "Half of its prediction is spread over the nodes reached; compare the two candidates, not their probabilities.",
+            "Each round was trained to say which nodes are reached: that its latent holds them is what it was asked "
+            "for, not what it found by itself.",
+            "Half of its prediction is spread over the nodes reached: compare the two candidates with each other.",
         ),
     )

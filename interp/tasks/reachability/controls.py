@@ -1,0 +1,131 @@
+"""What critics of latent reasoning ask of a model that seems to hold a search frontier: is the recurrence needed?
+
+The same model runs over the same episodes with its latent taken away (``cut``: every round reads the initial latent),
+``frozen`` (every round reads the latent that the first thought wrote, so that rounds are only repeated), ``reset`` (the
+initial latent once, halfway: the search begins again), and ``swapped`` (another episode's latent). A model that answers
+as well without its recurrence does not search by it, whatever its latents look like.
+
+``discrete`` is the variant that commits: of the nodes that a round adds, the latent keeps one, as a chain of thought in
+tokens does. What parallel search gains is the difference. It needs to read and write sets: exact for a handwired model,
+by a decoder for a learned one.
+
+    >>> import interp
+    >>> from interp.tasks import reachability
+    >>> model = interp.load("reachability-handwired", n_nodes=12, n_edges=18)
+    >>> runs = controlled(model, reachability.sample(8, 4, 12, 18, seed=0))
+    >>> sorted(runs)
+    ['cut', 'discrete', 'frozen', 'reset', 'swapped']
+    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.decoder import Affine
+from interp.evaluation.controls import Hook, cut, swap
+from interp.model.rollout import Rollout, rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.reachability.episodes import ReachabilityEpisodes
+
+_HOOK = "hook_latents"
+Read = Callable[[Tensor], Tensor]
+Write = Callable[[Tensor, Tensor], Tensor]
+
+
+def frozen() -> Hook:
+    """A forward hook that gives every round what the first hooked one read: one thought, repeated."""
+    kept: dict[str, Tensor] = {}
+
+    def give(latents: Tensor, hook: Any) -> Tensor:
+        return kept.setdefault("first", latents)
+
+    return _HOOK, give
+
+
+def discrete(read: Read, write: Write, seed: int = 0) -> Hook:
+    """A forward hook that keeps one of the nodes that a thought added, all of them equally likely.
+
+    Args:
+        read: latents ``[..., latent, d_model]`` to the set that they hold, ``[..., node]``, above a half where reached.
+        write: (latents, set) to latents that hold this set.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    path: dict[str, Tensor] = {}
+
+    def commit(latents: Tensor, hook: Any) -> Tensor:
+        reached = read(latents) > 0.5
+        known = path.get("known", torch.zeros_like(reached))
+        new = reached & ~known
+        luck = torch.rand(new.shape, generator=generator).to(latents.device).masked_fill(~new, -1.0)
+        chosen = torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new
+        # The first thought holds the root as well; a chain starts there.
+        path["known"] = known | chosen
+        return write(latents, path["known"].to(latents.dtype))
+
+    return _HOOK, commit
+
+
+def decoded(run: Rollout, reached: NDArray[Any]) -> tuple[Read, Write]:
+    """How sets are read from, and written into, the latents of a learned model: two least-squares maps of a rollout.
+
+    Args:
+        run: of other episodes than those that are controlled.
+        reached: the sets at the same rounds, Float[episode, round, node].
+    """
+    held = torch.from_numpy(reached).flatten(0, 1)
+    latents = run.latents[:, :-1, 0].flatten(0, 1).double().cpu()
+    reading, writing = Affine.fit(latents, held), Affine.fit(held, latents)
+
+    def read(given: Tensor) -> Tensor:
+        return reading(given[..., 0, :].double().cpu()).to(given)
+
+    def write(given: Tensor, state: Tensor) -> Tensor:
+        change = (state - (read(given) > 0.5).to(state)).double().cpu() @ writing.slopes
+        return given + change.unsqueeze(-2).to(given)
+
+    return read, write
+
+
+def controlled(
+    model: HookedLatentTransformer,
+    episodes: ReachabilityEpisodes,
+    read: Read | None = None,
+    write: Write | None = None,
+    seed: int = 0,
+) -> dict[str, Rollout]:
+    """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
+
+    Args:
+        read, write: as in :func:`discrete`; a handwired model's own when None.
+        seed: of the nodes that the discrete variant keeps.
+    """
+    rounds = range(episodes.n_rounds)
+    hooks: dict[str, Mapping[int, list[Hook]]] = {
+        "cut": _each(rounds, cut(model)),
+        "reset": {len(rounds) // 2: [cut(model)]},
+        "frozen": _each(rounds[1:], frozen()),
+    }
+    if len(episodes) > 1:
+        hooks["swapped"] = _each(rounds, swap())
+    if model.is_handwired and read is None and write is None:
+        read, write = model.read_state, _exactly(model)
+    if read is not None and write is not None:
+        hooks["discrete"] = _each(rounds[1:], discrete(read, write, seed))
+    return {key: rollout(model, episodes, fwd_hooks=by_round) for key, by_round in hooks.items()}
+
+
+def _each(rounds: range, hook: Hook) -> dict[int, list[Hook]]:
+    return {t: [hook] for t in rounds}
+
+
+def _exactly(model: HookedLatentTransformer) -> Write:
+    """How a handwired model's latents are changed, as little as possible, to hold a set."""
+    inverse = torch.linalg.pinv(model.state_map).T
+    return lambda latents, state: latents + model.layout.per_latent(state - model.read_state(latents)) @ inverse

@@ -1,0 +1,114 @@
+"""What models of reachability are worth: accuracy by round and depth, beside searches, heuristics and controls.
+
+Accuracy counts an episode as right where the target is more probable than the negative, as half right on a tie. Before
+round d nobody can know of a target d steps away; a model that searches in parallel jumps from one half to one at round
+d, at every depth. The tables give that jump for the model, for the algorithms and heuristics that could imitate it
+(:mod:`~interp.tasks.reachability.algorithms`), and for the model whose latent is cut, frozen or exchanged
+(:mod:`~interp.tasks.reachability.controls`).
+
+Right answers say what was found, not how: a comparison of causal effects is needed for that.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interp.evaluation.record import MODEL, Done, EvaluationPlan, Row, row
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import mean_interval
+from interp.tasks.reachability import algorithms
+from interp.tasks.reachability.controls import controlled
+from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.sampling import sample
+from interp.tasks.reachability.scores import correct
+
+REGIMES = ("matched", "prosqa")
+"""Those whose answers exist: one candidate is reached, the other is not."""
+EXTRA_ROUNDS = 1
+"""Rounds beyond the deepest target."""
+
+
+def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: int = 0) -> pd.DataFrame:
+    """Accuracy by depth and round, one row each, with a 95 % bootstrap interval over episodes.
+
+    Args:
+        predictions: Float[episode, round, node].
+        key: what the rows call the predictor.
+    """
+    right = correct(np.asarray(predictions, dtype=np.float64), episodes)
+    rows = []
+    for depth in np.unique(episodes.depths):
+        at = episodes.depths == depth
+        for t in range(episodes.n_rounds):
+            accuracy = mean_interval(right[at, t], seed=seed)
+            rows.append(
+                {
+                    "regime": episodes.regime,
+                    "key": key,
+                    "depth": int(depth),
+                    "round": t,
+                    **vars(accuracy),
+                    "n": int(at.sum()),
+                }
+            )
+    return pd.DataFrame(rows)
+
+
+def answers(model: HookedLatentTransformer, episodes: ReachabilityEpisodes, seed: int = 0) -> pd.DataFrame:
+    """:func:`by_round` of the model, of every algorithm, and of the model with its latent taken away."""
+    predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
+    for record in algorithms.records():
+        predicted[record.key] = record.make().run(episodes)["prediction"]
+    for key, run in controlled(model, episodes).items():
+        predicted[key] = run.predictions.double().numpy(force=True)
+    return pd.concat([by_round(p, episodes, key, seed) for key, p in predicted.items()], ignore_index=True)
+
+
+def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
+    """Episodes of a model's sizes, long enough for the deepest target and one round more."""
+    layout = model.layout
+    sizes = {"n_nodes": layout.n_nodes, "n_edges": layout.n_edges}  # type: ignore[attr-defined]
+    drawn = sample(n_episodes, 5, **sizes, regime=regime, seed=seed)
+    return drawn.with_rounds(int(drawn.depths.max()) + 1 + EXTRA_ROUNDS)
+
+
+def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: Done) -> dict[str, pd.DataFrame]:
+    """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
+    parts = []
+    for i, regime in enumerate(REGIMES):
+        parts.append(answers(model, episodes_for(model, regime, n_episodes, seed + i), seed))
+        done(1)
+    frame = pd.concat(parts, ignore_index=True)
+    last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
+    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
+    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame}
+
+
+def headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+    """Accuracy at every depth on matched graphs, and a round too early."""
+    frame = answers(model, episodes_for(model, REGIMES[0], n_episodes, seed), seed)
+    rows: list[Row] = []
+    for depth in sorted(frame["depth"].unique()):
+        of = frame[frame["depth"] == depth].set_index(["key", "round"])
+        for t, what in ((depth, f"depth {depth}, round {depth}"), (depth - 1, f"depth {depth}, a round too early")):
+            value = of.loc[(MODEL, t)]
+            beside = ", ".join(
+                f"{key} {of.loc[(key, t), 'estimate']:.2f}" for key in ("breadth_first", "more_ancestors", "cut")
+            )
+            rows.append(row(f"accuracy, {what}", _interval(value), beside))
+    return rows
+
+
+def _interval(value: pd.Series) -> Any:
+    from interp.statistics import Interval
+
+    return Interval(float(value["estimate"]), float(value["low"]), float(value["high"]))
+
+
+def plan() -> EvaluationPlan:
+    """What ``interp evaluate`` measures of a model of reachability."""
+    return EvaluationPlan(lambda model: len(REGIMES), evaluate, headline, min_episodes=16)

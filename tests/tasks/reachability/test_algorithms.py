@@ -1,0 +1,129 @@
+"""Breadth-first search equals networkx, and behaves as a search must; its rivals see less."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import networkx as nx
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from interp.errors import InputError
+from interp.tasks.reachability import TASK, ReachabilityEpisodes, algorithms, sample
+
+SIZES = {"n_nodes": 9, "n_edges": 14}
+
+
+@st.composite
+def batches(draw: Any) -> ReachabilityEpisodes:
+    regime = draw(st.sampled_from(["uniform", "path", "matched"]))
+    depths = (1, 2) if regime == "matched" else None
+    return sample(4, 6, **SIZES, regime=regime, seed=draw(st.integers(0, 10_000)), depths=depths)
+
+
+@settings(deadline=None, max_examples=25)
+@given(batches())
+def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: ReachabilityEpisodes) -> None:
+    values = algorithms.breadth_first().run(episodes)
+    for e in range(len(episodes)):
+        graph = nx.DiGraph(list(map(tuple, episodes.edges[e])))
+        graph.add_node(int(episodes.roots[e]))
+        for t in range(1, episodes.n_rounds):
+            near = nx.single_source_shortest_path_length(graph, int(episodes.roots[e]), cutoff=t)
+            assert set(np.flatnonzero(values["reached"][e, t])) == set(near)
+    assert not values["reached"][:, 0].any()
+
+
+@settings(deadline=None, max_examples=25)
+@given(batches(), st.integers(0, 1000))
+def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
+    names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
+    renamed = episodes.renamed(names)
+    for record in TASK.algorithms():
+        values, other = (record.make().run(given) for given in (episodes, renamed))
+        back = np.take_along_axis(other["prediction"], names[:, None], -1)
+        assert np.array_equal(back, values["prediction"]), record.key
+
+
+@settings(deadline=None, max_examples=25)
+@given(batches(), st.integers(0, 13), st.integers(0, 8), st.integers(0, 8))
+def test_adding_an_edge_never_shrinks_the_set(
+    episodes: ReachabilityEpisodes, slot: int, source: int, target: int
+) -> None:
+    more = np.concatenate([episodes.edges, np.full((4, 1, 2), (source, target))], 1)
+    before = algorithms.breadth_first().run(episodes)["reached"]
+    after = algorithms.breadth_first().run(replace(episodes, edges=more))["reached"]
+    assert (after >= before).all()
+
+
+def test_a_repeated_edge_changes_nothing() -> None:
+    episodes = sample(20, 5, 12, 18, regime="uniform", seed=0)
+    more = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[:, :5]], 1))
+    for record in TASK.algorithms():
+        if record.key != "random_walk":  # It takes a repeated edge twice as often.
+            assert np.array_equal(record.make().run(episodes)["prediction"], record.make().run(more)["prediction"])
+
+
+def target_share(key: str, episodes: ReachabilityEpisodes) -> np.ndarray:
+    prediction = TASK.algorithm(key).run(episodes)["prediction"]
+    return np.take_along_axis(prediction, episodes.targets[:, None, None], -1)[..., 0]
+
+
+def test_breadth_first_search_jumps_at_the_depth_of_the_target() -> None:
+    episodes = sample(80, 6, 28, 54, seed=0)
+    share = target_share("breadth_first", episodes)
+    known = np.arange(6) >= episodes.depths[:, None]
+    assert (share[known] == 1).all() and (share[~known] == 0.5).all()
+
+
+@pytest.mark.parametrize("hops", [1, 2, 3])
+def test_limited_search_answers_up_to_its_hops(hops: int) -> None:
+    episodes = sample(80, 6, 28, 54, seed=0)
+    last = target_share(f"depth_limited_{hops}", episodes)[:, -1]
+    assert (last[episodes.depths <= hops] == 1).all() and (last[episodes.depths > hops] == 0.5).all()
+
+
+@pytest.mark.parametrize("key", ["fewer_parents", "more_children", "more_ancestors"])
+def test_heuristics_are_at_chance_on_matched_graphs(key: str) -> None:
+    assert (target_share(key, sample(80, 3, 28, 54, seed=0)) == 0.5).all()
+
+
+def test_ancestors_answer_where_graphs_are_not_matched() -> None:
+    assert target_share("more_ancestors", sample(200, 3, 28, 54, regime="prosqa", seed=0)).mean() > 0.7
+
+
+def test_one_path_visits_one_node_a_round_within_what_can_be_reached() -> None:
+    episodes = sample(60, 6, 28, 54, seed=1)
+    for key in ("depth_first", "random_walk"):
+        reached = TASK.algorithm(key).run(episodes)["reached"]
+        steps = np.diff(reached.sum(-1), axis=1)
+        assert (steps[:, 0] == 2).all() and ((steps[:, 1:] >= 0) & (steps[:, 1:] <= 1)).all()
+        everything = algorithms.breadth_first().run(episodes)["reached"]
+        assert (reached <= everything).all()
+    long = TASK.algorithm("depth_first").run(episodes.with_rounds(30))["reached"][:, -1]
+    assert np.array_equal(long > 0, episodes.distances < 28), "depth-first search finds everything in the end"
+
+
+def test_spread_lies_on_the_nodes_reached() -> None:
+    episodes = sample(20, 5, 16, 24, seed=2, depths=(1, 2))
+    plain, spread = (algorithms.breadth_first(s).run(episodes) for s in (0.0, 0.5))
+    assert np.allclose(spread["prediction"].sum(-1), 1)
+    reached = plain["reached"]
+    number = reached.sum(-1, keepdims=True)
+    mixed = np.where(number > 0, 0.5 * plain["prediction"] + 0.5 * reached / np.maximum(number, 1), plain["prediction"])
+    assert np.allclose(spread["prediction"], mixed)
+    with pytest.raises(InputError, match=r"\[0, 1\)"):
+        algorithms.breadth_first(1.0)
+
+
+def test_setting_a_node_shows_its_children_a_round_later() -> None:
+    """do(reached): an added node is expanded by the same round, and its children are there in the next."""
+    chain = np.array([[[0, 1], [2, 3], [3, 4]]])
+    episodes = ReachabilityEpisodes(chain, np.array([0]), np.array([[1, 4]]), 5, 4)
+    held = np.zeros((1, 4, 5))
+    held[:, :, [0, 1, 2]] = 1
+    values = algorithms.breadth_first().run(episodes, do={"reached": held})
+    assert values["next_reached"][0, 1].tolist() == [1, 1, 1, 1, 0]

@@ -1,0 +1,91 @@
+"""What regimes promise, and what episodes refuse."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from interp.errors import InputError
+from interp.tasks.reachability import REGIMES, graphs, sample
+from interp.tasks.reachability.prosqa import read_prosqa
+
+
+@pytest.mark.parametrize("regime", REGIMES)
+def test_the_same_arguments_give_the_same_bytes(regime: str) -> None:
+    one, two = (sample(12, 5, 16, 24, regime=regime, seed=3) for _ in range(2))
+    other = sample(12, 5, 16, 24, regime=regime, seed=4)
+    assert np.array_equal(one.edges, two.edges) and np.array_equal(one.candidates, two.candidates)
+    assert not np.array_equal(one.edges, other.edges)
+
+
+def test_matched_candidates_look_alike_and_depths_are_equally_frequent() -> None:
+    episodes = sample(200, 5, 28, 54, regime="matched", seed=0)
+    for numbers in (graphs.in_degrees, graphs.out_degrees, graphs.n_ancestors):
+        of = numbers(episodes.adjacency)
+        rows = np.arange(len(episodes))
+        assert np.array_equal(of[rows, episodes.targets], of[rows, episodes.negatives])
+    assert np.unique(episodes.depths, return_counts=True)[1].tolist() == [50, 50, 50, 50]
+
+
+@pytest.mark.parametrize("regime", ["matched", "prosqa"])
+def test_one_candidate_is_reached_in_acyclic_graphs(regime: str) -> None:
+    episodes = sample(100, 5, 28, 54, regime=regime, seed=1)
+    assert (episodes.candidate_distances.max(-1) == episodes.n_nodes).all()
+    assert not np.einsum("bii->b", graphs.closure(episodes.adjacency)).any()
+
+
+def test_prosqa_graphs_have_the_published_statistics() -> None:
+    """ProsQA: 14-28 nodes (mean 22.7), 36 edges, 13 nodes reached, 3.0, 4.5, 3.4 and 1.2 new ones a level."""
+    episodes = sample(300, 5, 28, 54, regime="prosqa", seed=2)
+    used = (episodes.adjacency.any(-1) | episodes.adjacency.any(-2)).sum(-1)
+    assert used.min() >= 14 and used.max() <= 28 and abs(used.mean() - 22.7) < 2
+    assert abs(episodes.adjacency.sum((1, 2)).mean() - 36.1) < 4
+    assert abs((episodes.distances < 28).sum(-1).mean() - 13.1) < 1.5
+    levels = [float((episodes.distances == step).sum(-1).mean()) for step in (1, 2, 3, 4)]
+    assert np.allclose(levels, [3.0, 4.5, 3.4, 1.15], atol=0.6)
+
+
+def test_neither_name_nor_order_says_which_candidate_it_is() -> None:
+    episodes = sample(2000, 5, 16, 24, regime="matched", seed=5, depths=(1, 2))
+    assert abs(episodes.answers.mean() - 0.5) < 0.04
+    assert abs((episodes.targets > episodes.negatives).mean() - 0.5) < 0.04
+
+
+def test_depths_that_do_not_exist_are_refused_or_replaced() -> None:
+    with pytest.raises(InputError, match="take more nodes"):
+        sample(4, 9, 5, 4, depths=(8,))
+    assert set(sample(20, 9, 6, 6, depths=(1, 4)).depths.tolist()) == {1}
+    with pytest.raises(InputError, match="leave depths out"):
+        sample(4, 4, regime="path", depths=(2,))
+    with pytest.raises(InputError, match="did you mean 'matched'"):
+        sample(4, 4, regime="match")
+
+
+def test_episodes_refuse_what_is_no_graph() -> None:
+    episodes = sample(4, 5, 16, 24, seed=0)
+    with pytest.raises(InputError, match="must be nodes 0 to 15, got 16"):
+        replace(episodes, edges=np.where(episodes.edges == 15, 16, episodes.edges))
+    with pytest.raises(InputError, match="must differ"):
+        replace(episodes, candidates=episodes.candidates[:, :1].repeat(2, 1))
+    with pytest.raises(InputError, match="must have 5 rounds"):
+        replace(episodes, roots=np.zeros((4, 3), int))
+    assert len(episodes.select([2, 0])) == 2
+
+
+def test_published_graphs_are_read(tmp_path: Path) -> None:
+    graph = {"edges": [[0, 2], [2, 3], [1, 4]], "root": 0, "target": 3, "neg_target": 4, "idx_to_symbol": list("abcde")}
+    small = {"edges": [[0, 1], [2, 3]], "root": 0, "target": 1, "neg_target": 3}
+    path = tmp_path / "graphs.json"
+    path.write_text(json.dumps([graph, small]))
+    plain, renamed = read_prosqa(path), read_prosqa(path, n_nodes=9, n_edges=7, seed=1)
+    assert (plain.n_nodes, plain.n_edges, plain.regime, plain.seed) == (5, 3, "prosqa, published", None)
+    assert plain.targets.tolist() == [3, 1] and plain.negatives.tolist() == [4, 3]
+    assert plain.depths.tolist() == renamed.depths.tolist() == [2, 1]
+    assert renamed.edges.shape == (2, 7, 2)
+    path.write_text(json.dumps([{"edges": []}]))
+    with pytest.raises(InputError, match="lacks root, target, neg_target"):
+        read_prosqa(path)
