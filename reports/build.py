@@ -92,13 +92,13 @@ def write_report(
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     context.parts = tuple(part for part in wanted if part.applies(context))
     with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
-        report = compose(context, step)
+        report = _compose(context, step)
         path = report.write(folder / f"{Path(context.source or context.name).name}.html")
     failed = [part for part in context.parts if part.key in context.failures]
     return Written(path, {part.title: _reason(context.failures[part.key]) for part in failed})
 
 
-def compose(context: Context, step: Step = lambda what: None) -> Report:
+def _compose(context: Context, step: Step = lambda what: None) -> Report:
     """Compute and draw every part of ``context``.
 
     Args:

@@ -1,7 +1,7 @@
 """The pictures of ``interp evaluate``: pure functions from its tables (``interp.evaluation.suite``) to figures.
 
 Regret curves beside baselines, quality over the length of an episode, attention paid to each input, agreement with
-tables of every discount, reward over time. A table that no function here draws (:data:`PICTURES`) is written as numbers
+tables of every discount, reward over time. A table that no function here draws is written as numbers
 alone.
 """
 
@@ -18,15 +18,15 @@ from interp.files import write_atomic
 from reports import figures
 
 SHOWN = ("model", "bayes", "weighted_majority_best", "follow_the_leader", "follow_previous_winners", "oracle")
-DRAWN_REGIMES = ("uniform", "stratified", "flat", "anti-signal")
+_DRAWN_REGIMES = ("uniform", "stratified", "flat", "anti-signal")
 
-Pictures = Iterator[tuple[str, Figure]]
+_Pictures = Iterator[tuple[str, Figure]]
 """Figures, each with the name of its file."""
 
 
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
     """Every picture of the tables, by file name."""
-    drawn = (pictures(tables[key]) for key, pictures in PICTURES.items() if key in tables)
+    drawn = (pictures(tables[key]) for key, pictures in _PICTURES.items() if key in tables)
     return {name: figure for pictures in drawn for name, figure in pictures}
 
 
@@ -40,15 +40,15 @@ def save_figure(figure: Figure, path: Path) -> Path:
     return write_atomic(path, lambda temporary: figure.savefig(temporary, format="svg", bbox_inches="tight"))
 
 
-def _regret(curves: pd.DataFrame) -> Pictures:
-    for regime in DRAWN_REGIMES:
+def _regret(curves: pd.DataFrame) -> _Pictures:
+    for regime in _DRAWN_REGIMES:
         part = curves[(curves["regime"] == regime) & curves["key"].isin(SHOWN)]
         if len(part):
             frame = part.rename(columns={"key": "algorithm", "regret": "mean"})
             yield f"regret-{regime}", figures.curves(frame, ylabel=f"regret, {regime} regime")
 
 
-def _lengths(table: pd.DataFrame) -> Pictures:
+def _lengths(table: pd.DataFrame) -> _Pictures:
     lengths = table.assign(name=table["key"].str.replace("_", " "))
     lengths = lengths.rename(columns={"key": "algorithm", "estimate": "mean", "stop": "round"})
     apart = lengths[(lengths["metric"] == "divergence") & (lengths["algorithm"] == MODEL)]
@@ -58,7 +58,7 @@ def _lengths(table: pd.DataFrame) -> Pictures:
     yield "length-regret", figures.curves(lengths[lengths["metric"] == "regret"], ylabel="regret", log_x=True)
 
 
-def _attention(attention: pd.DataFrame) -> Pictures:
+def _attention(attention: pd.DataFrame) -> _Pictures:
     for reader in attention["reader"].unique():
         mean = attention[(attention["head"] == "mean") & (attention["reader"] == reader)]
         targets = list(mean["target"].unique())
@@ -69,20 +69,20 @@ def _attention(attention: pd.DataFrame) -> Pictures:
         yield f"attention-{name}", picture
 
 
-def _discount(followed: pd.DataFrame) -> Pictures:
+def _discount(followed: pd.DataFrame) -> _Pictures:
     frame = followed.rename(columns={"estimate": "mean"}).assign(algorithm=MODEL, name="choices")
     label = "agreement with the table of that discount"
     yield "followed-discount", figures.curves(frame, x="gamma", xlabel="discount", ylabel=label)
 
 
-def _rewards(table: pd.DataFrame) -> Pictures:
+def _rewards(table: pd.DataFrame) -> _Pictures:
     rates = table.rename(columns={"key": "algorithm", "estimate": "mean"})
     for regime in rates["regime"].unique():
         frame = rates[rates["regime"] == regime].assign(round=lambda frame: frame["start"])
         yield f"reward-{regime}", figures.curves(frame, xlabel="from round", ylabel=f"reward a round, {regime}")
 
 
-def _attention_chain(attention: pd.DataFrame) -> Pictures:
+def _attention_chain(attention: pd.DataFrame) -> _Pictures:
     labels = list(attention["query"].unique())
     for layer, part in attention.groupby("layer"):
         mean = part.groupby(["query", "key"])["attention"].mean().unstack().reindex(index=labels, columns=labels)
@@ -90,7 +90,7 @@ def _attention_chain(attention: pd.DataFrame) -> Pictures:
         yield f"attention-chain-layer-{layer}", picture
 
 
-PICTURES: dict[str, Callable[[pd.DataFrame], Pictures]] = {
+_PICTURES: dict[str, Callable[[pd.DataFrame], _Pictures]] = {
     "regret_curves": _regret,
     "lengths": _lengths,
     "attention": _attention,

@@ -27,7 +27,7 @@ _TEXT = (
 )
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
 _NODES = "Every node ablated on its own, in three ways: what the logit difference loses, with 95 % intervals"
-LISTED = 25
+_LISTED = 25
 """Edges listed at most."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
@@ -55,7 +55,7 @@ def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
         ("CMD, over all sizes", curve["cmd"].iloc[0], curve["random_cmd"].iloc[0]),
     ]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
-    listed = found["edges"].query("score != 0").head(LISTED).drop(columns=["metric", "steps"])
+    listed = found["edges"].query("score != 0").head(_LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
         listed[column] = [_named(name, heads) for name in listed[column]]

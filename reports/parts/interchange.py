@@ -64,7 +64,7 @@ class Carried:
 
 
 @dataclass(frozen=True)
-class Tables:
+class _Tables:
     """Tables of :mod:`interp.interventions.tables`; ``aligned`` is None where no subspaces are learned."""
 
     carried: pd.DataFrame
@@ -78,13 +78,13 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         claims: of a handwired model, from its circuit; the task's own when None.
     """
 
-    def compute(context: Context) -> Tables:
+    def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
         own = claims(context.circuit) if claims and context.handwired else None
         carried = tables.interchange_table(model, bases, sources, t, seed, own)
         if context.handwired or not context.task.aligned(model):
-            return Tables(carried)
-        return Tables(carried, tables.alignment_table(model, bases, sources, t, seed))
+            return _Tables(carried)
+        return _Tables(carried, tables.alignment_table(model, bases, sources, t, seed))
 
     def applies(context: Context) -> bool:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
@@ -107,7 +107,7 @@ def wired(circuit: Circuit, carried: Sequence[Carried], not_carried: Mapping[str
     return claims + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in not_carried.items()]
 
 
-def draw(computed: Tables, context: Context) -> Section:
+def draw(computed: _Tables, context: Context) -> Section:
     """The table of claims, and for a learned model the learned subspaces with their controls."""
     rows = [
         {

@@ -33,7 +33,7 @@ def facts(computed: None, context: Context) -> dict[str, Any]:
     episodes = context.episodes
     sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
     sampled = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds", *sizes, f"{episodes.regime} regime"]
-    return {"Model": describe(context.model), "Episodes": ", ".join([*sampled, f"seed {episodes.seed}"])}
+    return {"Model": _describe(context.model), "Episodes": ", ".join([*sampled, f"seed {episodes.seed}"])}
 
 
 def draw(computed: None, context: Context) -> Section:
@@ -43,7 +43,7 @@ def draw(computed: None, context: Context) -> Section:
     return Section("Summary", [Summary(context.facts | failed)])
 
 
-def describe(model: HookedLatentTransformer) -> str:
+def _describe(model: HookedLatentTransformer) -> str:
     """A model in a line: layers, heads, sizes, precision."""
     config = model.config
     heads = sum(name != "-" for names in config.head_names for name in names) or config.n_layers * config.n_heads

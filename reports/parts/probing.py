@@ -37,7 +37,7 @@ def part(targets: Sequence[str] = (), n_in_summary: int = 1) -> Part:
 
     def summary(results: list[ProbeResult], context: Context) -> dict[str, Any]:
         return {
-            f"Probe: {result.target.key.replace('_', ' ')}": represented(result) for result in results[:n_in_summary]
+            f"Probe: {result.target.key.replace('_', ' ')}": _represented(result) for result in results[:n_in_summary]
         }
 
     return Part(KEY, TITLE, compute, draw, lambda context: bool(targets or context.task.probed), summary)
@@ -64,7 +64,7 @@ def draw(results: Sequence[ProbeResult], context: Context) -> Section:
     )
 
 
-def represented(result: ProbeResult) -> Verdict:
+def _represented(result: ProbeResult) -> Verdict:
     """A badge: a probe's score and whether it beats its controls."""
     beyond = "" if result.represented else ", not beyond its controls"
     return Verdict(result.represented, f"{_metric(result)} {result.score.estimate:.3f}{beyond}")

@@ -16,7 +16,7 @@ from reports.part import Context, Part
 TITLE = "Softmax only"
 ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
-ROUNDS = 40
+_ROUNDS = 40
 """Rounds that the softened models run for at most."""
 _SMALLEST = 1e-17
 _OUTPUTS = ("output", "latents")
@@ -38,18 +38,18 @@ def part(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
     """
 
     def compute(context: Context) -> dict[int, VerificationResult]:
-        few, rounds = min(n_episodes, context.n_episodes), min(ROUNDS, context.n_rounds)
+        few, rounds = min(n_episodes, context.n_episodes), min(_ROUNDS, context.n_rounds)
         size = tuple(context.sizes.values())
         name, options = context.circuit.name, {"seed": context.seed, **arguments}
         return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
 
     def draw(results: Mapping[int, VerificationResult], context: Context) -> Section:
-        return softmax_only(results, outputs)
+        return _softmax_only(results, outputs)
 
     return Part("softening", TITLE, compute, draw, lambda context: context.handwired)
 
 
-def softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> Section:
+def _softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> Section:
     """Error against inverse temperature, in both precisions.
 
     Args:

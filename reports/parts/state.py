@@ -49,7 +49,7 @@ def part(
     """
 
     def compute(context: Context) -> Held:
-        return of_the_latents(context) if context.handwired else of_a_probe(context, probed)
+        return _of_the_latents(context) if context.handwired else _of_a_probe(context, probed)
 
     def draw(held: Held, context: Context) -> Section:
         which = 0 if context.handwired else 1
@@ -69,7 +69,7 @@ def part(
     return Part("state", title, compute, draw, applies)
 
 
-def of_the_latents(context: Context) -> Held:
+def _of_the_latents(context: Context) -> Held:
     """The state that a handwired model's latents hold, before the first round and after every one."""
     key, i = context.algorithm.memory, context.shown
     state = context.model.read_state(context.run.latents)[i].numpy(force=True)
@@ -79,7 +79,7 @@ def of_the_latents(context: Context) -> Held:
     return Held(key, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
 
 
-def of_a_probe(context: Context, key: str) -> Held:
+def _of_a_probe(context: Context, key: str) -> Held:
     """What a probe decodes from the latents after every round."""
     results = context.result(probing.KEY)
     wanted = key or context.algorithm.memory

@@ -35,7 +35,7 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
         return verify(context.circuit.name, sizes, context.n_rounds, few, seed=context.seed)
 
     def summary(result: VerificationResult, context: Context) -> dict[str, Any]:
-        return {label: exactness(result, variable) for variable, label in said.items()}
+        return {label: _exactness(result, variable) for variable, label in said.items()}
 
     return Part("verification", TITLE, compute, draw, lambda context: context.handwired, summary)
 
@@ -57,7 +57,7 @@ def draw(result: VerificationResult, context: Context) -> Section:
     )
 
 
-def exactness(result: VerificationResult, variable: str, dtype: str = "float64") -> Verdict:
+def _exactness(result: VerificationResult, variable: str, dtype: str = "float64") -> Verdict:
     """A badge: the largest error of one variable over all sizes, against its tolerance."""
     checks = [check for check in result.checks if check.variable == variable and check.dtype == dtype]
     worst = max(checks, key=lambda check: check.error)

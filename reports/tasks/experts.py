@@ -40,13 +40,13 @@ from reports.parts import (
 from reports.parts.interchange import Carried, wired
 from reports.parts.patching import Difference
 
-HANDWIRED = Heading(
+_HANDWIRED = Heading(
     "Weighted Majority, wired by hand",
     "A causal transformer whose weights were written down, not trained, and which runs the Weighted Majority "
     "algorithm: one latent carries the log-weight of every expert from round to round. Here it is checked against "
     "the algorithm, compared with other predictors, and looked into.",
 )
-LEARNED = (
+_LEARNED = (
     "A transformer trained to predict with expert advice; its latent is the only thing that passes from round to "
     "round. Here it is compared with other predictors, probed for what the latent holds, and patched to see what it "
     "uses."
@@ -68,7 +68,7 @@ NOT_CARRIED = {
     "resid_post[1]@y": ("log_weights", "prediction"),
     "embed@p?": ("label", "state"),
 }
-DIFFERENCES = (
+_DIFFERENCES = (
     Difference("One expert's vote is flipped", "flip-vote"),
     Difference("Two experts' histories are swapped", "swap-histories"),
     Difference("The label is flipped", "flip-label"),
@@ -79,7 +79,7 @@ DIFFERENCES = (
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return (
-        overview.part(handwired=HANDWIRED, learned=LEARNED),
+        overview.part(handwired=_HANDWIRED, learned=_LEARNED),
         verification.part(
             sizes=(2, 4, 8),
             n_episodes=10,
@@ -94,17 +94,17 @@ def parts() -> tuple[Part, ...]:
             units=("log-weight", "log-weight less the mean"),
             shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
         ),
-        Part("regret", "Regret", scores, draw_regret, summary=regret_facts),
-        Part("calibration", "Calibration", calibrate, draw_calibration),
+        Part("regret", "Regret", scores, _draw_regret, summary=_regret_facts),
+        Part("calibration", "Calibration", _calibrate, _draw_calibration),
         probing.part(("log_weights", "log_weights_centred", "prediction"), n_in_summary=2),
-        patching.part(DIFFERENCES, n_episodes=32),
+        patching.part(_DIFFERENCES, n_episodes=32),
         interchange.part(lambda circuit: wired(circuit, CARRIED, NOT_CARRIED)),
         steering.part(),
         edges.part(),
         attention.part(),
         circuit.part(),
         softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-        Part("elsewhere", ELSEWHERE, evaluate, draw_elsewhere, lambda context: not context.handwired),
+        Part("elsewhere", _ELSEWHERE, evaluate, _draw_elsewhere, lambda context: not context.handwired),
         learning.part(),
         reproduce.part(),
     )
@@ -123,30 +123,30 @@ _REGRET = (
 
 
 @dataclass(frozen=True)
-class Scored:
+class _Scored:
     """A predictor's scores, and its regret after the last round minus the model's, paired by episode."""
 
     score: scoring.RegretScore
     beyond_model: Interval
 
 
-def predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
+def _predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
     """What the model predicts in the report's episodes, P(y = 1)."""
     return context.run.predictions.double().numpy(force=True)
 
 
-def scores(context: Context) -> dict[str, Scored]:
+def scores(context: Context) -> dict[str, _Scored]:
     """The model (under the key ``MODEL``, first) and the baselines, scored on the same episodes."""
-    episodes, predictions, seed = context.episodes, predictions_of(context), context.seed
+    episodes, predictions, seed = context.episodes, _predictions_of(context), context.seed
     bayes = predictors.bayes(episodes).predictions
     own = scoring.regret(predictions, episodes)[:, -1]
 
-    def scored(name: str, predictions: np.ndarray, decision: predictors.Decision) -> Scored:
+    def scored(name: str, predictions: np.ndarray, decision: predictors.Decision) -> _Scored:
         score = scoring.score(
             predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
         )
         beyond = scoring.regret(predictions, episodes, decision)[:, -1] - own
-        return Scored(score, mean_interval(beyond, seed=seed))
+        return _Scored(score, mean_interval(beyond, seed=seed))
 
     by_key = {MODEL: scored(context.name, predictions, "threshold")}
     for key in BASELINES:
@@ -156,7 +156,7 @@ def scores(context: Context) -> dict[str, Scored]:
     return by_key
 
 
-def regret_facts(by_key: dict[str, Scored], context: Context) -> dict[str, Any]:
+def _regret_facts(by_key: dict[str, _Scored], context: Context) -> dict[str, Any]:
     """The model's final regret beside two baselines."""
     own, bayes, vote = (by_key[key].score.regret for key in (MODEL, "bayes", "majority_vote"))
     beside = f"the Bayes predictor {bayes.estimate:.2f}, a majority vote {vote.estimate:.2f}"
@@ -164,7 +164,7 @@ def regret_facts(by_key: dict[str, Scored], context: Context) -> dict[str, Any]:
     return {f"Regret after {context.n_rounds} rounds": fact}
 
 
-def draw_regret(by_key: dict[str, Scored], context: Context) -> Section:
+def _draw_regret(by_key: dict[str, _Scored], context: Context) -> Section:
     """Regret curves with bands, then every metric after the last round."""
     episodes: ExpertEpisodes = context.episodes
     curves = [
@@ -202,12 +202,12 @@ def draw_regret(by_key: dict[str, Scored], context: Context) -> Section:
 # Calibration.
 
 
-def calibrate(context: Context) -> Calibration:
+def _calibrate(context: Context) -> Calibration:
     """Whether the predicted probabilities are the frequencies that came true."""
-    return calibration(predictions_of(context), context.episodes, seed=context.seed)
+    return calibration(_predictions_of(context), context.episodes, seed=context.seed)
 
 
-def draw_calibration(result: Calibration, context: Context) -> Section:
+def _draw_calibration(result: Calibration, context: Context) -> Section:
     """The bins, and the error beside that of a perfect predictor."""
     drawn = figures.calibration(result.to_frame(), name=context.name)
     caption = (
@@ -220,8 +220,8 @@ def draw_calibration(result: Calibration, context: Context) -> Section:
 
 # Other regimes.
 
-ELSEWHERE = "Other regimes and longer episodes"
-_ELSEWHERE = (
+_ELSEWHERE = "Other regimes and longer episodes"
+_ELSEWHERE_TEXT = (
     "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
     "`interp evaluate` gives the same tables, and many more numbers, with intervals."
 )
@@ -245,7 +245,7 @@ def evaluate(context: Context) -> suite.Evaluation:
     return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
 
 
-def draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
+def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
     """The summary by regime, controls, pictures, and the checks of the paper's appendix B."""
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
@@ -253,9 +253,9 @@ def draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
     badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
     pictures = [Figure(figure, _caption(name), _caption(name)) for name, figure in draw_tables(result.tables).items()]
     return Section(
-        ELSEWHERE,
+        _ELSEWHERE,
         [
-            Prose(_ELSEWHERE),
+            Prose(_ELSEWHERE_TEXT),
             Table(result.to_frame(), caption, collapsed=True),
             Table(result.tables["latent_control"], _CONTROL),
             *pictures,

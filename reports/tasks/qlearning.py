@@ -45,23 +45,23 @@ from reports.parts import (
 from reports.parts.interchange import Carried, wired
 from reports.parts.patching import Difference
 
-HANDWIRED = Heading(
+_HANDWIRED = Heading(
     "Tabular Q-learning, wired by hand",
     "A causal transformer whose weights were written down, not trained, and which runs tabular Q-learning: one "
     "latent per action carries a column of the Q-table from round to round. Here it is checked against the "
     "algorithm, set free in MDPs, and looked into.",
 )
-LEARNED = (
+_LEARNED = (
     "A transformer trained to imitate Q-learning's choices; its latents, one per action, are the only thing that "
     "passes from round to round. Here its choices are compared with the table's, its latents probed, and its rounds "
     "patched."
 )
-NOT_CARRIED = {
+_NOT_CARRIED = {
     "embed@<BOS>": ("next_values", "prediction"),
     "resid_post[2]@Update": ("choice", "prediction"),
     "resid_post[2]@Select": ("reward", "state"),
 }
-DIFFERENCES = (
+_DIFFERENCES = (
     Difference("Latents are another episode's", "exchange-history"),
     Difference("The reward is changed", "change-reward", metric="state"),
 )
@@ -71,7 +71,7 @@ DIFFERENCES = (
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return (
-        overview.part(handwired=HANDWIRED, learned=LEARNED),
+        overview.part(handwired=_HANDWIRED, learned=_LEARNED),
         verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said={"carried_state": "Latents equal the Q-table"}),
         state.part(
             "Q-values over time",
@@ -82,17 +82,17 @@ def parts() -> tuple[Part, ...]:
             units=("Q-value", "Q-value"),
             shown=("Every entry of the Q-table in episode {}", "The decoded Q-table of episode {}"),
         ),
-        Part("agreement", AGREEMENT, compare, draw_agreement, summary=agreement_facts),
-        Part("playing", "Free rollouts", let_play, draw_playing, summary=playing_facts),
+        Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_facts),
+        Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_facts),
         probing.part(("table", "table_visited", "td_error", "reward")),
-        patching.part(DIFFERENCES, n_episodes=16),
+        patching.part(_DIFFERENCES, n_episodes=16),
         interchange.part(claims),
         steering.part(),
         edges.part(),
         attention.part(),
         circuit.part(),
         softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
-        Part("lemma", LEMMA, chooser_margins, draw_lemma, lambda context: context.handwired),
+        Part("lemma", _LEMMA, _chooser_margins, _draw_lemma, lambda context: context.handwired),
         learning.part(),
         reproduce.part(),
     )
@@ -116,13 +116,13 @@ def claims(circuit: Circuit) -> list[Claim]:
     written = circuit.basis["buf1"]
     column = np.stack([written[label].vector() for label in written.labels if label.startswith("s_")])
     change = Claim("change", (Place.of(f"attn_out[{circuit.n_layers - 1}]@Update", column),), "state")
-    return [*wired(circuit, carried, NOT_CARRIED), change]
+    return [*wired(circuit, carried, _NOT_CARRIED), change]
 
 
 # Agreement.
 
-AGREEMENT = "Agreement with the table"
-_AGREEMENT = (
+_AGREEMENT = "Agreement with the table"
+_AGREEMENT_TEXT = (
     "The choice at `Select` beside the greedy action of the table that the round {when} with. Ties say nothing, "
     "so they are left out or broken at random; a table with γ = 0, which never bootstraps, agrees nearly as "
     "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables "
@@ -136,23 +136,23 @@ def compare(context: Context) -> AgreementResult:
     return agreement(predictions, context.episodes, table=reference_table(context.model), seed=context.seed)
 
 
-def agreement_facts(result: AgreementResult, context: Context) -> dict[str, Any]:
+def _agreement_facts(result: AgreementResult, context: Context) -> dict[str, Any]:
     """Agreement on untied steps."""
     untied, baseline = result.get("untied"), result.get("untied_gamma0")
     fact = f"{untied.estimate:.3f}; a table that never bootstraps {baseline.estimate:.3f}"
     return {"Agreement on untied steps": fact}
 
 
-def draw_agreement(result: AgreementResult, context: Context) -> Section:
+def _draw_agreement(result: AgreementResult, context: Context) -> Section:
     """Agreement over all rounds, then by phase."""
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()
     rows = frame[frame["phase"] == "all"][["name", "estimate", "low", "high", "n_steps"]]
     phases = frame[frame["phase"] != "all"].drop(columns="quantity")
     return Section(
-        AGREEMENT,
+        _AGREEMENT,
         [
-            Prose(_AGREEMENT.format(when=when)),
+            Prose(_AGREEMENT_TEXT.format(when=when)),
             Table(rows.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes"),
             Table(phases, "Early, middle and late rounds", collapsed=True),
         ],
@@ -163,7 +163,7 @@ def draw_agreement(result: AgreementResult, context: Context) -> Section:
 
 MODEL, SAME = "model", "greedy"
 """The model, and the tabular learner that it should equal when it is handwired."""
-_PLAYING = (
+_PLAYING_TEXT = (
     "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. On MDPs "
     "drawn at random a random policy already earns most of what can be earned, so read the normalised score, "
     "(earned − random) / (optimal − random), and the two worlds where control matters: a chain that pays only at "
@@ -173,7 +173,7 @@ _PLAYING = (
 
 
 @dataclass(frozen=True)
-class Played:
+class _Played:
     """What every agent did in one world: key -> (name, episodes)."""
 
     world: str
@@ -194,7 +194,7 @@ def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[st
     return {world: mdp.sample_mdps(n_episodes, n_states, n_actions, seed, key) for world, key in regimes.items()}
 
 
-def let_play(context: Context) -> list[Played]:
+def _let_play(context: Context) -> list[_Played]:
     """Let the model and the tabular agents act in each world."""
     model, n_rounds, seed = context.model, context.n_rounds, context.seed
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
@@ -205,7 +205,7 @@ def let_play(context: Context) -> list[Played]:
         "optimal": ("optimal within the rounds played", tabular.agent("optimal")),
     }
     return [
-        Played(
+        _Played(
             world,
             {
                 MODEL: (model.config.name, play(model, mdps, n_rounds, seed)[0]),
@@ -216,7 +216,7 @@ def let_play(context: Context) -> list[Played]:
     ]
 
 
-def playing_facts(played: list[Played], context: Context) -> dict[str, Any]:
+def _playing_facts(played: list[_Played], context: Context) -> dict[str, Any]:
     """Whether a handwired model acts as the tabular learner does."""
     if not context.handwired:
         return {}
@@ -224,7 +224,7 @@ def playing_facts(played: list[Played], context: Context) -> dict[str, Any]:
     return {"Free rollouts equal the tabular learner's": Verdict(same, "every action equal" if same else "they differ")}
 
 
-def draw_playing(played: list[Played], context: Context) -> Section:
+def _draw_playing(played: list[_Played], context: Context) -> Section:
     """Cumulative reward in the first world; returns and normalised scores in all."""
     seed = context.seed
     curves = pd.concat([_curve(key, name, e, seed) for key, (name, e) in played[0].agents.items()])
@@ -233,7 +233,7 @@ def draw_playing(played: list[Played], context: Context) -> Section:
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [
-        Prose(_PLAYING),
+        Prose(_PLAYING_TEXT),
         Figure(drawn, "Cumulative reward beside tabular agents", caption),
         Table(scores, returned, formats={"earned": ".2f"}),
     ]
@@ -250,7 +250,7 @@ def _curve(key: str, name: str, episodes: MDPEpisodes, seed: int) -> pd.DataFram
     return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
 
 
-def _scores(played: Played, seed: int) -> pd.DataFrame:
+def _scores(played: _Played, seed: int) -> pd.DataFrame:
     rows = []
     for name, episodes in played.agents.values():
         result = returns.normalised_score(episodes, seed=seed)
@@ -260,9 +260,9 @@ def _scores(played: Played, seed: int) -> pd.DataFrame:
 
 # The chooser's lemma.
 
-LEMMA = "The chooser's margins"
-LEAKS = (1e-4, 1e-8, 1e-12)
-_LEMMA = (
+_LEMMA = "The chooser's margins"
+_LEAKS = (1e-4, 1e-8, 1e-12)
+_LEMMA_TEXT = (
     "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
     "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
     "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
@@ -272,16 +272,16 @@ _LEMMA = (
 )
 
 
-def chooser_margins(context: Context) -> pd.DataFrame:
+def _chooser_margins(context: Context) -> pd.DataFrame:
     """What the lemma requires for rounds of this length, by position code and error, and what is measured."""
     n_positions = context.model.layout.n_positions
     lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
-    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in LEAKS]
+    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
     frame = pd.concat(tables, ignore_index=True)
     return frame.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
 
 
-def draw_lemma(frame: pd.DataFrame, context: Context) -> Section:
+def _draw_lemma(frame: pd.DataFrame, context: Context) -> Section:
     """The table."""
     columns = {
         "code": "position code",
@@ -294,4 +294,4 @@ def draw_lemma(frame: pd.DataFrame, context: Context) -> Section:
     }
     table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
-    return Section(LEMMA, [Prose(_LEMMA), Table(table, caption)])
+    return Section(_LEMMA, [Prose(_LEMMA_TEXT), Table(table, caption)])
