@@ -26,8 +26,9 @@ class NoteTable:
         notes: one row per run and round: format, words, characters, ``readable`` (every expert has a tally),
             ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert have
             the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
-            with the highest / lowest true accuracy (in the anti-signal regime the lowest is the adversary); prompt
-            tokens of the round. Rounds from 1. Empty where no run has notes.
+            with the highest / lowest accuracy, or record over the whole instance where accuracies are not given (in
+            the anti-signal regime the lowest is the adversary); prompt tokens of the round. Rounds from 1. Empty where
+            no run has notes.
     """
 
     notes: pd.DataFrame
@@ -114,12 +115,11 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
     return rows
 
 
-def _names(note: str, run: LLMRun, which: str) -> bool | None:
-    """Does the note's best (or worst) tally belong to the truly best (worst) expert alone?"""
-    if run.accuracies is None or run.accuracies.ndim != 1:
-        return None
-    counts = read_counts(note, len(run.accuracies))
-    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(run.accuracies))])
+def _names(note: str, run: LLMRun, which: str) -> bool:
+    """Does the note's best (or worst) tally belong to the most (or least) reliable expert alone?"""
+    skill = run.reliability
+    counts = read_counts(note, len(skill))
+    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])
     sign = 1 if which == "best" else -1
     top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
-    return bool(len(top) == 1 and top[0] == (sign * run.accuracies).argmax())
+    return bool(len(top) == 1 and top[0] == (sign * skill).argmax())

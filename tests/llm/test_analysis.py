@@ -217,62 +217,6 @@ def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., lis
     assert none.formats().empty and none.over_rounds().empty and none.final().empty
 
 
-# ------------------------------------------------------------------------------------------------ foreign results
-
-
-def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    base: dict[str, Any] = {
-        "meta": {"idx": 7, "model": "some-chat", "prompt": "interactive_weather_notehist"},
-        "token_usage": {"prompt_tokens": 1000, "completion_tokens": 50, "n_calls": 4},
-        "input": {"expert_predictions": [[1, 0, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
-        "response": {"predictions": [1, 0]},
-    }
-    (folder / "result.json").write_text(json.dumps({**base, **result}))
-    if steps is not None:
-        (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    return folder
-
-
-def test_foreign_results_are_read(tmp_path: Path) -> None:
-    """Condition from the prompt's name, regime from the folder, predictions from the file."""
-    foreign(tmp_path / "antisignal" / "cases_007")
-    (one,) = load(tmp_path)
-    assert (one.model, one.condition.name, one.regime, one.index) == ("some-chat", "weather-note", "anti-signal", 7)
-    assert one.predictions.tolist() == [1, 0] and one.ended == "complete" and one.total_prompt_tokens == 1000
-    assert load(tmp_path / "antisignal" / "cases_007" / "result.json", "flat")[0].regime == "flat"
-    assert len(score([one]).to_frame()) > 5
-
-
-def test_foreign_steps_are_read_again_by_our_rules(tmp_path: Path) -> None:
-    """A malformed reply that the other runner took for 0 is missing here; notes and tokens come along."""
-    steps = [
-        {"step": 0, "turn": "forecast", "raw_response": '{"prediction": "sunny"}', "usage": {"prompt_tokens": 10}},
-        {"step": 0, "turn": "feedback", "raw_response": "{}", "note_out": "A:1/1", "usage": {"prompt_tokens": 12}},
-        {"step": 1, "turn": "forecast", "raw_response": "I think rainy", "parsed": {"prediction": 0}},
-        {"step": 1, "turn": "feedback", "parsed": {"note": "A:2/2"}},
-    ]
-    foreign(tmp_path / "flat", steps)
-    (one,) = load(tmp_path)
-    assert one.predictions[0] == 1 and np.isnan(one.predictions[1]) and one.malformed == 1
-    assert one.notes == ("A:1/1", "A:2/2") and one.prompt_tokens[0] == 12 and one.calls == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"input": {}}, "has no advice; give it as input.expert_predictions or"),
-        ({"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}}, "advice must be 0/1 or rainy/sunny"),
-        ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
-        ({"response": {}}, "has no predictions"),
-    ],
-)
-def test_a_foreign_field_that_is_missing_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    foreign(tmp_path / "flat", **change)
-    with pytest.raises(InputError, match=message):
-        load(tmp_path)
-
-
 def test_nothing_to_load_is_told(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="holds no trace"):
         load(tmp_path)
@@ -280,13 +224,6 @@ def test_nothing_to_load_is_told(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
     with pytest.raises(InputError, match="no runs to score"):
         score([])
-
-
-def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
-    foreign(tmp_path / "flat" / "a")
-    foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
-    with pytest.raises(InputError, match="are both instance 7 of 'flat' but differ"):
-        score(load(tmp_path))
 
 
 def test_the_papers_tables_stand_beside_ours() -> None:
