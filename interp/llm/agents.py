@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import unknown_name
-from interp.llm.notes import read_counts, write_counts
+from interp.llm.note_counts import read_counts, write_counts
 from interp.llm.schemes import Message, expert_letters, read_message
 
 Counts = NDArray[np.int64]

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from interp.errors import require
-from interp.llm.notes import FORMATS, check_counts, classify, read_counts
+from interp.llm.note_counts import check_counts, read_counts
+from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import MAX_NOTE_WORDS, expert_letters
 
@@ -97,7 +98,7 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
     for t, note in enumerate(run.notes):
         if note is None:
             continue
-        found, check = classify(note), check_counts(note, correct[t], t + 1)
+        found, check = classify(note, run.advice.shape[1]), check_counts(note, correct[t], t + 1)
         rows.append(
             {
                 **dict(zip(_GROUP, run.group, strict=True)),
