@@ -29,7 +29,8 @@ _TIMES = {"once": 1, "one time": 1, "twice": 2, "two times": 2, "thrice": 3, "th
 _NUMBER = r"(?<![\d/.])(\d+|once|twice|thrice|(?:one|two|three|four) times?)"
 
 FRACTION = re.compile(
-    rf"(?<![\d/.])(\d+)\s*(?:x|times?|{GOOD}|{BAD})?\s*(?:/|\bout of\b|\bof\b)\s*(?:the\s+)?(?:last\s+)?(\d+)(?![\d/])",
+    rf"(?<![\d/.])(\d+)\s*(?:x|times?|{GOOD}|{BAD})?\s*(?:/|\b(?:out of|of|for)\b)"
+    r"\s*(?:the\s+)?(?:last\s+)?(\d+)(?![\d/])",
     re.IGNORECASE,
 )
 # Letters for win and loss only as capitals right after the number: "3W-2L".
@@ -38,7 +39,8 @@ _WORDY = re.IGNORECASE
 PAIRS = (
     re.compile(rf"(?<![\d/.])(\d+)\s*{GOOD}{_BETWEEN}(\d+)\s*{BAD}(?![a-z])", _WORDY),
     re.compile(rf"(?<![a-z]){GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])", _WORDY),
-    re.compile(r"\A\W{0,3}?(\d+)\s*[-–]\s*(\d+)(?![\d-])"),
+    re.compile(r"\A\W{0,3}?(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
+    re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
 )
 PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
 # Not "wrong: 4, 7", which lists rounds, and not "right in rounds 2".
@@ -47,7 +49,9 @@ _VERDICT_COUNT = re.compile(
     rf"|{_NUMBER}\s*(?:x\b|times?)?\s*(?:{GOOD}|{BAD})(?![a-z])",
     _WORDY,
 )
-_BARE = re.compile(r"\A\s*[:=(]?\s*([+-]?\d+)(?![\d/%]|\.\d)(?!\s*[,;]\s*[+-]?\d+(?!\d|\s*(?:round|day)))(?!\s*[-–]\s*\d)")
+_BARE = re.compile(
+    r"\A[\"']?\s*[:=(]?\s*([+-]?\d+)(?![\d/%]|\.\d)(?!\s*[,;]\s*[+-]?\d+(?!\d|\s*(?:round|day)))(?!\s*[-–]\s*\d)"
+)
 _TOTAL = re.compile(
     r"(?:\b(?:out of|of|in|n\s*=|rounds?\s*[:=]|(?:after|through|round|day|r|t)(?:\s+(?:round|day))?\s*#?))\s*(\d+)"
     r"|\b(\d+)\s+(?:rounds?|days?)\b",
@@ -63,6 +67,7 @@ class Mention:
 
     letters: tuple[str, ...]
     text: str
+    start: int
 
 
 def mentions(note: str, n_experts: int = 4) -> list[Mention]:
@@ -78,20 +83,32 @@ def mentions(note: str, n_experts: int = 4) -> list[Mention]:
     found = list(named.finditer(note))
     ends = [match.start() for match in found[1:]] + [len(note)]
     return [
-        Mention(tuple(re.findall(one, match.group(0))), note[match.end() : end])
+        Mention(tuple(re.findall(one, match.group(0))), note[match.end() : end], match.end())
         for match, end in zip(found, ends, strict=False)
     ]
 
 
 def tallied(note: str, n_experts: int = 4) -> set[str]:
     """The experts that the note gives a tally, in any of the forms of the module's text."""
-    said = mentions(note, n_experts)
-    found = {letter for mention in said if _has_tally(mention.text) for letter in mention.letters}
-    if len(found) >= 2:
-        return found
-    bare = {letter: match.group(1) for m in said if (match := _BARE.match(m.text)) for letter in m.letters}
-    counted = any(text[0] in "+-" or int(text) >= 2 for text in bare.values()) and not _is_ranking(note, n_experts)
-    return found | set(bare) if counted and not any(_is_bits(text) for text in bare.values()) else found
+    found = {letter for m in mentions(note, n_experts) if _has_tally(m.text) for letter in m.letters}
+    return found if len(found) >= 2 else found | {letter for letter, _ in bare_tallies(note, n_experts)}
+
+
+def bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
+    """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
+    bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _BARE.match(m.text))]
+    counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and not _is_ranking(note, n_experts)
+    if not counted or any(_is_bits(text) for _, text in bare):
+        return []
+    return [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
+
+
+def tally_places(note: str, n_experts: int = 4) -> list[int]:
+    """Where the note's tallies stand, of every form."""
+    places = [match.start() for match in FRACTION.finditer(note) if is_share(match)]
+    for pattern in (PERCENT, _VERDICT_COUNT, *PAIRS[:2]):
+        places += [match.start() for match in pattern.finditer(note)]
+    return places + [place for _, place in bare_tallies(note, n_experts)]
 
 
 def _has_tally(text: str) -> bool:
@@ -146,8 +163,10 @@ def _fractions(text: str) -> tuple[int, int]:
         if not is_share(count):
             continue
         hits, out_of = int(count.group(1)), int(count.group(2))
-        before, after = text[max(0, count.start() - 12) : count.start()], _VERDICT.match(text[count.end() :].lstrip())
-        verdicts = _VERDICT.findall(count.group(0)) or _VERDICT.findall(before)[-1:] or ([after.group(1)] if after else [])
+        before, after = text[max(0, count.start() - 12) : count.start()], text[count.end() :].lstrip()
+        verdicts = _VERDICT.findall(count.group(0)) or _VERDICT.findall(before)[-1:]
+        if not verdicts and (verdict := _VERDICT.match(after)):
+            verdicts = [verdict.group(1)]
         wrong = bool(verdicts and verdicts[0])
         right, total = right + (out_of - hits if wrong else hits), total + out_of
     return right, total

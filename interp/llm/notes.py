@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
-from interp.llm.note_counts import BAD, FRACTION, GOOD, PAIRS, PERCENT, is_share, mentions, tallied
+from interp.llm.note_counts import BAD, GOOD, mentions, tallied, tally_places
 from interp.llm.schemes import expert_letters
 
 FORMATS = ("counter", "round list", "conditional counter", "last-step", "other")
@@ -53,10 +53,11 @@ _NUMBER_LIST = re.compile(
     r"(?:\s*(?:,|&|and|-)\s*(?:and\s+)?(?:rounds?\s*|days?\s*|r|rd)?\d+(?![\d/.%]))+",
     re.IGNORECASE,
 )
+_BRACED = re.compile(r"(?<![A-Za-z])[A-Z]\s*[{\[]\s*\d+(?:\s*,\s*\d+)+\s*[}\]]")
 _LABEL = re.compile(r"\b(?:true_?|actual_?)?(?:label|truth|outcome|y)\s*(?:is|was|[=:])?\s*[01](?!\d)", re.IGNORECASE)
 _LABELS = re.compile(
-    rf"\b(?:labels?|truth|true|actual|outcomes?|history|y)\b[^\d:=]{{0,12}}[:=]?\s*(?:{_WORD}|[01SR])"
-    rf"(?:[,\s]+(?:{_WORD}|[01SR])(?![\w/.%])){{2,}}",
+    rf"\b(?:labels?|truth|true|actual|outcomes?|history|y)\b[^\d:=]{{0,12}}[:=]?\s*(?:[01]{{3,}}(?!\d)"
+    rf"|(?:{_WORD}|[01SR])(?:[,\s]+(?:{_WORD}|[01SR])(?![\w/.%])){{2,}})",
     re.IGNORECASE,
 )
 _VAGUE = re.compile(
@@ -66,13 +67,15 @@ _VAGUE = re.compile(
 )
 _EVERYBODY = r"all|every(?:one|body)|nobody|no ?one|none|no expert|others?|rest|both|majority"
 _VERDICT = re.compile(
-    rf"(?<!most )(?<!least )(?<!more )(?<!less )(?<!very )(?<![A-Za-z])(?:{GOOD}|{BAD}|got it|had it|ok)(?![A-Za-z])"
+    rf"(?<!most )(?<!least )(?<!more )(?<!less )(?<!very )(?<![A-Za-z])"
+    rf"(?:{GOOD}|{BAD}|got it|had it|called it|on target|agreed|disagreed|matched|ok)(?![A-Za-z])"
 )
-_SAID = re.compile(rf"\b(?:said|predicted|forecast(?:ed)?|announced)\W+(?:{_WORD}|[01]\b)", re.IGNORECASE)
+_SAID = re.compile(rf"\b(?:said|predicted|forecast(?:ed)?|announced)\W+(?:(?:it|the)\b|{_WORD}|[01]\b)", re.IGNORECASE)
 _CONDITION = re.compile(
     r"(?P<one>\bsun(?:ny)?\b|\bS(?=[ :=(]{0,2}\d+\s*[/%]))|(?P<zero>\brain(?:y)?\b|\bR(?=[ :=(]{0,2}\d+\s*[/%]))"
-    r"|(?:\b(?:label|y|truth|outcome|says?|saying|predicts?|predicting|forecasts?|on|for|when|if [A-Z])\s*"
-    r"(?:is|says?|[=:])?\s*|(?<![A-Za-z])[A-Z]\()(?P<bit>[01])(?![\d/.%])|(?<![\d/.])(?P<arrow>[01])\s*(?:->|→)\s*(?=\d+\s*/)",
+    r"|(?:\b(?:label|y|truth|outcome|says?|saying|gives?|predicts?|predicting|forecasts?|on|for|when|if [A-Z]|\| ?[A-Z])"
+    r"\s*(?:is|says?|[=:])?\s*|(?<![A-Za-z])[A-Z]\()(?P<bit>[01])(?![\d/.%])"
+    r"|(?<![\d/.])(?P<arrow>[01])\s*(?:->|→)\s*(?=\d+\s*/)",
     re.IGNORECASE,
 )
 # "A said sunny", "it was sunny": the outcome of one round, not a condition that a tally stands under.
@@ -126,7 +129,7 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
     found = NoteFormat(
         format="",
         tallied=len(tallied(note, n_experts)) if not _is_rates(note, n_experts) else n_experts,
-        conditional=_conditional(note),
+        conditional=_conditional(note, n_experts),
         round_marks=marks,
         entries=entries,
         leading_mark=leading,
@@ -178,7 +181,10 @@ def _marks(note: str, n_experts: int) -> tuple[int, int, bool]:
 def _enumerated(note: str, n_experts: int) -> int:
     """How many rounds are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
     letters = "".join(expert_letters(n_experts))
-    entry = re.compile(rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})[\]).:]\s*(?=[{letters}](?![a-z])|[01]{{2,}}|none|all)")
+    content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all"
+    entry = re.compile(
+        rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_WORD}))", re.IGNORECASE
+    )
     found = list(entry.finditer(note))
     numbers = [int(match.group(1)) for match in found]
     if len(found) < 2 or numbers != list(range(numbers[0], numbers[0] + len(found))):
@@ -191,7 +197,8 @@ def _enumerated(note: str, n_experts: int) -> int:
 
 def _listed(note: str) -> int:
     """Round numbers in lists such as "rounds 1,4,7", beyond the first of each, which a mark may have counted."""
-    return sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in _NUMBER_LIST.finditer(note))
+    lists = [*_NUMBER_LIST.finditer(note), *_BRACED.finditer(note)]
+    return sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists)
 
 
 def _records(note: str, n_experts: int) -> int:
@@ -205,35 +212,35 @@ def _records(note: str, n_experts: int) -> int:
     for match in run.finditer(note):
         names = re.findall(rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0))
         rows += max(names.count(letter) for letter in set(names)) if names else 1
-    return rows + len(re.findall(rf"(?<![\d/.])[01]{{{n_experts}}}\s*(?:->|→|=>|/|=|:)\s*[01](?![\d/])", note))
+    votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{n_experts - 1}}}\)?"
+    return rows + len(re.findall(rf"{votes}\s*(?:->|→|=>|/|=|:)\s*[01](?![\d/])", note))
 
 
 def _sequences(note: str, n_experts: int) -> int:
     """Experts with a sequence over rounds; a sequence of 3 or more labels counts as two."""
-    value = rf"(?:{_WORD}|{_SIGN}|{_BIT}|{_LETTER})"
+    value = rf"(?:(?:{_WORD}|(?:right|wrong|(?:in)?correct)\b(?!\W*\d))(?:\s*\(\w+\))?|{_SIGN}|{_BIT}|{_LETTER})"
     spread = rf"{value}(?:[,\s]+{value})+"
     dense = rf"(?:[01]{{3,}}(?![\d/.%])|{_SIGN}{{2,}}|[CWRXTFHMSO]{{3,}}(?![a-z]))"
-    history = re.compile(rf"\s*[:=(\[-]?\s*(?:{dense}|{spread})")
+    history = re.compile(rf"\s*(?:seq\w*|history|record)?\s*[:=(\[-]?\s*(?:{dense}|{spread})")
     found = {letter for one in mentions(note, n_experts) if history.match(one.text) for letter in one.letters}
     return len(found) + 2 * bool(_LABELS.search(note))
 
 
-def _conditional(note: str) -> int:
+def _conditional(note: str, n_experts: int) -> int:
     """Tallies under outcome 0 and under outcome 1; 0 unless there are some under both, or two right after one word."""
-    counts = [match.start() for match in FRACTION.finditer(note) if is_share(match)]
-    counts += [match.start() for pattern in (PERCENT, *PAIRS[:2]) for match in pattern.finditer(note)]
     conditions = []
     for match in _CONDITION.finditer(note):
         if not _ONE_ROUND.search(note[max(0, match.start() - 14) : match.start()]):
             outcome = 1 if match["one"] else 0 if match["zero"] else int(match["bit"] or match["arrow"])
             conditions.append((match.start(), outcome))
     under = [0, 0]
-    for start in counts:
+    for start in tally_places(note, n_experts):
         before = [outcome for place, outcome in conditions if place < start]
         if before:
             under[before[-1]] += 1
     direct = len(re.findall(r"\b(?:sunny|rainy|sun|rain)[\s:=(-]*\d+\s*(?:/|of)\s*\d+", note, re.IGNORECASE))
-    return sum(under) if all(under) else direct if direct >= 2 else 0
+    rates = len(re.findall(r"\b[TF][PN]\b", note))  # true and false positives and negatives
+    return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
 
 
 def _is_rates(note: str, n_experts: int) -> bool:
