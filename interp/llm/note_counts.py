@@ -39,6 +39,7 @@ _WORDY = re.IGNORECASE
 PAIRS = (
     re.compile(rf"(?<![\d/.])(\d+)\s*{GOOD}{_BETWEEN}(\d+)\s*{BAD}(?![a-z])", _WORDY),
     re.compile(rf"(?<![a-z]){GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])", _WORDY),
+    re.compile(r"\b(?:sunny|rainy|sun|rain)\W{1,3}(\d+)\s*[-–|]\s*(\d+)(?![\d-])", _WORDY),
     re.compile(r"\A\W{0,3}?(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
     re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
 )
@@ -46,7 +47,7 @@ PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
 # Not "wrong: 4, 7", which lists rounds, and not "right in rounds 2".
 _VERDICT_COUNT = re.compile(
     rf"(?<![a-z])(?:{GOOD}|{BAD})(?:\s+on)?\s*[:=]?\s*{_NUMBER}\s*(?:x\b|times?)?(?!\s*(?:[/.\d]|,\s*\d|and\s+\d|-\s*\d))"
-    rf"|{_NUMBER}\s*(?:x\b|times?)?\s*(?:{GOOD}|{BAD})(?![a-z])",
+    rf"|(?<!\d,)(?<!\d, )(?<!\dand ){_NUMBER}\s*(?:x\b|times?)?\s*(?:{GOOD}|{BAD})(?![a-z])",
     _WORDY,
 )
 _BARE = re.compile(
@@ -76,14 +77,14 @@ def mentions(note: str, n_experts: int = 4) -> list[Mention]:
     >>> [(m.letters, m.text) for m in mentions("B,C right; A 1/2")]
     [(('B', 'C'), ' right; '), (('A',), ' 1/2')]
     """
-    one = f"[{''.join(expert_letters(n_experts))}](?![A-Za-z'])"
+    one = f"[{''.join(expert_letters(n_experts))}](?:'s)?(?![A-Za-z'])"
     named = re.compile(
         rf"(?<![A-Za-z])(?:Experts?[ _]?)?{one}(?:\s*(?:,|&|/|and)\s*(?:and\s+)?(?:Expert[ _]?)?{one}(?![ ]*[:=]))*"
     )
     found = list(named.finditer(note))
     ends = [match.start() for match in found[1:]] + [len(note)]
     return [
-        Mention(tuple(re.findall(one, match.group(0))), note[match.end() : end], match.end())
+        Mention(tuple(name[0] for name in re.findall(one, match.group(0))), note[match.end() : end], match.end())
         for match, end in zip(found, ends, strict=False)
     ]
 
@@ -106,7 +107,7 @@ def bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
 def tally_places(note: str, n_experts: int = 4) -> list[int]:
     """Where the note's tallies stand, of every form."""
     places = [match.start() for match in FRACTION.finditer(note) if is_share(match)]
-    for pattern in (PERCENT, _VERDICT_COUNT, *PAIRS[:2]):
+    for pattern in (PERCENT, _VERDICT_COUNT, *PAIRS[:3]):
         places += [match.start() for match in pattern.finditer(note)]
     return places + [place for _, place in bare_tallies(note, n_experts)]
 

@@ -19,8 +19,10 @@ only: a note called Counter need not count correctly, which is what :func:`~inte
 nor be used by the model.
 
 How good they are: on the published runs an earlier version of these rules gave 7 of the 12 rows of the paper's table;
-this version has not been tried on them. On notes of our own, labelled by meaning, :func:`agreement` gives precision
-and recall, and ``tests/llm/test_notes.py`` says what they are.
+this version has not been tried on them. On notes of our own, labelled by meaning (``tests/llm/notes.jsonl``), it agrees
+on 111 of 112 that were labelled before the rules were written, and it agreed on 54 of 62 (.77 to .93) that were written
+after the rules, before the rules learned from those. The same person wrote notes and rules. :func:`agreement` gives
+precision and recall.
 """
 
 from __future__ import annotations
@@ -73,9 +75,9 @@ _VERDICT = re.compile(
 _SAID = re.compile(rf"\b(?:said|predicted|forecast(?:ed)?|announced)\W+(?:(?:it|the)\b|{_WORD}|[01]\b)", re.IGNORECASE)
 _CONDITION = re.compile(
     r"(?P<one>\bsun(?:ny)?\b|\bS(?=[ :=(]{0,2}\d+\s*[/%]))|(?P<zero>\brain(?:y)?\b|\bR(?=[ :=(]{0,2}\d+\s*[/%]))"
-    r"|(?:\b(?:label|y|truth|outcome|says?|saying|gives?|predicts?|predicting|forecasts?|on|for|when|if [A-Z]|\| ?[A-Z])"
+    r"|(?:\b(?:label|y|truth|outcome|says?|saying|gives?|predict(?:s|ing)?|forecasts?|on|for|when|if [A-Z]|\| ?[A-Z])"
     r"\s*(?:is|says?|[=:])?\s*|(?<![A-Za-z])[A-Z]\()(?P<bit>[01])(?![\d/.%])"
-    r"|(?<![\d/.])(?P<arrow>[01])\s*(?:->|→)\s*(?=\d+\s*/)",
+    r"|(?<![\d/.])(?P<arrow>[01])(?:\s*(?:->|→)\s*(?=\d+\s*/)|s\b)",
     re.IGNORECASE,
 )
 # "A said sunny", "it was sunny": the outcome of one round, not a condition that a tally stands under.
@@ -213,7 +215,9 @@ def _records(note: str, n_experts: int) -> int:
         names = re.findall(rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0))
         rows += max(names.count(letter) for letter in set(names)) if names else 1
     votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{n_experts - 1}}}\)?"
-    return rows + len(re.findall(rf"{votes}\s*(?:->|→|=>|/|=|:)\s*[01](?![\d/])", note))
+    label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
+    right = rf"{_WORD}\s*\({name}(?:[,\s]+{name})*\)"
+    return rows + len(re.findall(rf"{votes}\s*{label}", note)) + len(re.findall(right, note, re.IGNORECASE))
 
 
 def _sequences(note: str, n_experts: int) -> int:
