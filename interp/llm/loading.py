@@ -11,7 +11,7 @@ complete play in the order of the paths (the first play where none is complete).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import Session
 from interp.llm.runner import usage_tokens
 from interp.llm.runs import LLMRun
-from interp.llm.trace import FORMAT, read_lines, replay, session_from
+from interp.llm.trace import FORMAT, calls_in, read_lines, replay, session_from
 
 DUPLICATES = ("refuse", "first")
 
@@ -152,9 +152,9 @@ def from_trace(path: Path) -> LLMRun:
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT})")
     session = session_from(header)
     end = replay(session, records, path)
-    calls = [record for record in records if "end" not in record]
+    calls = calls_in(records)
     usage = [usage_tokens(call.get("usage")) for call in calls]
-    instance = header["instance"]
+    instance = next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
     return LLMRun(
         model=header["settings"]["model"],
         condition=session.condition,
@@ -183,7 +183,7 @@ def _notes(session: Session) -> tuple[str | None, ...]:
     return tuple(session.notes) + (None,) * (len(session.predictions) - len(session.notes))
 
 
-def _last_of_each_round(calls: Sequence[dict[str, Any]], tokens: Sequence[int], rounds: int) -> NDArray[np.float64]:
+def _last_of_each_round(calls: Sequence[Mapping[str, Any]], tokens: Sequence[int], rounds: int) -> NDArray[np.float64]:
     found = np.full(rounds, np.nan)
     for call, count in zip(calls, tokens, strict=True):
         if call["round"] < rounds and count:

@@ -43,6 +43,7 @@ PAIRS = (
     re.compile(r"\A\W{0,3}?(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
     re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
 )
+_TWO_NUMBERS = re.compile(r"\d\D{1,40}\d")  # what every fraction and pair holds: asked first, it is cheap
 PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
 # Not "wrong: 4, 7", which lists rounds, and not "right in rounds 2".
 _VERDICT_COUNT = re.compile(
@@ -149,6 +150,8 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     said = mentions(note, n_experts)
     for mention in said:
+        if not _TWO_NUMBERS.search(mention.text):
+            continue
         right, total = _fractions(mention.text)
         if not total:
             right, total = _pair(mention.text)

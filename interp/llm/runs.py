@@ -28,7 +28,7 @@ class LLMRun:
         predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's rounds when the
             episode ended early.
         notes: the note after each round played; None where there are none.
-        ended: "complete", "overflow" (context full) or "unfinished".
+        ended: "complete", "overflow" (context full), "refused" (a server refused its next request) or "unfinished".
         calls, malformed: calls made, and how many answers were malformed.
         prompt_tokens: Float[round played], prompt tokens of the last call of each round (the context it filled);
             NaN where not known.

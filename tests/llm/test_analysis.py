@@ -71,7 +71,7 @@ def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMR
     ) -> Any:
         server = serve(lambda number, body: AGENTS[name](body["messages"]))
         work = plan(Settings(name), built_in_prompts(), instances((regime,), n, rounds, 4, seed=3), conditions)
-        run(work, tmp_path / name, Connection(server.url))
+        run(work, tmp_path / name, Connection(server.url), malformed_limit=0)
         return load(tmp_path / name)
 
     return make
@@ -176,7 +176,7 @@ def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], 
     ("name", "closest"),
     [
         ("follow-the-leader", "follow the leader"),
-        ("last-round", "follow previous winners"),
+        ("last-step", "follow previous winners"),
         ("majority", "majority vote"),
     ],
 )
@@ -187,10 +187,10 @@ def test_behaviour_recognises_the_agents(name: str, closest: str) -> None:
     own = found.agreement.set_index("baseline").loc[closest]
     assert own["telling"] > 0.9 and own["telling_low"] <= own["telling"] <= own["telling_high"]
     if name == "majority":
-        assert found.eta == 0 and found.eta_full_memory == 0
+        assert found.eta <= 0.05 and found.eta_full_memory == 0, "the agent breaks ties, the vote leaves them open"
     if name == "follow-the-leader":
         assert found.memory == 1 and found.eta_full_memory >= 1
-    if name == "last-round":
+    if name == "last-step":
         assert found.memory <= 0.3
 
 
@@ -201,16 +201,16 @@ def test_the_fit_finds_the_learning_rate_of_weighted_majority() -> None:
 
 
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
-    """Counter notes count exactly and name the best; last-round notes hold no counts; round lists grow."""
+    """Counter notes count exactly and name the best; last-step notes hold no counts; round lists grow."""
     both = [Condition("weather", "note"), NOTE_ONLY]
     counter = note_table(played("counter", both, n=2, rounds=10))
     assert counter.formats()["counter"].tolist() == [2, 2]
     assert (counter.final()["exact"] == 1).all() and (counter.final()["readable"] == 2).all()
     assert set(counter.over_rounds()["round"]) == set(range(1, 11))
     assert (counter.over_rounds()["prompt_tokens"] > 0).all()
-    last = note_table(alone("last-round", both, n=2, rounds=10))
+    last = note_table(alone("last-step", both, n=2, rounds=10))
     assert last.formats()["last-step"].tolist() == [2, 2] and (last.final()["readable"] == 0).all()
-    listed = note_table(alone("round-list", both, n=2, rounds=10)).over_rounds()
+    listed = note_table(alone("full-history", both, n=2, rounds=10)).over_rounds()
     words = listed[listed.condition == "weather-note"].sort_values("round")["words"].to_numpy()
     assert (np.diff(words) > 0).all()
     none = note_table(alone("majority", [NO_NOTE], n=1, rounds=3))
