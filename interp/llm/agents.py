@@ -84,7 +84,7 @@ def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evi
 
 
 def from_note(note: str, n_experts: int) -> Evidence:
-    """What a note tells: its list of rounds; else its tallies, and who it says was right last (``A correct; B wrong``)."""
+    """What a note tells: its list of rounds, else its tallies and who was right last (``A correct; B wrong``)."""
     letters = expert_letters(n_experts)
     if listed := _LISTED.findall(note):
         votes = np.array([[int(vote) for vote in _VOTE.findall(record)] for record, _ in listed])

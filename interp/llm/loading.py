@@ -175,6 +175,7 @@ def from_trace(path: Path) -> LLMRun:
         wording=header["prompt"]["wording"],
         served=tuple(sorted({str(call.get("model")) for call in calls})),
         path=path,
+        prompt=header["prompt"]["text"],
     )
 
 

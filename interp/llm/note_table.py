@@ -24,9 +24,9 @@ class NoteTable:
     """Every note of a set of runs.
 
     Attributes:
-        notes: one row per run and round: format, words, characters, ``readable`` (every expert has a tally),
-            ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert have
-            the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
+        notes: one row per run and round: the note, its format, words, characters, ``readable`` (every expert has a
+            tally), ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert
+            have the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
             with the highest / lowest accuracy, or record over the whole instance where accuracies are not given (in
             the anti-signal regime the lowest is the adversary); prompt tokens of the round. Rounds from 1. Empty where
             no run has notes.
@@ -44,6 +44,24 @@ class NoteTable:
             return pd.DataFrame(columns=[*_GROUP, *FORMATS])
         counts = chosen.groupby([*_GROUP, "format"]).size().unstack(fill_value=0)
         return counts.reindex(columns=list(FORMATS), fill_value=0).reset_index()
+
+    def formats_by_round(self) -> pd.DataFrame:
+        """Per group and round: the share of the runs that got there with each format, and how many those are."""
+        if self.notes.empty:
+            return pd.DataFrame(columns=[*_GROUP, "round", "runs", *FORMATS])
+        counts = self.notes.groupby([*_GROUP, "round", "format"]).size().unstack(fill_value=0)
+        counts = counts.reindex(columns=list(FORMATS), fill_value=0)
+        runs = counts.sum(axis=1)
+        shares = counts.div(runs, axis=0)
+        shares.insert(0, "runs", runs)
+        return shares.reset_index()
+
+    def formats_over_rounds(self) -> pd.DataFrame:
+        """:meth:`formats_by_round` at the moments the paper tells of: after the first round, after the sixth (its step
+        5), and after the last that each group has."""
+        by_round = self.formats_by_round()
+        last = by_round.groupby(_GROUP)["round"].transform("max") if len(by_round) else by_round["round"]
+        return by_round[by_round["round"].isin((1, 6)) | (by_round["round"] == last)].reset_index(drop=True)
 
     def final(self) -> pd.DataFrame:
         """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
@@ -106,6 +124,7 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
                 "round": t + 1,
                 "last_round": run.rounds,
                 **found.to_dict(),
+                "note": note,
                 "chars": len(note),
                 **vars(check),
                 "most_accurate": _names(note, run, "best") if check.readable else None,

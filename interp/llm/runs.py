@@ -36,6 +36,7 @@ class LLMRun:
         seconds: seconds per call, mean; NaN where not known.
         wording: which prompts.
         path: the file it was read from.
+        prompt: the system prompt; "" where it is not known.
         eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
     """
 
@@ -59,6 +60,7 @@ class LLMRun:
     served: tuple[str, ...]
     path: Path
     eta: float | None = None
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         played = len(self.predictions)

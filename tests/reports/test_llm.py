@@ -52,11 +52,13 @@ def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) ->
         "Answers and tokens",
         "What they act like",
         "Notes",
+        "Prompts",
     ):
         assert f"<h2>{title}</h2>" in html
     assert html.count("<svg") == 2 * 2 * 2 + 2
     for text in ("wma-handwired", "DeepSeek-V3 (paper)", "Qwen-3-14B (paper)", "built-in wording, version 1", "served"):
         assert text in html
+    assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
     assert re.search(r"flat: last-step, weather framing", html)
     assert build(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
 
