@@ -490,5 +490,41 @@ def llm_report(
     typer.echo(build(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed))
 
 
+@llm.command("open")
+@refusing
+def llm_open(
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file or name of a chat model.")],
+    out: Out = Path("output/llm-open"),
+    regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
+    episodes: Annotated[int, typer.Option(help="Episodes, at least 10.")] = 32,
+    rounds: Annotated[int, typer.Option(help="Rounds an episode.")] = 10,
+    every: Annotated[int, typer.Option(help="Look after every so many blocks.")] = 1,
+    expert: Annotated[int, typer.Option(help="The expert whose vote is patched, from 0, in the last round.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    batch: Annotated[int, typer.Option(help="Episodes at a time.")] = 8,
+    seed: Seed = 0,
+) -> None:
+    """Open a chat model while it learns: probe each expert's record, patch one vote; tables as CSV."""
+    import pandas as pd
+
+    import probes
+    from interp.files import write_text
+    from interp.llm.opened import Opened
+    from interp.tasks import experts
+
+    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
+    opened = Opened.load(model, device)
+    names = opened.residuals(every)
+    run = opened.play(played, names, batch)
+    patched = opened.patch_vote(played, expert, rounds - 1, names, batch)
+    blank = Opened.load(model, device, untrained=seed).play(played, names, batch)
+    target = probes.targets.REGISTRY["counts"](played, "before")
+    fitted = [probes.fit(run.at(name), target, untrained=blank.at(name), site=name, seed=seed) for name in names]
+    tables = {"probe": pd.concat([one.to_frame() for one in fitted]), "patch": patched.to_frame()}
+    for name, table in tables.items():
+        show(table, title=name)
+        typer.echo(write_text(out / f"{name}.csv", table.to_csv(index=False)))
+
+
 if __name__ == "__main__":
     app()
