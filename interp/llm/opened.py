@@ -219,6 +219,7 @@ class _Table:
     def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
         """P(1) of each episode and the kept activations; the answers go into the conversations."""
         ids = self._conversations()
+        self._read_shared(ids)
         places = [[len(row) - 1, *self._votes(row)] for row in ids]
         kept: dict[str, Tensor] = {}
         logits = self._run(ids, {name: _keep(kept, name, self._after_cache(places, ids)) for name in names})
@@ -232,6 +233,7 @@ class _Table:
     def patch(self, expert: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The full effect of the opposite vote, and that of its activation in place and at another expert's vote."""
         ids = self._conversations()
+        self._read_shared(ids)
         votes = [self._votes(row) for row in ids]
         opposite = [list(row) for row in ids]
         for row, places in zip(opposite, votes, strict=True):
@@ -288,6 +290,7 @@ class _Table:
         return min(shared)
 
     def _after_cache(self, places: list[list[int]], ids: list[list[int]]) -> list[list[int]]:
+        """Places in a whole conversation as places among the tokens that the next run reads."""
         start = self._common(ids)
         return [[place - start for place in row] for row in places]
 
@@ -309,6 +312,24 @@ class _Table:
         else:
             self.read = ids
         return logits[:, -1]
+
+    def _read_shared(self, ids: list[list[int]]) -> None:
+        """Before the first round: read what all conversations begin with, the system prompt, once for all of them."""
+        import torch
+
+        if self.keys.get_seq_length():
+            return
+        first = ids[0][:-1]
+        n = min(
+            next((i for i, (a, b) in enumerate(zip(first, row, strict=False)) if a != b), len(first)) for row in ids
+        )
+        if n == 0:
+            return
+        device = next(self.opened.bridge.original_model.parameters()).device
+        with torch.no_grad():
+            self.opened.bridge(torch.tensor([first[:n]], device=device), past_key_values=self.keys, use_cache=True)
+        self.keys.batch_repeat_interleave(len(ids))
+        self.read = [first[:n] for _ in ids]
 
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
