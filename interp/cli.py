@@ -23,6 +23,7 @@ from interp.threads import one_thread
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from interp.llm.loading import Reading
     from interp.model.transformer import HookedLatentTransformer
 
 app = typer.Typer(
@@ -394,13 +395,15 @@ app.add_typer(llm, name="llm")
 @llm.command("run", cls=ManyValues)
 @refusing
 def llm_run(
-    model: Annotated[str, typer.Argument(help="The model's name on the server.")],
-    base_url: Annotated[str, typer.Option(help="OpenAI-compatible address, such as http://127.0.0.1:8000/v1.")],
+    model: Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")] = None,
+    agent: Annotated[str | None, typer.Option(help="Instead: counter, last-step, full-history or random.")] = None,
+    backend: Annotated[str, typer.Option(help="server, or transformers: the model runs here.")] = "server",
     out: Out = Path("output/llm"),
     conditions: Annotated[list[str] | None, typer.Option(help="Such as weather-note-only; all six by default.")] = None,
     regimes: Annotated[list[str] | None, typer.Option(help="Expert regimes; the paper's three by default.")] = None,
     instances: Annotated[int, typer.Option(help="Instances of each regime.")] = 30,
-    rounds: Annotated[int, typer.Option(help="Rounds per instance.")] = 100,
+    rounds: Annotated[int, typer.Option(help="Rounds per instance; more than before extend a run.")] = 100,
     experts: Annotated[int, typer.Option(help="Number of experts.")] = 4,
     seed: Seed = 0,
     prompts: Annotated[Path | None, typer.Option(help="Folder of your own prompts, used verbatim.")] = None,
@@ -414,33 +417,32 @@ def llm_run(
     extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
     send_seed: Annotated[bool, typer.Option(help="Send a seed with each request.")] = True,
     reasks: Annotated[int, typer.Option(help="How often a malformed answer is asked again.")] = 2,
-    key_env: Annotated[str, typer.Option(help="Environment variable that holds the key.")] = "OPENAI_API_KEY",
+    key_env: Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")] = None,
     concurrency: Annotated[int, typer.Option(help="Episodes at a time.")] = 4,
     requests_per_minute: Annotated[float | None, typer.Option(help="No more requests than this.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 120.0,
     retries: Annotated[int, typer.Option(help="Attempts after the first, for transient errors.")] = 8,
+    malformed_limit: Annotated[int, typer.Option(help="Stop if the first N are all malformed; 0: never.")] = 20,
+    device: Annotated[str, typer.Option(help="With --backend transformers: cpu, cuda, ...")] = "cpu",
     prices: Annotated[list[float] | None, typer.Option(help="Of 1e6 prompt, cached and answer tokens.")] = None,
     dry_run: Annotated[bool, typer.Option(help="Print calls, tokens and cost, and stop.")] = False,
 ) -> None:
-    """Play a language model on expert advice; resumes what is in OUT. Keys come from the environment only."""
-    import json
+    """Play a language model or a scripted agent on expert advice; resumes what is in OUT.
 
-    from interp.llm import plan, runner
+    Keys come from the environment only, and go to the address they were given for only.
+    """
+    from interp.llm import command, plan, runner
     from interp.llm import prompts as wordings
     from interp.llm.progress import showing
     from interp.llm.schemes import CONDITIONS, Condition
     from interp.llm.settings import Connection, Settings
 
-    try:
-        extra = json.loads(extra_body)
-    except ValueError:
-        extra = None
-    if not isinstance(extra, dict):
-        raise InputError(f"--extra-body must be a JSON object, got {extra_body!r}")
+    name = command.who_plays(model, base_url, agent, backend)
+    extra = command.extra_fields(extra_body)
     settings = Settings(
-        model, temperature, top_p, max_tokens, response_format, thinking_off, extra, send_seed, max_reasks=reasks
+        name, temperature, top_p, max_tokens, response_format, thinking_off, extra, send_seed, max_reasks=reasks
     )
-    connection = Connection(base_url, key_env, concurrency, requests_per_minute, timeout, retries)
+    connection = Connection(base_url, key_env, concurrency, requests_per_minute, timeout, retries) if base_url else None
     if prices is not None and len(prices) != 3:
         raise InputError(f"--prices takes three numbers (prompt, cached, answer), got {len(prices)}")
     price = plan.Prices(*(prices or ()))
@@ -453,9 +455,10 @@ def llm_run(
     if dry_run:
         show(expected.readable(), title="Expected calls, tokens and cost; nothing was asked")
         return
+    where = command.where_it_plays(settings, agent, backend, connection, concurrency, device)
     try:
         with showing(expected.calls) as progress:
-            done = runner.run(jobs, out, connection, price, progress)
+            done = runner.run(jobs, out, where, price, progress, malformed_limit)
     except KeyboardInterrupt:
         typer.echo("interrupted; every answer is on disk: run the same command again to resume", err=True)
         raise typer.Exit(130) from None
@@ -465,20 +468,82 @@ def llm_run(
     raise typer.Exit(0 if done.complete else 1)
 
 
+@llm.command("demo")
+@refusing
+def llm_demo(out: Out = Path("output/llm-demo"), seed: Seed = 0) -> None:
+    """Play the scripted agents, score them and write the report: the whole experiment in small, offline."""
+    from interp.llm.agents import PLAYERS
+    from interp.llm.demo import play_demo
+    from interp.llm.loading import load
+    from interp.llm.tables import readable, write_tables
+    from reports.llm import build
+
+    for name, about in PLAYERS.items():
+        typer.echo(f"{name}: {about}")
+    traces = out / "traces"
+    for name, done in play_demo(traces, seed).items():
+        typer.echo(f"{name}: {done.sentence}")
+    scores, written = write_tables(load(traces), out / "scores", seed=seed)
+    show(readable(scores.final), title="Regret after the last round, mean ± std over instances")
+    for file in (*written, build(traces, (), out=out, seed=seed)):
+        typer.echo(file)
+
+
+TracesPath = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
+ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
+Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
+
+
+def read_traces(path: Path, regime: str | None, duplicates: str) -> Reading:
+    """The runs below ``path``; what was set aside is told on standard error."""
+    from interp.llm.loading import read
+
+    reading = read(path, regime, duplicates)
+    for sentence in reading.sentences if len(reading.sentences) > 1 else ():
+        typer.echo(sentence, err=True)
+    return reading
+
+
 @llm.command("score")
 @refusing
 def llm_score(
-    path: Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")],
+    path: TracesPath,
     out: Out = Path("output/llm-scores"),
-    regime: Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")] = None,
+    regime: ForeignRegime = None,
+    duplicates: Duplicates = "refuse",
     seed: Seed = 0,
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
-    from interp.llm.loading import load
+    from interp.files import write_text
     from interp.llm.tables import readable, write_tables
 
-    scores, written = write_tables(load(path, regime), out, seed=seed)
+    reading = read_traces(path, regime, duplicates)
+    scores, written = write_tables(reading.runs, out, seed=seed)
+    written.append(write_text(out / "read.csv", reading.table.to_csv(index=False)))
     show(readable(scores.final), title="Regret after the last round, mean ± std over instances")
+    for file in written:
+        typer.echo(file)
+
+
+@llm.command("notes")
+@refusing
+def llm_notes(
+    path: TracesPath,
+    out: Out = Path("output/llm-notes"),
+    regime: ForeignRegime = None,
+    duplicates: Duplicates = "refuse",
+) -> None:
+    """What the notes in traces say: their formats over the rounds, whether they count right, and every note."""
+    from interp.llm.note_table import note_table
+    from interp.llm.tables import write_notes
+
+    table = note_table(read_traces(path, regime, duplicates).runs)
+    written = write_notes(table, out)
+    show(
+        table.formats_over_rounds(),
+        title="Share of runs with each format after the first round, the sixth (step 5) and the last",
+    )
+    show(table.final(), title="The last note")
     for file in written:
         typer.echo(file)
 
@@ -486,16 +551,53 @@ def llm_score(
 @llm.command("report", cls=ManyValues)
 @refusing
 def llm_report(
-    path: Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")],
+    path: TracesPath,
     models: Annotated[list[str] | None, typer.Option(help="Transformers to run on the same instances.")] = None,
     out: Out = Path("output"),
-    regime: Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")] = None,
+    regime: ForeignRegime = None,
+    duplicates: Duplicates = "refuse",
     seed: Seed = 0,
 ) -> None:
     """Write the report on traces, with handwired and learned transformers on the same instances."""
     from reports.llm import build
 
-    typer.echo(build(path, models or [], out=out, regime=regime, seed=seed))
+    typer.echo(build(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed))
+
+
+@llm.command("open")
+@refusing
+def llm_open(
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file or name of a chat model.")],
+    out: Out = Path("output/llm-open"),
+    regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
+    episodes: Annotated[int, typer.Option(help="Episodes, at least 10.")] = 32,
+    rounds: Annotated[int, typer.Option(help="Rounds an episode.")] = 10,
+    every: Annotated[int, typer.Option(help="Look after every so many blocks.")] = 1,
+    expert: Annotated[int, typer.Option(help="The expert whose vote is patched, from 0, in the last round.")] = 2,
+    device: Annotated[str, typer.Option(help="cpu, cuda, ...")] = "cpu",
+    batch: Annotated[int, typer.Option(help="Episodes at a time.")] = 8,
+    seed: Seed = 0,
+) -> None:
+    """Open a chat model while it learns: probe each expert's record, patch one vote; tables as CSV."""
+    import pandas as pd
+
+    import probes
+    from interp.files import write_text
+    from interp.llm.opened import Opened
+    from interp.tasks import experts
+
+    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
+    opened = Opened.load(model, device)
+    names = opened.residuals(every)
+    run = opened.play(played, names, batch)
+    patched = opened.patch_vote(played, expert, rounds - 1, names, batch)
+    blank = Opened.load(model, device, untrained=seed).play(played, names, batch)
+    target = probes.targets.REGISTRY["counts"](played, "before")
+    fitted = [probes.fit(run.at(name), target, untrained=blank.at(name), site=name, seed=seed) for name in names]
+    tables = {"probe": pd.concat([one.to_frame() for one in fitted]), "patch": patched.to_frame()}
+    for name, table in tables.items():
+        show(table, title=name)
+        typer.echo(write_text(out / f"{name}.csv", table.to_csv(index=False)))
 
 
 if __name__ == "__main__":

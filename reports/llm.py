@@ -22,8 +22,9 @@ from numpy.typing import NDArray
 from interp.errors import require
 from interp.files import writable
 from interp.llm.behaviour import Behaviour, behaviour
-from interp.llm.loading import load
+from interp.llm.loading import Reading, read
 from interp.llm.note_table import NoteTable, note_table
+from interp.llm.notes import FORMATS
 from interp.llm.paper import paper_table
 from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, Predictor, score
@@ -51,6 +52,7 @@ def build(
     models: Sequence[str] = (),
     out: str | Path = "output",
     regime: str | None = None,
+    duplicates: str = "refuse",
     seed: int = 0,
 ) -> Path:
     """Write the report on the traces below ``path`` and return its path, ``out/llm.html``.
@@ -59,15 +61,16 @@ def build(
         path: a folder of traces or of foreign results, or one file.
         models: transformers to run on the same instances: what :func:`interp.load` takes.
         regime: regime of foreign results that do not name theirs.
+        duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
 
     Raises:
         InputError: no runs, no such model, a model of another task, or a folder that cannot be written.
     """
     others = {name: transformer(name) for name in models}
-    runs = load(path, regime)
+    reading = read(path, regime, duplicates)
     folder = writable(Path(out))
-    return report(runs, others, Path(path), seed=seed).write(folder / "llm.html")
+    return report(reading, others, Path(path), seed=seed).write(folder / "llm.html")
 
 
 def transformer(name: str) -> Predictor:
@@ -90,8 +93,9 @@ def transformer(name: str) -> Predictor:
     return predict
 
 
-def report(runs: Sequence[LLMRun], others: dict[str, Predictor], path: Path, seed: int = 0) -> Report:
-    """The page on ``runs``, read from ``path``, with ``others`` on the same instances."""
+def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int = 0) -> Report:
+    """The page on what was read from ``path``, with ``others`` on the same instances."""
+    runs = reading.runs
     scores = score(runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
     sections = [
@@ -101,6 +105,8 @@ def report(runs: Sequence[LLMRun], others: dict[str, Predictor], path: Path, see
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
         *([_notes(notes)] if len(notes.to_frame()) else []),
+        _prompts(runs),
+        *([_set_aside(reading)] if len(reading.sentences) > 1 else []),
         reproduce.commands(_shell(path, list(others)), _PYTHON.format(path=str(path))),
     ]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
@@ -233,6 +239,9 @@ def _agreement(one: Behaviour) -> pd.DataFrame:
 def _notes(notes: NoteTable) -> Section:
     over = notes.over_rounds()
     blocks: list[Any] = [Prose(_NOTES), Table(notes.formats(), "Format of the last note: number of runs")]
+    moments = "Share of the runs with each format after the first round, the sixth (the paper's step 5) and the last"
+    shares = dict.fromkeys(FORMATS, ".0%")
+    blocks.append(Table(notes.formats_over_rounds(), moments, formats=shares))
     blocks.append(Table(notes.final(), "The last note: length, and of the readable ones the share that is right"))
     for column, label in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
         if over[column].notna().any():
@@ -246,7 +255,36 @@ def _notes(notes: NoteTable) -> Section:
                     f"{label} after each round, mean over runs.".capitalize(),
                 )
             )
+    blocks.append(Table(_examples(notes), "Notes of the first instance of each group", collapsed=True))
     return Section("Notes", blocks)
+
+
+def _examples(notes: NoteTable) -> pd.DataFrame:
+    """The notes of each group's first instance after rounds 1 and 6 and after the last; long ones are cut."""
+    table = notes.to_frame()
+    first = table["index"] == table.groupby(["model", "condition", "regime"])["index"].transform("min")
+    shown = table[first & (table["round"].isin((1, 6)) | (table["round"] == table["last_round"]))]
+    cut = shown["note"].where(shown["note"].str.len() <= _LONGEST_NOTE, shown["note"].str[:_LONGEST_NOTE] + " ...")
+    return shown[["model", "condition", "regime", "round", "format"]].assign(note=cut)
+
+
+def _prompts(runs: Sequence[LLMRun]) -> Section:
+    """Each system prompt once, whole."""
+    texts: dict[str, list[str]] = {}
+    for run in runs:
+        names = texts.setdefault(run.prompt or "(not recorded)", [])
+        names += [run.condition.name] if run.condition.name not in names else []
+    blocks: list[Any] = [Prose(_PROMPTS)]
+    blocks += [
+        Table(pd.DataFrame({"prompt": text.splitlines()}), ", ".join(names), collapsed=True)
+        for text, names in texts.items()
+    ]
+    return Section("Prompts", blocks)
+
+
+def _set_aside(reading: Reading) -> Section:
+    table = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
+    return Section("What was not read", [Prose(_SET_ASIDE), Table(table, "Files and parts of files", collapsed=True)])
 
 
 def _shell(path: Path, models: Sequence[str]) -> str:
@@ -255,14 +293,16 @@ def _shell(path: Path, models: Sequence[str]) -> str:
 
 
 _PYTHON = """
-from interp.llm import behaviour, note_table, runs, scores
+from interp.llm import behaviour, loading, note_table, scores
 from reports.llm import transformer
 
-played = runs.load({path!r})
+played = loading.load({path!r})
 scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
 [one.to_frame() for one in behaviour.behaviour(played)]
 note_table.note_table(played).formats()
 """
+
+_LONGEST_NOTE = 400
 
 _REGRET = (
     "Mistakes beyond those of the best expert on the same rounds, never clipped: a predictor that combines experts, "
@@ -290,5 +330,11 @@ _ACTS = (
 _NOTES = (
     "Formats by the rules in `interp.llm.notes` (surface form only). Readable: a tally for every expert. Exact: "
     "every tally is the true count. Best and worst: the note's top and bottom expert are so on the rounds played; "
-    "most and least accurate: by their true accuracy, the least accurate being the adversary in the anti-signal regime."
+    "most and least accurate: by their accuracy, or where that is not given by their record over the whole instance; "
+    "the least accurate is the adversary in the anti-signal regime."
+)
+_PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
+_SET_ASIDE = (
+    "Of each episode the longest consistent source is read (the rule is in `interp.llm.attempts`); what was not read, "
+    "and why, is here."
 )

@@ -2,14 +2,17 @@
 
 An agent is a function from messages to a reply. It sees what a model would see and nothing else: under ``note-only``
 all it knows of earlier rounds is what its own note says. So a Follow-the-Leader agent whose note is a counter
-proves that the note carries the state, and one whose note is ``last-round`` cannot follow any leader.
+proves that the note carries the state, and one whose note tells of the last round alone cannot follow any leader.
+
+The four in :data:`PLAYERS` are the default that needs no model: ``interp llm run --agent counter``.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,10 +20,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import unknown_name
-from interp.llm.notes import read_counts, write_counts
+from interp.llm.note_counts import read_counts, write_counts
 from interp.llm.schemes import Message, expert_letters, read_message
 
 Counts = NDArray[np.int64]
+# A round in the notes of the agent "full-history".
+_LISTED = re.compile(r"Round\d+: ((?:[A-Z]=[01],)+)label=([01])")
+_VOTE = re.compile(r"=([01])")
 
 
 @dataclass(frozen=True)
@@ -78,8 +84,12 @@ def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evi
 
 
 def from_note(note: str, n_experts: int) -> Evidence:
-    """What a note tells: its tallies, and who it says was right last (``A correct; B,C,D wrong``)."""
+    """What a note tells: its list of rounds, else its tallies and who was right last (``A correct; B wrong``)."""
     letters = expert_letters(n_experts)
+    if listed := _LISTED.findall(note):
+        votes = np.array([[int(vote) for vote in _VOTE.findall(record)] for record, _ in listed])
+        right = votes == np.array([[int(label)] for _, label in listed])
+        return Evidence(right.sum(axis=0), len(right), right[-1])
     counts = read_counts(note, n_experts)
     correct = np.array([counts.get(letter, (0, 0))[0] for letter in letters])
     rounds = max((total for _, total in counts.values()), default=0)
@@ -142,23 +152,25 @@ def counter_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
     return write_counts(seen.correct.tolist(), seen.rounds)
 
 
-def last_round_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+def random_choice(seen: Evidence, votes: Counts) -> int:
+    """A coin that falls the same way whenever the same is seen, so that runs can be repeated."""
+    text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
+    return hashlib.sha256(text.encode()).digest()[0] % 2
+
+
+def last_step_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
     letters = np.array(expert_letters(len(votes)))
     right = votes == label
     said = [f"{','.join(letters[who])} {what}" for who, what in ((right, "correct"), (~right, "wrong")) if who.any()]
     return "; ".join(said)
 
 
-def round_list_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
-    """One more entry a round. (An agent that keeps history counts from that; this note alone has no tallies.)"""
+def full_history_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+    """One more round in the list."""
     letters = np.array(expert_letters(len(votes)))
     listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))
     wrong = ",".join(letters[votes != label]) or "none"
-    return f"{note} Round{_entries(note) + 1}: {listed},label={label}; {wrong} wrong.".strip()
-
-
-def _entries(note: str) -> int:
-    return note.count("Round")
+    return f"{note} Round{note.count('Round') + 1}: {listed},label={label}; {wrong} wrong.".strip()
 
 
 def malformed(messages: Sequence[Message]) -> str:
@@ -169,21 +181,28 @@ def malformed(messages: Sequence[Message]) -> str:
 
 AGENTS: dict[str, Callable[[Sequence[Message]], str]] = {
     "counter": ScriptedAgent("counter", follow_the_leader, counter_note),
-    "last-round": ScriptedAgent("last-round", follow_previous_winners, last_round_note),
-    "round-list": ScriptedAgent("round-list", follow_the_leader, round_list_note),
+    "last-step": ScriptedAgent("last-step", follow_previous_winners, last_step_note),
+    "full-history": ScriptedAgent("full-history", weighted_majority(0.3), full_history_note),
+    "random": ScriptedAgent("random", random_choice, counter_note),
     "follow-the-leader": ScriptedAgent("follow-the-leader", follow_the_leader, counter_note),
     "weighted-majority": ScriptedAgent("weighted-majority", weighted_majority(0.3), counter_note),
     "majority": ScriptedAgent("majority", majority, counter_note),
     "malformed": malformed,
 }
+PLAYERS = {
+    "counter": "follows the leader; its note counts",
+    "last-step": "follows the last round's winners; its note tells of that round alone",
+    "full-history": "weighted majority; its note lists every round",
+    "random": "tosses a coin; its note counts and is not used",
+}
 
 
-def scripted(name: str) -> Callable[[Sequence[Message]], str]:
-    """The agent called ``name``.
+def scripted(name: str, valid: Iterable[str] = AGENTS) -> Callable[[Sequence[Message]], str]:
+    """The agent called ``name``, one of ``valid``.
 
     Raises:
         InputError: an unknown name.
     """
-    if name not in AGENTS:
-        raise unknown_name("scripted agent", name, AGENTS)
+    if name not in set(valid):
+        raise unknown_name("scripted agent", name, valid)
     return AGENTS[name]

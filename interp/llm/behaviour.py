@@ -7,8 +7,8 @@ r"""What a language model does with the advice: the baseline it acts like, how s
   choices agree best. eta = 0 is the majority vote, a large eta with memory 1 follows the leader, with memory 0 last
   round's winners. Best agreement is the maximum-likelihood fit when the model departs from the rule at a constant
   rate. eta is read off a grid; its interval is the bootstrap over episodes.
-- *Use of the best and the worst expert*: in the second half, how often it says what the truly best expert says, and
-  the opposite of what the truly worst says.
+- *Use of the best and the worst expert*: in the second half, how often it says what the most reliable expert says, and
+  the opposite of what the least reliable one says (by accuracy where it is known, else by the instance's record).
 
 Agreement is about choices, not about how they come about: a model that agrees with weighted majority need not hold
 weights.
@@ -25,9 +25,10 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.errors import require
-from interp.llm.runs import LLMRun, episodes_of
+from interp.llm.runs import LLMRun, episodes_of, etas_of
+from interp.llm.scores import run_baseline
 from interp.statistics import resample_weights
-from interp.tasks.experts.predictors import PREDICTORS, decisions
+from interp.tasks.experts.predictors import decisions
 
 COMPARED = ("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes_uniform")
 _TELLING = ("follow_the_leader", "follow_previous_winners", "majority_vote")
@@ -44,7 +45,8 @@ class Behaviour:
         closest: the baseline that agrees most on telling rounds.
         eta, memory, fit_agreement: the best fitting weighted vote; ``eta_low``, ``eta_high`` its 95 % interval.
         eta_full_memory: best eta when memory is 1.
-        says_best, opposes_worst: shares in the second half; NaN where accuracies are not known.
+        says_best, opposes_worst: shares in the second half, of the expert with the highest and the lowest
+            reliability (its accuracy; where accuracies are not given, its record over the whole instance).
     """
 
     model: str
@@ -83,8 +85,8 @@ def behaviour(runs: Sequence[LLMRun], seed: int = 0) -> list[Behaviour]:
 
 def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
     weights = resample_weights(len(members), seed=seed)
-    choices = _choices(members)
-    table = _agreement(members, choices, weights)
+    names, choices = _choices(members)
+    table = _agreement(members, names, choices, weights)
     fits = np.stack([_fit(run) for run in members])
     mean = fits.mean(axis=0)
     best_eta, best_memory = np.unravel_index(int(mean.argmax()), mean.shape)
@@ -110,12 +112,15 @@ def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
     )
 
 
-def _choices(members: Sequence[LLMRun]) -> list[dict[str, NDArray[np.float64]]]:
-    """What each baseline chose on the rounds of each run; 1/2 where it was undecided."""
-    episodes = episodes_of(members, members[0].regime)
+def _choices(members: Sequence[LLMRun]) -> tuple[dict[str, str], list[dict[str, NDArray[np.float64]]]]:
+    """The names of the baselines, and what each chose on the rounds of each run; 1/2 where it was undecided."""
+    regime = members[0].regime
+    episodes, etas = episodes_of(members, regime), etas_of(members, regime)
     rows = {index: row for row, index in enumerate(sorted({run.index for run in members}))}
-    played = {key: decisions(PREDICTORS[key].run(episodes).predictions) for key in COMPARED}
-    return [{key: choices[rows[run.index], : run.rounds] for key, choices in played.items()} for run in members]
+    ran = {key: run_baseline(key, episodes, etas) for key in COMPARED}
+    played = {key: decisions(run.predictions) for key, (_, run) in ran.items()}
+    names = {key: name for key, (name, _) in ran.items()}
+    return names, [{key: choices[rows[run.index], : run.rounds] for key, choices in played.items()} for run in members]
 
 
 def _agree(predictions: NDArray[np.float64], choices: NDArray[Any]) -> NDArray[np.float64]:
@@ -124,12 +129,15 @@ def _agree(predictions: NDArray[np.float64], choices: NDArray[Any]) -> NDArray[n
 
 
 def _agreement(
-    members: Sequence[LLMRun], choices: Sequence[dict[str, NDArray[np.float64]]], weights: NDArray[np.float64]
+    members: Sequence[LLMRun],
+    names: dict[str, str],
+    choices: Sequence[dict[str, NDArray[np.float64]]],
+    weights: NDArray[np.float64],
 ) -> pd.DataFrame:
     rows = []
     telling = [np.ptp([choice[key] for key in _TELLING], axis=0) == 1 for choice in choices]
     for key in COMPARED:
-        row: dict[str, object] = {"baseline": PREDICTORS[key].name}
+        row: dict[str, object] = {"baseline": names[key]}
         agreed = [_agree(run.predictions, choice[key]) for run, choice in zip(members, choices, strict=True)]
         for name, chosen in (("all", [np.full(run.rounds, True) for run in members]), ("telling", telling)):
             counted = [
@@ -163,12 +171,12 @@ def _fit(run: LLMRun) -> NDArray[np.float64]:
 
 
 def _second_half(run: LLMRun, which: str) -> float:
-    if run.accuracies is None or run.accuracies.ndim != 1 or run.rounds < 2:
+    if run.rounds < 2:
         return float("nan")
     late = slice(run.rounds // 2, run.rounds)
     said = run.predictions[late]
     if np.isnan(said).all():
         return float("nan")
     if which == "best":
-        return float(np.nanmean(_agree(said, run.advice[late, int(run.accuracies.argmax())])))
-    return float(np.nanmean(_agree(said, 1 - run.advice[late, int(run.accuracies.argmin())])))
+        return float(np.nanmean(_agree(said, run.advice[late, int(run.reliability.argmax())])))
+    return float(np.nanmean(_agree(said, 1 - run.advice[late, int(run.reliability.argmin())])))

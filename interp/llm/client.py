@@ -1,94 +1,93 @@
-"""One request to an OpenAI-compatible server, with every way in which it can fail sorted into three.
+"""A server that speaks OpenAI's chat-completions protocol, with every way in which it can fail sorted into four.
 
-- *Transient* (429, 5xx, cut connections, timeouts, a body that is not a completion): tried again, with back-off, by the
-  ``openai`` client and, for broken bodies, here; :class:`UnavailableError` when that did not help.
-- *Context overflow* (a 400 or 413 that says so): :class:`ContextOverflowError`; the episode ends and its prefix counts.
-- *Refused* (every other 4xx: key, rights, model name, parameters): ``InputError``; the run stops at once.
+- *Transient* (408, 409, 429, 5xx, cut connections, timeouts, a body that is not a completion): asked again after a
+  pause that doubles (or as long as the server says), each attempt paced like any other request; ``UnavailableError``
+  when that did not help.
+- *Context overflow* (a 400 or 413 that says so): ``ContextOverflowError``; the episode ends and its prefix counts.
+- *This request refused* (400, 403, 413, 422): ``RefusedError``; the episode is set aside.
+- *Everything refused* (401, 402, 404, a redirect elsewhere): ``InputError``; the run stops.
 
-The key comes from an environment variable and lives in the client only; :meth:`Client.scrub` takes it out of
-everything that a server says, before anything is recorded or shown.
+Whatever the server said about it is in the message, also where it said it with status 200 and an error for a body.
+
+The key goes to the host of the address alone: redirects to any other host, port or to plain http are refused, and a
+server on this machine is reached without proxies. :meth:`Client.scrub` takes the key out of everything that a server
+says, before anything is recorded or shown.
 """
 
 from __future__ import annotations
 
 import asyncio
-import os
+import json
+import random
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, cast
+from typing import Any
 
 from interp.errors import InputError, require
+from interp.llm.backend import ContextOverflowError, RefusedError, Reply, UnavailableError
 from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, response_format
 from interp.llm.settings import THINKING_OFF, Connection, Settings
 
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8
+_LONGEST_PAUSE = 60.0
+_TRANSIENT = (408, 409, 425, 429)
+# OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
+_OVERFLOW = re.compile(
+    r"context[_ ](?:length|size|window)|maximum context|prompt is too long|too many (?:input )?tokens", re.IGNORECASE
+)
 
 
-class UnavailableError(RuntimeError):
-    """The server did not give an answer, however often it was asked; the run can be resumed."""
+class _TransientError(Exception):
+    """One attempt failed in a way that may pass; ``pause`` is what the server asked for, in seconds."""
 
-
-class ContextOverflowError(RuntimeError):
-    """The conversation no longer fits into the model's context."""
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What the server said; ``usage`` is its own record, unchanged."""
-
-    text: str
-    finish_reason: str
-    model: str
-    system_fingerprint: str | None
-    usage: dict[str, Any] | None
-    reasoning_chars: int
-    seconds: float
+    def __init__(self, text: str, pause: float | None = None):
+        super().__init__(text)
+        self.pause = pause
 
 
 class Client:
     """An asynchronous client for one server and model.
 
     Raises:
-        InputError: the ``openai`` package is not installed, or a remote server has no key.
+        InputError: the ``httpx`` package is not installed, or there is no key for the server.
     """
 
     def __init__(self, settings: Settings, connection: Connection):
-        if find_spec("openai") is None:
+        if find_spec("httpx") is None:
             raise InputError(
-                "running a language model needs the openai package; install the extra: pip install "
-                "'latent-context-interp[llm]'"
+                "asking a server needs the httpx package; install the extra: pip install 'latent-context-interp[llm]'"
             )
-        self.settings, self.connection = settings, connection
-        key = os.environ.get(connection.key_env, "").strip()
-        require(
-            bool(key) or connection.is_local,
-            f"the environment variable {connection.key_env} is not set; put the key for {connection.base_url} there",
-        )
-        self._secret = key if len(key) >= _SHORTEST_SECRET else None
-        import openai
+        import httpx
 
-        self._openai = openai
-        self._client = openai.AsyncOpenAI(
-            api_key=key or "none",
-            base_url=connection.base_url,
+        self.settings, self.connection = settings, connection
+        key = connection.key()
+        self._secret = key if len(key) >= _SHORTEST_SECRET else None
+        self._httpx = httpx
+        self._http = httpx.AsyncClient(
+            headers={"Authorization": f"Bearer {key}"} if key else {},
             timeout=connection.timeout,
-            max_retries=connection.max_retries,
+            limits=httpx.Limits(max_connections=connection.concurrency),
+            trust_env=not connection.is_local,
         )
+        self._url = httpx.URL(connection.base_url.rstrip("/") + "/chat/completions")
         self._pace = _Pace(connection.requests_per_minute)
 
+    @property
+    def address(self) -> str:
+        return self.connection.base_url
+
+    @property
+    def concurrency(self) -> int:
+        return self.connection.concurrency
+
     async def close(self) -> None:
-        await self._client.close()
+        await self._http.aclose()
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
-        """The reply to ``messages``.
-
-        Raises:
-            ContextOverflowError, UnavailableError, InputError: see the module's text.
-        """
+        """The reply to ``messages``, or one of the errors of the module's text."""
         fields = self._fields(condition, turn)
         if self.settings.send_seed:
             fields["seed"] = seed
@@ -96,28 +95,61 @@ class Client:
 
     async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> Reply:
         """One completion with the given request fields."""
-        await self._pace.wait()
-        start = time.monotonic()
-        # Every single wait is bounded by the client's timeout, a server that drips bytes is not: hence the total.
-        total = (self.connection.max_retries + 1) * (self.connection.timeout + 10)
-        for attempt in range(3):
+        body = {"model": self.settings.model, "messages": list(messages), **fields}
+        problem = ""
+        for attempt in range(self.connection.max_retries + 1):
+            await self._pace.wait()
+            start = time.monotonic()
             try:
-                async with asyncio.timeout(total):
-                    found = await self._client.chat.completions.create(
-                        model=self.settings.model, messages=cast(Any, list(messages)), **fields
-                    )
+                # The client's timeout bounds each wait for bytes; a server that drips them needs one for the whole.
+                async with asyncio.timeout(self.connection.timeout):
+                    found = await self._post(body)
                 return self._read(found, time.monotonic() - start)
-            except (self._openai.APIConnectionError, TimeoutError) as error:
-                cause = error.__cause__ or error
-                raise UnavailableError(
-                    self.scrub(f"no answer from {self.connection.base_url}: {type(cause).__name__}: {cause}"[:300])
-                ) from None
-            except self._openai.APIStatusError as error:
-                raise self._sort(error) from None
-            except (self._openai.OpenAIError, ValueError, TypeError, KeyError, AttributeError, IndexError) as error:
-                problem = self.scrub(f"{type(error).__name__}: {error}"[:200])
-            await asyncio.sleep(0.1 * 4**attempt)
-        raise UnavailableError(f"{self.connection.base_url} sent what is not a chat completion ({problem})")
+            except _TransientError as error:
+                problem, pause = str(error), error.pause
+            except (self._httpx.RequestError, TimeoutError) as error:
+                problem, pause = f"no answer ({type(error).__name__}: {error})", None
+            if attempt < self.connection.max_retries:
+                doubled = min(0.5 * 2**attempt, 8.0) * (1 - 0.25 * random.random())
+                await asyncio.sleep(min(pause, _LONGEST_PAUSE) if pause is not None else doubled)
+        raise UnavailableError(
+            self.scrub(f"{self.address} gave no answer in {self.connection.max_retries + 1} attempts: {problem[:500]}")
+        )
+
+    async def _post(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Post once, going along with redirects on the same server; the body of a completion."""
+        url = self._url
+        for _ in range(4):
+            response = await self._http.post(url, json=body)
+            if not response.is_redirect:
+                break
+            url = self._same_server(url, response)
+        text = response.text
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        if response.status_code >= 300:
+            raise self._sort(response.status_code, _words(found, text), response.headers)
+        if not isinstance(found, dict) or not found.get("choices"):
+            said = found.get("error") if isinstance(found, dict) else None
+            code = said.get("code") if isinstance(said, dict) else None
+            words = _words(found, text)
+            if isinstance(code, int) and 400 <= code < 600:
+                raise self._sort(code, words, response.headers)
+            if _OVERFLOW.search(words):
+                raise ContextOverflowError(self.scrub(words))
+            raise _TransientError(f"what it sent is not a chat completion: {words}")
+        return found
+
+    def _same_server(self, url: Any, response: Any) -> Any:
+        target = url.join(response.headers["location"])
+        if (target.host, target.scheme) == (url.host, url.scheme) and target.port == url.port:
+            return target
+        raise InputError(
+            f"{url.host} redirects to another server, {target.scheme}://{target.netloc.decode()}; prompts and keys "
+            "are not sent there. Give that address as the base URL if it is the right one"
+        )
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
         settings = self.settings
@@ -127,38 +159,43 @@ class Client:
             if (value := getattr(settings, name)) is not None
         }
         form, form_extra = response_format(settings.response_format, condition, turn)
-        extra = THINKING_OFF[settings.thinking_off] | form_extra | settings.extra_body
-        return fields | form | ({"extra_body": extra} if extra else {})
+        return fields | form | THINKING_OFF[settings.thinking_off] | form_extra | settings.extra_body
 
-    def _read(self, found: Any, seconds: float) -> Reply:
-        choice = found.choices[0]
-        message = choice.message
-        reasoning = getattr(message, "reasoning_content", None) or getattr(message, "reasoning", None) or ""
-        text = message.content if isinstance(message.content, str) else ""
-        usage = found.usage.model_dump(exclude_none=True) if found.usage is not None else None
+    def _read(self, found: dict[str, Any], seconds: float) -> Reply:
+        """A completion as a reply; what has no field of its own goes into ``more``, so that nothing is lost."""
+        more = self.scrub({key: value for key, value in found.items() if value is not None})
+        choice = more["choices"][0] if isinstance(more["choices"], list) else None
+        message = choice.get("message") if isinstance(choice, dict) else None
+        if not isinstance(choice, dict) or not isinstance(message, dict):
+            raise _TransientError(f"what it sent is not a chat completion: {json.dumps(found)[:300]}")
+        usage = more.pop("usage", None)
+        content = message.get("content")
+        if content is None or isinstance(content, str):
+            message.pop("content", None)
         return Reply(
-            text=self.scrub(text),
-            finish_reason=self.scrub(str(choice.finish_reason or "")),
-            model=self.scrub(str(found.model or "")),
-            system_fingerprint=self.scrub(found.system_fingerprint),
-            usage=self.scrub(usage),
-            reasoning_chars=len(str(reasoning)),
+            text=_text(content),
+            finish_reason=str(choice.pop("finish_reason", None) or ""),
+            model=str(more.pop("model", None) or ""),
+            system_fingerprint=more.pop("system_fingerprint", None),
+            usage=usage if isinstance(usage, dict) else None,
             seconds=round(seconds, 4),
+            more=more,
         )
 
-    def _sort(self, error: Any) -> Exception:
-        status = error.status_code
-        said = self.scrub(" ".join(str(error).split())[:300])
-        if status in (408, 409, 429) or status >= 500:
-            return UnavailableError(f"{self.connection.base_url} answered {status} to every attempt: {said}")
-        if status in (400, 413) and _OVERFLOW.search(f"{error} {error.body}"):
+    def _sort(self, status: int, words: str, headers: Any) -> Exception:
+        said = self.scrub(words)
+        if status in _TRANSIENT or status >= 500:
+            return _TransientError(f"it answered {status}: {said}", _asked_pause(headers))
+        if status in (400, 413) and _OVERFLOW.search(words):
             return ContextOverflowError(said)
+        if status in (400, 403, 413, 422):
+            return RefusedError(f"the server refused the request ({status}): {said}")
+        key = f"in {self.connection.key_env}" if self.connection.key_env else f"for {self.connection.host}"
         advice = {
-            401: f"check the key in {self.connection.key_env}",
+            401: f"check the key {key}",
             402: "check the account's balance",
-            403: f"check what the key in {self.connection.key_env} may do",
             404: f"check the model name {self.settings.model!r} and the address",
-        }.get(status, "check the model name and the settings")
+        }.get(status, "check the address and the settings")
         return InputError(f"the server refused the request ({status}): {said}; {advice} and run again to resume")
 
     def scrub(self, value: Any) -> Any:
@@ -173,11 +210,10 @@ class Client:
         return value
 
     def holds_key(self, text: str) -> bool:
-        """Is the key in ``text``? Asked of everything that is about to be written."""
         return self._secret is not None and self._secret in text
 
-    async def check_response_format(self, condition: Condition) -> None:
-        """One call that a model would not answer in JSON unless the server made it.
+    async def start(self, condition: Condition) -> None:
+        """Where a response format is asked for: one call that a model would not answer in JSON unless made to.
 
         Raises:
             InputError: the server ignores the response format that was asked for.
@@ -197,10 +233,34 @@ class Client:
         )
 
 
-# OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
-_OVERFLOW = re.compile(
-    r"context[_ ](?:length|size|window)|maximum context|prompt is too long|too many (?:input )?tokens", re.IGNORECASE
-)
+def _text(content: Any) -> str:
+    """The text of a message's content: a string, or a list of parts of which some are text."""
+    if isinstance(content, list):
+        parts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") == "text"]
+        return "".join(part for part in parts if isinstance(part, str))
+    return content if isinstance(content, str) else ""
+
+
+def _words(found: Any, text: str) -> str:
+    """What a server said about an error, in its own words: the message where there is one, else the whole body."""
+    said = found
+    for name in ("error", "message"):
+        if isinstance(said, dict) and said.get(name):
+            said = said[name]
+    whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
+    code = found["error"].get("code") if isinstance(found, dict) and isinstance(found.get("error"), dict) else None
+    told = " ".join(whole.split())[:1000] or "(an empty body)"
+    return f"{told} [{code}]" if isinstance(code, str) and code not in told else told
+
+
+def _asked_pause(headers: Any) -> float | None:
+    """How long the server asks to wait: ``retry-after-ms``, or ``retry-after`` in seconds; None where it does not."""
+    for name, scale in (("retry-after-ms", 1000.0), ("retry-after", 1.0)):
+        try:
+            return max(0.0, float(headers[name]) / scale)
+        except (KeyError, ValueError):
+            continue
+    return None
 
 
 class _Pace:

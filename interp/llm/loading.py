@@ -1,49 +1,138 @@
-"""From files to runs: our traces, and other people's results.
+"""From files to runs: our traces, and other people's results, with a table of what was read and what was not.
 
-``load(path)`` finds traces (``*.jsonl`` made by :mod:`interp.llm.runner`) and foreign results (``result.json``, see
-:mod:`interp.llm.importer`) below a folder, and gives one :class:`~interp.llm.runs.LLMRun` for each.
+:func:`read` finds traces (``*.jsonl`` made by :mod:`interp.llm.runner`) and foreign results (``result.json``, see
+:mod:`interp.llm.importer`) below a folder, and gives one :class:`~interp.llm.runs.LLMRun` for each; :func:`load` gives
+the runs alone.
+
+Two plays of one instance (the same advice and labels) by one model under one condition are *duplicates*: pooled, they
+would count one instance twice. They are refused unless ``duplicates="first"`` is asked for, which keeps the first
+complete play in the order of the paths (the first play where none is complete).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
-from interp.errors import InputError, require
-from interp.llm.importer import import_result
+from interp.errors import InputError, require, unknown_name
+from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import Session
 from interp.llm.runner import usage_tokens
 from interp.llm.runs import LLMRun
-from interp.llm.trace import FORMAT, read_lines, replay, session_from
+from interp.llm.trace import FORMAT, calls_in, read_lines, replay, session_from
+
+DUPLICATES = ("refuse", "first")
 
 
-def load(path: str | Path, regime: str | None = None) -> list[LLMRun]:
-    """Every run below ``path`` (or the one in that file), sorted.
+@dataclass(frozen=True)
+class Reading:
+    """Every run that was read, and what became of every file.
+
+    Attributes:
+        runs: sorted by group and index.
+        table: one row for each file or part of one: ``path``, ``part``, ``status`` ("read" or "set aside"), ``rounds``
+            and ``why`` it was set aside.
+    """
+
+    runs: list[LLMRun]
+    table: pd.DataFrame = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        return self.table
+
+    @property
+    def sentences(self) -> list[str]:
+        """One sentence for what was read, and one for each reason why something was not, with how often."""
+        aside = self.table[self.table["status"] == "set aside"]
+        told = [f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"]
+        for (part, why), group in aside.groupby(["part", "why"], sort=False):
+            told.append(f"set aside {len(group)} times: {part}: {why} (first: {group['path'].iloc[0]})")
+        return told
+
+
+def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
+    """Every run below ``path`` (or the one in that file), sorted: the runs of :func:`read`."""
+    return read(path, regime, duplicates).runs
+
+
+def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
+    """Every run below ``path`` (or the one in that file), with what was set aside.
+
+    A foreign result that cannot be read is set aside; a damaged trace of our own is an error.
 
     Args:
         regime: regime of foreign results that do not name theirs.
+        duplicates: "refuse", or "first" to keep one play of each instance.
 
     Raises:
-        InputError: nothing there, or a file that cannot be read.
+        InputError: nothing there, nothing that can be read, or duplicates.
     """
+    if duplicates not in DUPLICATES:
+        raise unknown_name("way with duplicates", duplicates, DUPLICATES)
     path = Path(path)
     require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
     files = [path] if path.is_file() else sorted(path.rglob("*.json*"))
-    runs = []
+    runs: list[LLMRun] = []
+    rows: list[dict[str, Any]] = []
     for file in files:
-        if file.name == "result.json":
-            runs.append(import_result(file, regime))
+        if file.name == RECORD:
+            _import(file, regime, runs, rows)
         elif file.suffix == ".jsonl" and file.name != "steps.jsonl" and is_trace(file):
             runs.append(from_trace(file))
+            rows.append(_row(file, "trace", "read", runs[-1].rounds))
+    refused = [row["why"] for row in rows if row["status"] == "set aside"]
     require(
         bool(runs),
-        f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner",
+        f"{str(path)!r} holds no trace (*.jsonl of `interp llm run`) and no result.json of another runner that can be "
+        f"read{': ' + refused[0] if refused else ''}",
     )
-    return sorted(runs, key=lambda run: (*run.group, run.index, str(run.path)))
+    kept = _without_duplicates(runs, duplicates, rows)
+    return Reading(sorted(kept, key=lambda run: (*run.group, run.index, str(run.path))), pd.DataFrame(rows))
+
+
+def _import(file: Path, regime: str | None, runs: list[LLMRun], rows: list[dict[str, Any]]) -> None:
+    try:
+        found = import_result(file, regime)
+    except InputError as error:
+        rows.append(_row(file, RECORD, "set aside", 0, str(error)))
+        return
+    runs.append(found.run)
+    rows.append(_row(file, found.source, "read", found.run.rounds))
+    rows.extend(_row(file, part, "set aside", 0, why) for part, why in found.set_aside)
+
+
+def _row(path: Path, part: str, status: str, rounds: int, why: str = "") -> dict[str, Any]:
+    return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
+
+
+def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]) -> list[LLMRun]:
+    plays: dict[tuple[str, ...], list[LLMRun]] = {}
+    for run in runs:
+        plays.setdefault((*run.group, run.digest), []).append(run)
+    twice = [group for group in plays.values() if len(group) > 1]
+    if twice and duplicates == "refuse":
+        first, second = twice[0][:2]
+        raise InputError(
+            f"{len(twice)} instances were played more than once under the same condition, such as instance "
+            f"{first.index} of {first.regime!r} by {first.model!r} in {str(first.path)!r} and {str(second.path)!r}; "
+            "give one folder for each set of plays, or duplicates='first' (--duplicates first) to keep the first play"
+        )
+    kept = []
+    for group in plays.values():
+        chosen = next((run for run in group if run.ended == "complete"), group[0])
+        kept.append(chosen)
+        why = f"another play of the instance in {str(chosen.path)!r}"
+        others = {str(run.path) for run in group if run is not chosen}
+        for row in rows:
+            if row["path"] in others and row["status"] == "read":
+                row |= {"status": "set aside", "why": why}
+    return kept
 
 
 def is_trace(path: Path) -> bool:
@@ -63,9 +152,9 @@ def from_trace(path: Path) -> LLMRun:
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT})")
     session = session_from(header)
     end = replay(session, records, path)
-    calls = [record for record in records if "end" not in record]
+    calls = calls_in(records)
     usage = [usage_tokens(call.get("usage")) for call in calls]
-    instance = header["instance"]
+    instance = next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
     return LLMRun(
         model=header["settings"]["model"],
         condition=session.condition,
@@ -86,6 +175,7 @@ def from_trace(path: Path) -> LLMRun:
         wording=header["prompt"]["wording"],
         served=tuple(sorted({str(call.get("model")) for call in calls})),
         path=path,
+        prompt=header["prompt"]["text"],
     )
 
 
@@ -94,7 +184,7 @@ def _notes(session: Session) -> tuple[str | None, ...]:
     return tuple(session.notes) + (None,) * (len(session.predictions) - len(session.notes))
 
 
-def _last_of_each_round(calls: Sequence[dict[str, Any]], tokens: Sequence[int], rounds: int) -> NDArray[np.float64]:
+def _last_of_each_round(calls: Sequence[Mapping[str, Any]], tokens: Sequence[int], rounds: int) -> NDArray[np.float64]:
     found = np.full(rounds, np.nan)
     for call, count in zip(calls, tokens, strict=True):
         if call["round"] < rounds and count:

@@ -11,7 +11,8 @@ import numpy as np
 import pandas as pd
 
 from interp.errors import require
-from interp.llm.notes import FORMATS, check_counts, classify, read_counts
+from interp.llm.note_counts import check_counts, read_counts
+from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import MAX_NOTE_WORDS, expert_letters
 
@@ -23,11 +24,12 @@ class NoteTable:
     """Every note of a set of runs.
 
     Attributes:
-        notes: one row per run and round: format, words, characters, ``readable`` (every expert has a tally),
-            ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert have
-            the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
-            with the highest / lowest true accuracy (in the anti-signal regime the lowest is the adversary); prompt
-            tokens of the round. Rounds from 1. Empty where no run has notes.
+        notes: one row per run and round: the note, its format, words, characters, ``readable`` (every expert has a
+            tally), ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert
+            have the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
+            with the highest / lowest accuracy, or record over the whole instance where accuracies are not given (in
+            the anti-signal regime the lowest is the adversary); prompt tokens of the round. Rounds from 1. Empty where
+            no run has notes.
     """
 
     notes: pd.DataFrame
@@ -42,6 +44,24 @@ class NoteTable:
             return pd.DataFrame(columns=[*_GROUP, *FORMATS])
         counts = chosen.groupby([*_GROUP, "format"]).size().unstack(fill_value=0)
         return counts.reindex(columns=list(FORMATS), fill_value=0).reset_index()
+
+    def formats_by_round(self) -> pd.DataFrame:
+        """Per group and round: the share of the runs that got there with each format, and how many those are."""
+        if self.notes.empty:
+            return pd.DataFrame(columns=[*_GROUP, "round", "runs", *FORMATS])
+        counts = self.notes.groupby([*_GROUP, "round", "format"]).size().unstack(fill_value=0)
+        counts = counts.reindex(columns=list(FORMATS), fill_value=0)
+        runs = counts.sum(axis=1)
+        shares = counts.div(runs, axis=0)
+        shares.insert(0, "runs", runs)
+        return shares.reset_index()
+
+    def formats_over_rounds(self) -> pd.DataFrame:
+        """:meth:`formats_by_round` at the moments the paper tells of: after the first round, after the sixth (its step
+        5), and after the last that each group has."""
+        by_round = self.formats_by_round()
+        last = by_round.groupby(_GROUP)["round"].transform("max") if len(by_round) else by_round["round"]
+        return by_round[by_round["round"].isin((1, 6)) | (by_round["round"] == last)].reset_index(drop=True)
 
     def final(self) -> pd.DataFrame:
         """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
@@ -96,7 +116,7 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
     for t, note in enumerate(run.notes):
         if note is None:
             continue
-        found, check = classify(note), check_counts(note, correct[t], t + 1)
+        found, check = classify(note, run.advice.shape[1]), check_counts(note, correct[t], t + 1)
         rows.append(
             {
                 **dict(zip(_GROUP, run.group, strict=True)),
@@ -104,6 +124,7 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
                 "round": t + 1,
                 "last_round": run.rounds,
                 **found.to_dict(),
+                "note": note,
                 "chars": len(note),
                 **vars(check),
                 "most_accurate": _names(note, run, "best") if check.readable else None,
@@ -114,12 +135,11 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
     return rows
 
 
-def _names(note: str, run: LLMRun, which: str) -> bool | None:
-    """Does the note's best (or worst) tally belong to the truly best (worst) expert alone?"""
-    if run.accuracies is None or run.accuracies.ndim != 1:
-        return None
-    counts = read_counts(note, len(run.accuracies))
-    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(run.accuracies))])
+def _names(note: str, run: LLMRun, which: str) -> bool:
+    """Does the note's best (or worst) tally belong to the most (or least) reliable expert alone?"""
+    skill = run.reliability
+    counts = read_counts(note, len(skill))
+    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])
     sign = 1 if which == "best" else -1
     top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
-    return bool(len(top) == 1 and top[0] == (sign * run.accuracies).argmax())
+    return bool(len(top) == 1 and top[0] == (sign * skill).argmax())

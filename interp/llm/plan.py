@@ -9,7 +9,7 @@ That gives .33 million prompt tokens for 100 rounds of the online prompt without
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from interp.llm.trace import FORMAT
 from interp.provenance import provenance
 from interp.tasks import experts
 
+MOST_ROUNDS = 1000
 PAPER_REGIMES = ("stratified", "flat", "anti-signal")
 
 
@@ -56,13 +57,37 @@ def instances(
     n_experts: int = 4,
     seed: int = 0,
 ) -> list[Instance]:
-    """Fresh instances of each regime (the paper: 30 of 100 rounds with 4 experts)."""
+    """Instances of each regime (the paper: 30 of 100 rounds with 4 experts).
+
+    An instance depends on its regime, index, number of experts and seed alone: it is the beginning of an episode of
+    :data:`MOST_ROUNDS` rounds. So more rounds extend it and more instances add to it, and a run can be made longer or
+    larger later.
+
+    Raises:
+        InputError: no regime, or more rounds than :data:`MOST_ROUNDS`.
+    """
     require(bool(regimes), "name at least one regime")
+    require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
+    require(1 <= n_rounds <= MOST_ROUNDS, f"n_rounds must be in [1, {MOST_ROUNDS}], got {n_rounds}")
     found = []
     for regime in dict.fromkeys(regimes):
-        episodes = experts.sample(n_instances, n_rounds, n_experts, regime=regime, seed=seed)
-        found += from_episodes(episodes)
+        for index in range(n_instances):
+            episodes = experts.sample(1, MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed(seed, index))
+            found.append(_beginning(replace(from_episodes(episodes)[0], index=index), n_rounds))
     return found
+
+
+def instance_seed(seed: int, index: int) -> int:
+    """The seed of one instance, 31 bits of (seed, index): it does not depend on how many instances there are."""
+    require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
+    return int(np.random.default_rng([seed, index]).integers(2**31))
+
+
+def _beginning(instance: Instance, n_rounds: int) -> Instance:
+    accuracies = instance.accuracies if instance.accuracies.ndim == 1 else instance.accuracies[:n_rounds]
+    return replace(
+        instance, advice=instance.advice[:n_rounds], labels=instance.labels[:n_rounds], accuracies=accuracies
+    )
 
 
 def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
@@ -88,14 +113,14 @@ class Job:
         model = "".join(c if c.isalnum() or c in "-_." else "_" for c in self.settings.model).strip(".") or "_"
         return Path(model) / self.condition.name / f"{self.instance.name}.jsonl"
 
-    def header(self, base_url: str) -> dict[str, Any]:
+    def header(self, address: str) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "condition": {"framing": self.condition.framing, "protocol": self.condition.protocol},
             "prompt": {"wording": self.prompt.wording, "sha256": self.prompt.sha256, "text": self.prompt.text},
             "settings": asdict(self.settings),
             "instance": self.instance.to_dict(),
-            "made_with": provenance(base_url=base_url),
+            "made_with": provenance(address=address),
         }
 
     def session(self) -> Session:
@@ -199,7 +224,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
         by_kind.setdefault((job.settings.model, job.condition.name, job.instance.regime), []).append(job)
     rows = []
     for (model, condition, regime), group in by_kind.items():
-        low, high = (count(group[0].session(), name) for name in ("counter", "round-list"))
+        low, high = (count(group[0].session(), name) for name in ("counter", "full-history"))
         n = len(group)
         rows.append(
             {

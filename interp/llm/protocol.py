@@ -111,6 +111,19 @@ class Session:
         """No episode makes more calls than this."""
         return self.n_rounds * self.condition.calls_per_round * (1 + self.max_retries)
 
+    def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+        """Go on over a longer instance, of which the present one is the beginning.
+
+        Raises:
+            InputError: it is not longer, or begins with other rounds.
+        """
+        n = self.n_rounds
+        require(
+            len(labels) > n and np.array_equal(advice[:n], self.advice) and np.array_equal(labels[:n], self.labels),
+            f"an instance of {n} rounds can only be extended by one that begins with the same rounds",
+        )
+        self.advice, self.labels = advice, labels
+
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
         if self.done:

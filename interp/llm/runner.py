@@ -1,9 +1,17 @@
 """Play language models on instances: many episodes at a time, every call on disk before the next one is made.
 
-Each episode is one :class:`~interp.llm.protocol.Session`, driven by a server's replies. A trace that exists is replayed
-first, so the same command resumes after kill -9, a full disk or a lost connection, and repeats at most the calls
-that were in flight. A refused request (key, rights, model name, parameters) stops the run at once; an episode
-without an answer is left for later, and after several of those in a row the run stops too.
+Each episode is one :class:`~interp.llm.protocol.Session`, driven by the replies of a server, a scripted agent or a
+model in this process (:mod:`interp.llm.backend`). A trace that exists is replayed first, so the same command resumes
+after kill -9, a full disk or a lost connection, and repeats at most the calls that were in flight.
+
+What stops the run, and what does not:
+
+- a request that is refused for good sets its episode aside (its trace says why, and a later run asks once more); the
+  same for 3 episodes in a row stops the run where nothing was ever answered, for then it is not about the message;
+- an episode that gets no answer is left for later, and 3 of those in a row stop the run;
+- a trace that another process is writing is left to it;
+- a refusal that concerns everything (key, rights, model name) stops the run at once;
+- a run whose first 20 answers are all malformed stops, for it would only cost more.
 """
 
 from __future__ import annotations
@@ -19,15 +27,17 @@ from typing import Any
 import pandas as pd
 
 from interp.errors import InputError, require
-from interp.llm.client import Client, ContextOverflowError, Reply, UnavailableError
+from interp.llm.backend import Backend, ContextOverflowError, RefusedError, Reply, UnavailableError
+from interp.llm.client import Client
 from interp.llm.plan import Job, Prices
-from interp.llm.protocol import Request
+from interp.llm.protocol import Request, Session
 from interp.llm.schemes import Answer
 from interp.llm.settings import Connection
-from interp.llm.trace import TraceFile, replay
+from interp.llm.trace import LockedError, TraceFile, calls_in, replay, session_from
 
-# This many episodes in a row without any answer, and the server counts as down.
+# This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
+MALFORMED_LIMIT = 20
 
 
 @dataclass
@@ -43,6 +53,7 @@ class Progress:
     cached_tokens: int = 0
     completion_tokens: int = 0
     overflowed: int = 0
+    refused: int = 0
     unfinished: list[tuple[str, str]] = field(default_factory=list)
 
 
@@ -53,6 +64,7 @@ class RunSummary:
     episodes: int
     finished: int
     overflowed: int
+    refused: int
     calls: int
     resumed_calls: int
     malformed: int
@@ -75,8 +87,9 @@ class RunSummary:
         tokens = (
             f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {self.completion_tokens / 1e6:.2f} M answer tokens"
         )
+        aside = f", {self.refused} set aside after a refusal" if self.refused else ""
         return (
-            f"{self.finished} of {self.episodes} episodes ({self.overflowed} ended by a full context), "
+            f"{self.finished} of {self.episodes} episodes ({self.overflowed} ended by a full context{aside}), "
             f"{self.calls:,} calls now and {self.resumed_calls:,} before, {self.malformed} malformed answers, "
             f"{tokens}{cost}, {self.seconds:.0f} s: {state}"
         )
@@ -88,121 +101,144 @@ class RunSummary:
 def run(
     jobs: Sequence[Job],
     folder: str | Path,
-    connection: Connection,
+    where: Connection | Backend,
     prices: Prices | None = None,
     progress: Callable[[Progress], None] | None = None,
+    malformed_limit: int = MALFORMED_LIMIT,
 ) -> RunSummary:
     """Play all ``jobs`` (of one model) and write their traces below ``folder``.
 
+    Args:
+        where: a server, or anything else that answers.
+        malformed_limit: stop when the first so many answers are all malformed; 0 never stops.
+
     Raises:
-        InputError: the server refuses the requests, a trace belongs to other settings, or the disk is full. What was
+        InputError: see the module's text; also a trace that belongs to other settings, and a full disk. What was
             recorded is safe, and the same call resumes.
     """
     require(bool(jobs), "nothing to run: the plan is empty")
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
-    return asyncio.run(_run(jobs, Path(folder), connection, prices or Prices(), progress or (lambda _: None)))
+    require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
+    backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
+    one = _Run(Path(folder), backend, Progress(len(jobs)), progress or (lambda _: None), malformed_limit)
+    return asyncio.run(one.play(jobs, prices or Prices()))
 
 
-async def _run(
-    jobs: Sequence[Job],
-    folder: Path,
-    connection: Connection,
-    prices: Prices,
-    report: Callable[[Progress], None],
-) -> RunSummary:
-    start = time.monotonic()
-    state = Progress(len(jobs))
-    client = Client(jobs[0].settings, connection)
-    try:
-        await client.check_response_format(jobs[0].condition)
-        await _play_all(iter(jobs), len(jobs), folder, client, state, report)
-    except UnavailableError as error:
-        raise InputError(f"{error}; start the server or check the address, and run again to resume") from error
-    finally:
-        await client.close()
-    return RunSummary(
-        episodes=state.episodes,
-        finished=state.finished,
-        overflowed=state.overflowed,
-        calls=state.calls,
-        resumed_calls=state.resumed_calls,
-        malformed=state.malformed,
-        prompt_tokens=state.prompt_tokens,
-        cached_tokens=state.cached_tokens,
-        completion_tokens=state.completion_tokens,
-        cost=prices.cost(state.prompt_tokens, state.cached_tokens, state.completion_tokens),
-        seconds=round(time.monotonic() - start, 2),
-        unfinished=tuple(state.unfinished),
-    )
+@dataclass
+class _Run:
+    """One run in progress: where it writes, who answers, and what was counted."""
 
+    folder: Path
+    backend: Backend
+    state: Progress
+    report: Callable[[Progress], None]
+    malformed_limit: int
+    in_a_row: int = 0
 
-async def _play_all(
-    jobs: Iterator[Job],
-    n_jobs: int,
-    folder: Path,
-    client: Client,
-    state: Progress,
-    report: Callable[[Progress], None],
-) -> None:
-    """Workers that share one iterator; the first exception of any cancels the others and is raised."""
-    in_a_row = 0
+    async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
+        start = time.monotonic()
+        try:
+            await self.backend.start(jobs[0].condition)
+            await self._play_all(iter(jobs), len(jobs))
+        except UnavailableError as error:
+            raise InputError(f"{error}; start the server or check the address, and run again to resume") from error
+        except (RefusedError, ContextOverflowError) as error:
+            raise InputError(
+                f"{error}; check the model name, the settings and what the key may do, and run again to resume"
+            ) from error
+        finally:
+            await self.backend.close()
+        counts = {**vars(self.state), "unfinished": tuple(self.state.unfinished)}
+        cost = prices.cost(self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens)
+        return RunSummary(**counts, cost=cost, seconds=round(time.monotonic() - start, 2))
 
-    async def worker() -> None:
-        nonlocal in_a_row
-        for job in jobs:
-            calls = state.calls
-            try:
-                await _episode(job, folder, client, state, report)
-                in_a_row = 0
-            except UnavailableError as error:
-                state.unfinished.append((str(job.place), str(error)))
-                in_a_row = 1 if state.calls > calls else in_a_row + 1
-                if in_a_row >= _GIVE_UP_AFTER:
-                    raise
-            report(state)
+    async def _play_all(self, jobs: Iterator[Job], n_jobs: int) -> None:
+        """Workers that share one iterator; the first exception of any cancels the others and is raised."""
 
-    workers = [asyncio.create_task(worker()) for _ in range(min(client.connection.concurrency, n_jobs))]
-    try:
-        await asyncio.gather(*workers)
-    finally:
-        for task in workers:
-            task.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
+        async def worker() -> None:
+            for job in jobs:
+                await self._try(job)
+                self.report(self.state)
 
+        workers = [asyncio.create_task(worker()) for _ in range(min(self.backend.concurrency, n_jobs))]
+        try:
+            await asyncio.gather(*workers)
+        finally:
+            for task in workers:
+                task.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
 
-async def _episode(job: Job, folder: Path, client: Client, state: Progress, report: Callable[[Progress], None]) -> None:
-    header = job.header(client.connection.base_url)
-    require(
-        not client.holds_key(str(header)),
-        f"the settings or the prompt hold the key of {client.connection.key_env}, which must not be recorded; "
-        "take it out of them",
-    )
-    with TraceFile(folder / job.place, header) as trace:
-        session = job.session()
-        end = replay(session, trace.records, trace.path)
-        state.resumed_calls += sum("end" not in record for record in trace.records)
-        while end is None and (request := session.next()) is not None:
-            seed = request.seed(job.instance.name)
-            try:
-                reply = await client.ask(request.messages, job.condition, request.turn, seed)
-            except ContextOverflowError as error:
-                if not session.predictions:
-                    raise InputError(
-                        f"not even the first request fits into the model's context ({error}); lower max_tokens "
-                        f"({job.settings.max_tokens}) or serve the model with a longer context"
-                    ) from error
-                end = "overflow"
-                trace.append({"end": end, "round": request.round, "turn": request.turn, "error": str(error)})
-                break
-            answer = session.feed(reply.text, reply.finish_reason)
-            trace.append(_record(request, seed if client.settings.send_seed else None, reply, answer))
-            _count(state, reply, answer)
-            report(state)
-        if end is None:
-            end = "complete"
-            trace.append({"end": end})
-        state.finished += 1
-        state.overflowed += end == "overflow"
+    async def _try(self, job: Job) -> None:
+        """Play one episode; what concerns it alone is noted, and the run goes on."""
+        calls = self.state.calls
+        try:
+            await self._episode(job)
+            self.in_a_row = 0
+        except LockedError as error:
+            self.state.unfinished.append((str(job.place), str(error)))
+        except (UnavailableError, RefusedError) as error:
+            self.state.unfinished.append((str(job.place), str(error)))
+            self.state.refused += isinstance(error, RefusedError)
+            self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
+            nothing_yet = self.state.calls + self.state.resumed_calls == 0
+            hopeless = nothing_yet or isinstance(error, UnavailableError)
+            if hopeless and self.in_a_row >= _GIVE_UP_AFTER:
+                raise
+
+    async def _episode(self, job: Job) -> None:
+        header = job.header(self.backend.address)
+        require(
+            not self.backend.holds_key(str(header)),
+            "the settings or the prompt hold the key of the server, which must not be recorded; take it out of them",
+        )
+        with TraceFile(self.folder / job.place, header) as trace:
+            session = session_from(trace.header)
+            end = replay(session, trace.records, trace.path)
+            self.state.resumed_calls += len(calls_in(trace.records))
+            while end not in ("complete", "overflow") and session.next() is not None:
+                end = await self._call(job, session, trace)
+            if end is None:
+                end = "complete"
+                trace.append({"end": end})
+            self.state.finished += 1
+            self.state.overflowed += end == "overflow"
+
+    async def _call(self, job: Job, session: Session, trace: TraceFile) -> str | None:
+        """Make the next call and record it; "overflow" where it no longer fits into the context."""
+        request = session.next()
+        assert request is not None
+        seed = request.seed(job.instance.name)
+        at = {"round": request.round, "turn": request.turn}
+        try:
+            reply = await self.backend.ask(request.messages, job.condition, request.turn, seed)
+        except ContextOverflowError as error:
+            if not session.predictions:
+                raise InputError(
+                    f"not even the first request fits into the model's context ({error}); lower max_tokens "
+                    f"({job.settings.max_tokens}) or serve the model with a longer context"
+                ) from error
+            trace.append({"end": "overflow", **at, "error": str(error)})
+            return "overflow"
+        except RefusedError as error:
+            told = {"refused": str(error), **at}
+            if trace.records[-1:] != [told]:
+                trace.append(told)
+            raise
+        answer = session.feed(reply.text, reply.finish_reason)
+        sent = seed if job.settings.send_seed else None
+        trace.append(_record(request, sent, reply, answer) | {"address": self.backend.address})
+        _count(self.state, reply, answer)
+        self.report(self.state)
+        self._check_malformed(reply, answer)
+        return None
+
+    def _check_malformed(self, reply: Reply, answer: Answer) -> None:
+        if self.malformed_limit and self.state.calls == self.state.malformed == self.malformed_limit:
+            raise InputError(
+                f"the first {self.malformed_limit} answers are all malformed, the last one because {answer.problem}: "
+                f"{reply.text[:200]!r}. Try a response format (--response-format), turn thinking off (--thinking-off), "
+                "allow longer answers (--max-tokens) or choose another model; --malformed-limit 0 goes on regardless"
+            )
 
 
 def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) -> dict[str, Any]:
@@ -219,7 +255,7 @@ def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) ->
         "model": reply.model,
         "system_fingerprint": reply.system_fingerprint,
         "usage": reply.usage,
-        "reasoning_chars": reply.reasoning_chars,
+        "more": reply.more,
         "seconds": reply.seconds,
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }

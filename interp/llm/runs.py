@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,7 +28,7 @@ class LLMRun:
         predictions: Float[round played]: 0, 1, or NaN where missing; fewer than the instance's rounds when the
             episode ended early.
         notes: the note after each round played; None where there are none.
-        ended: "complete", "overflow" (context full) or "unfinished".
+        ended: "complete", "overflow" (context full), "refused" (a server refused its next request) or "unfinished".
         calls, malformed: calls made, and how many answers were malformed.
         prompt_tokens: Float[round played], prompt tokens of the last call of each round (the context it filled);
             NaN where not known.
@@ -35,6 +36,8 @@ class LLMRun:
         seconds: seconds per call, mean; NaN where not known.
         wording: which prompts.
         path: the file it was read from.
+        prompt: the system prompt; "" where it is not known.
+        eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
     """
 
     model: str
@@ -56,6 +59,8 @@ class LLMRun:
     wording: str
     served: tuple[str, ...]
     path: Path
+    eta: float | None = None
+    prompt: str = ""
 
     def __post_init__(self) -> None:
         played = len(self.predictions)
@@ -76,6 +81,19 @@ class LLMRun:
     @property
     def group(self) -> tuple[str, str, str]:
         return self.model, self.condition.name, self.regime
+
+    @property
+    def reliability(self) -> NDArray[np.float64]:
+        """How reliable each expert is: its accuracy where that is known, else its share of right advice over the whole
+        instance (100 rounds tell the adversary of the anti-signal regime from the others, not two equal experts)."""
+        if self.accuracies is not None and self.accuracies.ndim == 1:
+            return self.accuracies
+        return np.asarray((self.advice == self.labels[:, None]).mean(axis=0))
+
+    @property
+    def digest(self) -> str:
+        """Digest of the advice and labels: equal for two plays of one instance."""
+        return hashlib.sha256(np.column_stack([self.advice, self.labels]).tobytes()).hexdigest()
 
     @property
     def missing(self) -> NDArray[np.bool_]:
@@ -117,3 +135,11 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
 
 def knows_accuracies(runs: Iterable[LLMRun], regime: str) -> bool:
     return all(run.accuracies is not None for run in runs if run.regime == regime)
+
+
+def etas_of(runs: Iterable[LLMRun], regime: str) -> NDArray[np.float64] | None:
+    """The learning rate of each instance of ``regime``, by index; None unless every one gives its own."""
+    by_index = {run.index: run.eta for run in runs if run.regime == regime}
+    found = [by_index[index] for index in sorted(by_index)]
+    known = [eta for eta in found if eta is not None]
+    return np.array(known) if known and len(known) == len(found) else None

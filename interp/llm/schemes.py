@@ -146,7 +146,7 @@ class Answer:
     """What a reply said: ``value`` (0 or 1, or the note), or ``problem`` where it could not be read.
 
     ``strict`` is True where the reply was the JSON object alone with the one key asked for; a reply inside a code
-    fence, after a ``<think>`` block or with more keys is read too, and counted as not strict.
+    fence, beside ``<think>`` blocks or with more keys is read too, and counted as not strict.
     """
 
     value: int | str | None
@@ -159,7 +159,9 @@ class Answer:
 
 
 _FENCE = re.compile(r"\A```(?:json)?\s*\n(.*?)\n?\s*```\Z", re.DOTALL | re.IGNORECASE)
-_THINK = re.compile(r"\A\s*<think>.*?</think>", re.DOTALL)
+_THINK = re.compile(r"<(think(?:ing)?)>.*?</\1\s*>", re.DOTALL | re.IGNORECASE)
+# Some servers put the opening tag into the prompt, so that the reply holds the closing one alone.
+_THOUGHT = re.compile(r"\A.*</think(?:ing)?\s*>", re.DOTALL | re.IGNORECASE)
 
 
 def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reason: str = "stop") -> Answer:
@@ -171,17 +173,21 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         return Answer(None, problem="the answer was cut off at the token limit")
     if not text or not text.strip():
         return Answer(None, problem="the answer was empty")
-    body = _THINK.sub("", text).strip()
-    fenced = _FENCE.match(body)
-    try:
-        found = json.loads(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
-    except (ValueError, RecursionError):
-        return Answer(None, problem="the answer was not one JSON object")
+    whole = text.strip()
+    found = _object(whole)
+    if found is None:
+        body = _THOUGHT.sub("", _THINK.sub("", text)).strip()
+        fenced = _FENCE.match(body)
+        found = _object(fenced.group(1) if fenced else body)
+        if found is None:
+            return Answer(None, problem="the answer was not one JSON object")
+    else:
+        body, fenced = whole, None
     if not isinstance(found, dict):
         return Answer(None, problem="the answer was not a JSON object")
     if turn not in found:
         return Answer(None, problem=f'the answer has no key "{turn}"')
-    strict = len(found) == 1 and body == text.strip() and not fenced
+    strict = len(found) == 1 and body == whole and not fenced
     value: Any = found[turn]
     if turn == "note":
         if not isinstance(value, str):
@@ -193,6 +199,14 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     if isinstance(value, bool) or not isinstance(value, (int, str)) or said not in words:
         return Answer(None, problem=f"the prediction is not {' or '.join(words)}")
     return Answer(words.index(said), strict and value in label_words(condition.framing))
+
+
+def _object(text: str) -> Any:
+    """The JSON value that ``text`` is; None where it is none, or names a key twice."""
+    try:
+        return json.loads(text, object_pairs_hook=_no_duplicates)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

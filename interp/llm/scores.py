@@ -20,12 +20,12 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.errors import require, unknown_name
-from interp.llm.runs import LLMRun, episodes_of, knows_accuracies
+from interp.llm.runs import LLMRun, episodes_of, etas_of, knows_accuracies
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts import regret as metrics
-from interp.tasks.experts.predictors import PREDICTORS, Decision
+from interp.tasks.experts.predictors import PREDICTORS, Decision, ExpertRun, weighted_majority
 
 TREATMENTS = ("wrong", "skipped")
 BASELINES = (
@@ -38,6 +38,7 @@ BASELINES = (
     "bayes",
     "oracle",
 )
+OWN_ETA = "weighted majority, eta given with each instance"
 Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
 
@@ -100,7 +101,8 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
             curves.append(_curve(regrets, {**names, "missing": missing}, seed))
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
-        for one in references(episodes_of(runs, regime), others, knows_accuracies(runs, regime)):
+        known, etas = knows_accuracies(runs, regime), etas_of(runs, regime)
+        for one in references(episodes_of(runs, regime), others, known, etas):
             names = {"kind": one.kind, "model": one.name, "condition": "", "regime": regime}
             curves.append(_curve(list(one.regret), {**names, "missing": ""}, seed))
             final = {**summary(one.regret[:, -1], seed), "runs": len(one.regret), "accuracy": one.accuracy}
@@ -122,19 +124,32 @@ class Reference:
 
 
 def references(
-    episodes: ExpertEpisodes, others: Mapping[str, Predictor] | None = None, know_accuracies: bool = True
+    episodes: ExpertEpisodes,
+    others: Mapping[str, Predictor] | None = None,
+    know_accuracies: bool = True,
+    etas: NDArray[np.float64] | None = None,
 ) -> list[Reference]:
-    """The baselines, then ``others``, on ``episodes``; the oracle only where accuracies are known."""
+    """The baselines, then ``others``, on ``episodes``; the oracle only where accuracies are known.
+
+    Args:
+        etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
+    """
     found = []
     for key in BASELINES:
         if (key == "oracle" and not know_accuracies) or (key == "bayes" and not episodes.params):
             continue
-        algorithm = PREDICTORS[key]
-        played = algorithm.run(episodes)
-        found.append(_reference("baseline", algorithm.name, played.predictions, episodes, played.decision))
+        name, played = run_baseline(key, episodes, etas)
+        found.append(_reference("baseline", name, played.predictions, episodes, played.decision))
     for name, predict in (others or {}).items():
         found.append(_reference("model", name, predict(episodes), episodes, "threshold"))
     return found
+
+
+def run_baseline(key: str, episodes: ExpertEpisodes, etas: NDArray[np.float64] | None = None) -> tuple[str, ExpertRun]:
+    """The name of a baseline, and what it does; weighted majority takes ``etas`` where the instances come with them."""
+    if key == "weighted_majority_paper" and etas is not None:
+        return OWN_ETA, weighted_majority(episodes, eta=etas)
+    return PREDICTORS[key].name, PREDICTORS[key].run(episodes)
 
 
 def _reference(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -59,15 +61,21 @@ class Settings:
             raise unknown_name("way to turn thinking off", self.thinking_off, [name for name in THINKING_OFF if name])
 
 
+# The environment variable that each provider's own documents name, for its own address only.
+PROVIDER_KEYS = {"api.openai.com": "OPENAI_API_KEY", "api.deepseek.com": "DEEPSEEK_API_KEY"}
+
+
 @dataclass(frozen=True)
 class Connection:
     """How the server is reached; may differ when a run is resumed.
 
     Args:
         base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
-        key_env: the environment variable with the key. A server on this machine needs none.
+        key_env: the environment variable with the key for this address. None means the provider's own variable at the
+            addresses in :data:`PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it, so
+            that a key never goes to a host it was not given for.
         concurrency: episodes in progress at a time (each has one call in flight).
-        requests_per_minute: upper bound over all episodes; None for no bound.
+        requests_per_minute: upper bound over all episodes, retries counted; None for no bound.
         timeout: seconds for one attempt.
         max_retries: attempts after the first, for transient errors.
 
@@ -76,7 +84,7 @@ class Connection:
     """
 
     base_url: str
-    key_env: str = "OPENAI_API_KEY"
+    key_env: str | None = None
     concurrency: int = 4
     requests_per_minute: float | None = None
     timeout: float = 120.0
@@ -85,6 +93,7 @@ class Connection:
     def __post_init__(self) -> None:
         try:
             parts = urlsplit(self.base_url)
+            parts.port  # noqa: B018  (reading it checks it)
         except ValueError as error:
             raise InputError(f"base_url is not an address: {error}") from None
         require(
@@ -105,5 +114,35 @@ class Connection:
         require(0 <= self.max_retries <= 50, f"max_retries must be in [0, 50], got {self.max_retries}")
 
     @property
+    def host(self) -> str:
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
     def is_local(self) -> bool:
-        return urlsplit(self.base_url).hostname in ("localhost", "127.0.0.1", "::1")
+        """Is the server on this machine? Then no proxy stands between, and no key is needed."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def key(self) -> str:
+        """The key for this address; "" where none is needed.
+
+        Raises:
+            InputError: no variable was named for this host, or it is not set.
+        """
+        name = self.key_env or PROVIDER_KEYS.get(self.host)
+        if name is None and self.is_local:
+            return ""
+        if name is None:
+            raise InputError(
+                f"no key was given for {self.host}; put its key into an environment variable and name that with "
+                "key_env (--key-env), for a server without keys any word will do; keys of other providers are not sent "
+                "to it"
+            )
+        key = os.environ.get(name, "").strip()
+        require(
+            bool(key) or self.is_local,
+            f"the environment variable {name} is not set; put the key for {self.base_url} there",
+        )
+        return key

@@ -10,7 +10,7 @@ import pandas as pd
 from interp.errors import InputError
 from interp.files import write_json, write_text
 from interp.llm.behaviour import behaviour
-from interp.llm.note_table import note_table
+from interp.llm.note_table import NoteTable, note_table
 from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, Predictor, score
 
@@ -18,8 +18,8 @@ from interp.llm.scores import LLMScores, Predictor, score
 def write_tables(
     runs: Sequence[LLMRun], folder: str | Path, others: Mapping[str, Predictor] | None = None, seed: int = 0
 ) -> tuple[LLMScores, list[Path]]:
-    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``behaviour.csv``, ``agreement.csv``, ``notes.csv``,
-    ``note_formats.csv``, ``note_summary.csv`` and ``provenance.json`` into ``folder``; empty tables are left out.
+    """Score ``runs`` and write ``final.csv``, ``curves.csv``, ``behaviour.csv``, ``agreement.csv``, ``provenance.json``
+    and the tables of :func:`write_notes` into ``folder``; empty tables are left out.
 
     Returns:
         the scores and the files written.
@@ -28,26 +28,41 @@ def write_tables(
         InputError: no runs, runs that do not belong together, or a folder that cannot be written.
     """
     scores, acts, notes = score(runs, others, seed), behaviour(runs, seed), note_table(runs)
+    agreement = [one.agreement.assign(model=one.model, condition=one.condition, regime=one.regime) for one in acts]
     tables = {
         "final": scores.final,
         "curves": scores.curves,
         "behaviour": pd.concat([one.to_frame() for one in acts]) if acts else pd.DataFrame(),
-        "agreement": pd.concat(
-            [one.agreement.assign(model=one.model, condition=one.condition, regime=one.regime) for one in acts]
-        )
-        if acts
-        else pd.DataFrame(),
+        "agreement": pd.concat(agreement) if acts else pd.DataFrame(),
+    }
+    written = _write(tables, folder) + write_notes(notes, folder)
+    return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
+
+
+def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
+    """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
+    ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
+    tables = {
         "notes": notes.to_frame(),
         "note_formats": notes.formats(),
+        "note_formats_by_round": notes.formats_by_round(),
+        "note_rounds": notes.over_rounds(),
         "note_summary": notes.final(),
     }
+    return _write(tables, folder)
+
+
+def _write(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     folder = Path(folder)
     if folder.is_file():
         raise InputError(f"{str(folder)!r} is a file; choose a folder")
-    written = [
+    return [
         write_text(folder / f"{name}.csv", table.to_csv(index=False)) for name, table in tables.items() if len(table)
     ]
-    return scores, [*written, write_json(folder / "provenance.json", scores.settings)]
 
 
 def readable(final: pd.DataFrame) -> pd.DataFrame:

@@ -3,7 +3,9 @@
 Line 1 is the header: what was run (model, settings, prompt text and SHA-256, the instance with its advice and labels;
 never a key). Then one line per call, written and fsynced before the next request is made: round, turn, attempt, SHA-256
 of the messages, the reply and everything the server said about it. The last line of a finished episode is
-``{"end": "complete"}`` or ``{"end": "overflow"}`` (the context was full; what was played counts).
+``{"end": "complete"}`` or ``{"end": "overflow"}`` (the context was full; what was played counts). Two more lines may
+stand between: ``{"refused": ...}``, what a server said that refused the next request for good (a later run asks it once
+more), and ``{"extended": ...}``, the longer instance of a run with more rounds, after which the episode goes on.
 
 The messages themselves are not stored: the state machine makes them again from the header and the replies, and the
 digests prove that it made the same ones. So resuming is replaying.
@@ -14,7 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -28,6 +30,10 @@ from interp.llm.schemes import Condition
 FORMAT = "interp-llm-trace/1"
 
 
+class LockedError(InputError):
+    """Another process is writing the trace."""
+
+
 class TraceFile:
     """An open trace, locked against a second process. Use as a context manager.
 
@@ -36,7 +42,8 @@ class TraceFile:
         header: the header this run would write. A trace that exists must have been made with the same one.
 
     Raises:
-        InputError: another process holds the trace, its header differs, it is damaged, or the disk cannot be written.
+        LockedError: another process holds the trace.
+        InputError: its header differs, it is damaged, or the disk cannot be written.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -56,7 +63,7 @@ class TraceFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise InputError(
+            raise LockedError(
                 f"{str(self.path)!r} is being written by another process; wait for it or choose another folder"
             ) from error
         lines, length = read_lines(self.path)
@@ -65,10 +72,14 @@ class TraceFile:
         except OSError as error:
             raise _cannot_write(self.path, error) from error
         if lines:
-            check_header(self.path, lines[0], header)
+            longer = check_header(self.path, lines, header)
+            if longer is not None:
+                self.append({"extended": longer})
+                lines.append({"extended": longer})
         else:
             self.append(header)
             _sync_folder(self.path.parent)
+        self.header = lines[0] if lines else header
         self.records = lines[1:]
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -119,15 +130,28 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 _FREE = ("made_with",)
 
 
-def check_header(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]) -> None:
-    """Refuse to go on with a trace that was begun with other settings, naming the first that differs."""
+def check_header(path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Refuse to go on with a trace that was begun with other settings, naming the first that differs.
+
+    Returns:
+        the wanted instance where it begins with the trace's own and is longer, else None.
+    """
+    found, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
     if found.get("format") != FORMAT:
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
-    wanted = json.loads(json.dumps(wanted))
+    extended = [line["extended"] for line in lines[1:] if "extended" in line]
+    found |= {"instance": extended[-1]} if extended else {}
+    longer = is_longer(found["instance"], wanted["instance"])
     for key in sorted(found.keys() | wanted.keys()):
-        if key in _FREE or found.get(key) == wanted.get(key):
+        if key in _FREE or found.get(key) == wanted.get(key) or (key == "instance" and longer):
             continue
-        before, now = found.get(key), wanted.get(key)
+        before: Any = found.get(key)
+        now: Any = wanted.get(key)
+        if key == "instance" and is_longer(now, before):
+            raise InputError(
+                f"{str(path)!r} has {len(before['labels'])} rounds, more than the {len(now['labels'])} asked for; ask "
+                "for as many or more to resume it, or choose another output folder"
+            )
         if isinstance(before, dict) and isinstance(now, dict):
             part = next(k for k in sorted(before.keys() | now.keys()) if before.get(k) != now.get(k))
             key, before, now = f"{key}.{part}", before.get(part), now.get(part)
@@ -135,6 +159,17 @@ def check_header(path: Path, found: Mapping[str, Any], wanted: Mapping[str, Any]
             f"{str(path)!r} was begun with another {key} ({_short(before)}, now {_short(now)}); "
             "use the same settings to resume it, or choose another output folder"
         )
+    return wanted["instance"] if longer else None
+
+
+def is_longer(short: Any, long: Any) -> bool:
+    """Is ``long`` the same instance as ``short`` with more rounds?"""
+    n = len(short["labels"])
+    if len(long["labels"]) <= n or short.keys() != long.keys():
+        return False
+    moving = isinstance(long["accuracies"][0], list)
+    by_round = ("advice", "labels", *(["accuracies"] if moving else []))
+    return all(short[name] == (long[name][:n] if name in by_round else long[name]) for name in short)
 
 
 def session_from(header: Mapping[str, Any]) -> Session:
@@ -149,23 +184,42 @@ def session_from(header: Mapping[str, Any]) -> Session:
     )
 
 
-def replay(session: Session, records: list[dict[str, Any]], path: Path) -> str | None:
-    """Feed recorded replies to ``session``; returns how the episode ended, or None where it goes on.
+def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path) -> str | None:
+    """Feed recorded replies to ``session``; returns how the episode ended ("complete", "overflow", or "refused" where
+    a server refused its next request), or None where it was cut off.
 
     Raises:
         InputError: a recorded call is not the one the state machine makes.
     """
+    end: str | None = None
     for number, record in enumerate(records, 2):
         if "end" in record:
-            return str(record["end"])
-        request = session.next()
-        if request is None or record.get("messages_sha256") != request.sha256:
-            raise InputError(
-                f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
-                "edited, or made with other prompts or another version); move it away and run again"
-            )
-        session.feed(record.get("reply"), record.get("finish_reason") or "stop")
-    return None
+            end = str(record["end"])
+        elif "refused" in record:
+            end = "refused"
+        elif "extended" in record:
+            longer = record["extended"]
+            session.extend(np.asarray(longer["advice"], np.int64), np.asarray(longer["labels"], np.int64))
+            end = None if end == "complete" else end
+        else:
+            _feed(session, record, f"line {number} of the trace {str(path)!r}")
+            end = None
+    return end
+
+
+def _feed(session: Session, record: Mapping[str, Any], where: str) -> None:
+    request = session.next()
+    if request is None or record.get("messages_sha256") != request.sha256:
+        raise InputError(
+            f"{where} does not follow from the lines before it (the file was edited, or made with other prompts or "
+            "another version); move it away and run again"
+        )
+    session.feed(record.get("reply"), record.get("finish_reason") or "stop")
+
+
+def calls_in(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The records that are calls."""
+    return [record for record in records if "reply" in record]
 
 
 def _cannot_write(path: Path, error: OSError) -> InputError:

@@ -33,6 +33,23 @@ class Raw:
 
 
 @dataclass
+class Plain:
+    """Answer with an HTTP error whose body is no JSON."""
+
+    code: int
+    data: bytes
+    content_type: str = "text/plain"
+
+
+@dataclass
+class Message:
+    """Answer with a completion whose message has these fields (and whose top level these)."""
+
+    fields: dict[str, Any]
+    extra: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
 class Completion:
     """Answer with a completion that has this text and more fields."""
 
@@ -116,9 +133,13 @@ class Server:
                     return
                 if isinstance(said, str) or said is None:
                     said = Completion(said)
+                if isinstance(said, Message):
+                    whole = completion(Completion("", extra=said.extra), body)
+                    whole["choices"][0]["message"] = {"role": "assistant", **said.fields}
+                    said = Raw(json.dumps(whole).encode())
                 if isinstance(said, Completion):
                     said = Raw(json.dumps(completion(said, body)).encode())
-                code = said.code if isinstance(said, Status) else 200
+                code = said.code if isinstance(said, (Status, Plain)) else 200
                 data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
                 kind = "application/json" if isinstance(said, Status) else said.content_type
                 self.send_response(code)
@@ -248,7 +269,9 @@ def raw() -> Any:
     """The answers a server can give other than a text."""
     from types import SimpleNamespace
 
-    return SimpleNamespace(Status=Status, Raw=Raw, Completion=Completion, Hang=Hang, CUT=CUT)
+    return SimpleNamespace(
+        Status=Status, Plain=Plain, Raw=Raw, Message=Message, Completion=Completion, Hang=Hang, CUT=CUT
+    )
 
 
 @pytest.fixture(scope="session")

@@ -71,7 +71,7 @@ def played(serve: Callable[..., Any], tmp_path: Path) -> Callable[..., list[LLMR
     ) -> Any:
         server = serve(lambda number, body: AGENTS[name](body["messages"]))
         work = plan(Settings(name), built_in_prompts(), instances((regime,), n, rounds, 4, seed=3), conditions)
-        run(work, tmp_path / name, Connection(server.url))
+        run(work, tmp_path / name, Connection(server.url), malformed_limit=0)
         return load(tmp_path / name)
 
     return make
@@ -176,7 +176,7 @@ def test_overflowed_episodes_count_as_far_as_they_go(serve: Callable[..., Any], 
     ("name", "closest"),
     [
         ("follow-the-leader", "follow the leader"),
-        ("last-round", "follow previous winners"),
+        ("last-step", "follow previous winners"),
         ("majority", "majority vote"),
     ],
 )
@@ -187,10 +187,10 @@ def test_behaviour_recognises_the_agents(name: str, closest: str) -> None:
     own = found.agreement.set_index("baseline").loc[closest]
     assert own["telling"] > 0.9 and own["telling_low"] <= own["telling"] <= own["telling_high"]
     if name == "majority":
-        assert found.eta == 0 and found.eta_full_memory == 0
+        assert found.eta <= 0.05 and found.eta_full_memory == 0, "the agent breaks ties, the vote leaves them open"
     if name == "follow-the-leader":
         assert found.memory == 1 and found.eta_full_memory >= 1
-    if name == "last-round":
+    if name == "last-step":
         assert found.memory <= 0.3
 
 
@@ -201,76 +201,20 @@ def test_the_fit_finds_the_learning_rate_of_weighted_majority() -> None:
 
 
 def test_notes_of_the_agents_are_read_as_what_they_are(played: Callable[..., list[LLMRun]]) -> None:
-    """Counter notes count exactly and name the best; last-round notes hold no counts; round lists grow."""
+    """Counter notes count exactly and name the best; last-step notes hold no counts; round lists grow."""
     both = [Condition("weather", "note"), NOTE_ONLY]
     counter = note_table(played("counter", both, n=2, rounds=10))
     assert counter.formats()["counter"].tolist() == [2, 2]
     assert (counter.final()["exact"] == 1).all() and (counter.final()["readable"] == 2).all()
     assert set(counter.over_rounds()["round"]) == set(range(1, 11))
     assert (counter.over_rounds()["prompt_tokens"] > 0).all()
-    last = note_table(alone("last-round", both, n=2, rounds=10))
+    last = note_table(alone("last-step", both, n=2, rounds=10))
     assert last.formats()["last-step"].tolist() == [2, 2] and (last.final()["readable"] == 0).all()
-    listed = note_table(alone("round-list", both, n=2, rounds=10)).over_rounds()
+    listed = note_table(alone("full-history", both, n=2, rounds=10)).over_rounds()
     words = listed[listed.condition == "weather-note"].sort_values("round")["words"].to_numpy()
     assert (np.diff(words) > 0).all()
     none = note_table(alone("majority", [NO_NOTE], n=1, rounds=3))
     assert none.formats().empty and none.over_rounds().empty and none.final().empty
-
-
-# ------------------------------------------------------------------------------------------------ foreign results
-
-
-def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: Any) -> Path:
-    folder.mkdir(parents=True, exist_ok=True)
-    base: dict[str, Any] = {
-        "meta": {"idx": 7, "model": "some-chat", "prompt": "interactive_weather_notehist"},
-        "token_usage": {"prompt_tokens": 1000, "completion_tokens": 50, "n_calls": 4},
-        "input": {"expert_predictions": [[1, 0, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
-        "response": {"predictions": [1, 0]},
-    }
-    (folder / "result.json").write_text(json.dumps({**base, **result}))
-    if steps is not None:
-        (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
-    return folder
-
-
-def test_foreign_results_are_read(tmp_path: Path) -> None:
-    """Condition from the prompt's name, regime from the folder, predictions from the file."""
-    foreign(tmp_path / "antisignal" / "cases_007")
-    (one,) = load(tmp_path)
-    assert (one.model, one.condition.name, one.regime, one.index) == ("some-chat", "weather-note", "anti-signal", 7)
-    assert one.predictions.tolist() == [1, 0] and one.ended == "complete" and one.total_prompt_tokens == 1000
-    assert load(tmp_path / "antisignal" / "cases_007" / "result.json", "flat")[0].regime == "flat"
-    assert len(score([one]).to_frame()) > 5
-
-
-def test_foreign_steps_are_read_again_by_our_rules(tmp_path: Path) -> None:
-    """A malformed reply that the other runner took for 0 is missing here; notes and tokens come along."""
-    steps = [
-        {"step": 0, "turn": "forecast", "raw_response": '{"prediction": "sunny"}', "usage": {"prompt_tokens": 10}},
-        {"step": 0, "turn": "feedback", "raw_response": "{}", "note_out": "A:1/1", "usage": {"prompt_tokens": 12}},
-        {"step": 1, "turn": "forecast", "raw_response": "I think rainy", "parsed": {"prediction": 0}},
-        {"step": 1, "turn": "feedback", "parsed": {"note": "A:2/2"}},
-    ]
-    foreign(tmp_path / "flat", steps)
-    (one,) = load(tmp_path)
-    assert one.predictions[0] == 1 and np.isnan(one.predictions[1]) and one.malformed == 1
-    assert one.notes == ("A:1/1", "A:2/2") and one.prompt_tokens[0] == 12 and one.calls == 4
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"input": {}}, "has no advice; give it as input.expert_predictions or"),
-        ({"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}}, "advice must be 0/1 or rainy/sunny"),
-        ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
-        ({"response": {}}, "has no predictions"),
-    ],
-)
-def test_a_foreign_field_that_is_missing_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
-    foreign(tmp_path / "flat", **change)
-    with pytest.raises(InputError, match=message):
-        load(tmp_path)
 
 
 def test_nothing_to_load_is_told(tmp_path: Path) -> None:
@@ -280,13 +224,6 @@ def test_nothing_to_load_is_told(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
     with pytest.raises(InputError, match="no runs to score"):
         score([])
-
-
-def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
-    foreign(tmp_path / "flat" / "a")
-    foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
-    with pytest.raises(InputError, match="are both instance 7 of 'flat' but differ"):
-        score(load(tmp_path))
 
 
 def test_the_papers_tables_stand_beside_ours() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from interp.cli import app
-from interp.llm.agents import AGENTS
+from interp.llm.agents import AGENTS, PLAYERS
+from interp.llm.demo import play_demo
 from interp.llm.plan import Prices, estimate, instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.schemes import CONDITIONS
@@ -49,14 +51,71 @@ def test_run_score_report(serve: Callable[..., Any], tmp_path: Path) -> None:
     final = pd.read_csv(tmp_path / "scores" / "final.csv")
     assert {"follow the leader", "tester"} <= set(final["model"])
     names = {path.name for path in (tmp_path / "scores").iterdir()}
-    assert names == {"final.csv", "curves.csv", "behaviour.csv", "agreement.csv", "notes.csv"} | {
+    assert names == {"final.csv", "curves.csv", "behaviour.csv", "agreement.csv", "notes.csv", "read.csv"} | {
         "note_formats.csv",
+        "note_formats_by_round.csv",
+        "note_rounds.csv",
         "note_summary.csv",
         "provenance.json",
     }
     assert (pd.read_csv(tmp_path / "scores" / "notes.csv")["format"] == "counter").sum() == 12
     code, said = interp("report", tmp_path / "traces", "--out", tmp_path)
     assert code == 0 and said.strip() == str(tmp_path / "llm.html") and (tmp_path / "llm.html").stat().st_size > 50_000
+
+
+@pytest.mark.parametrize("name", list(PLAYERS))
+def test_a_scripted_agent_plays_without_a_server_and_its_notes_are_shown(name: str, tmp_path: Path) -> None:
+    """The default that needs nothing: the same traces, resumed, extended, and their notes as tables."""
+    run = ["run", "--agent", name, *SMALL, "--out", tmp_path / "traces"]
+    code, said = interp(*run)
+    assert code == 0 and "4 of 4 episodes" in said and "36 calls now and 0 before" in said
+    assert "0 calls now and 36 before" in interp(*run)[1]
+    assert "12 calls now and 36 before" in interp(*run, "--rounds", 8)[1]
+    code, said = interp("notes", tmp_path / "traces", "--out", tmp_path / "notes")
+    assert code == 0 and "online-note-only" in said
+    by_round = pd.read_csv(tmp_path / "notes" / "note_formats_by_round.csv")
+    kind = {"last-step": "last-step", "full-history": "round list"}.get(name, "counter")
+    assert (by_round[kind] == 1).all() and by_round["round"].tolist() == list(range(1, 9))
+    notes = pd.read_csv(tmp_path / "notes" / "notes.csv")
+    assert notes["note"].str.contains("A").all() and {"note_rounds.csv", "note_summary.csv"} <= {
+        path.name for path in (tmp_path / "notes").iterdir()
+    }
+
+
+def test_what_is_set_aside_is_told(tmp_path: Path) -> None:
+    """A foreign result that cannot be read: told on standard error, in a table, on the page; duplicates refused."""
+    interp("run", "--agent", "counter", *SMALL, "--out", tmp_path / "in" / "a")
+    (tmp_path / "in" / "result.json").write_text("{}")
+    code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
+    assert code == 0 and "set aside 1 times: result.json" in " ".join(said.split()) and "has no advice" in said
+    assert pd.read_csv(tmp_path / "scores" / "read.csv")["status"].value_counts().to_dict() == {
+        "read": 4,
+        "set aside": 1,
+    }
+    interp("report", tmp_path / "in", "--out", tmp_path)
+    assert "What was not read" in (tmp_path / "llm.html").read_text()
+    shutil.copytree(tmp_path / "in" / "a", tmp_path / "in" / "b")
+    code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores")
+    assert code == 2 and "4 instances were played more than once" in " ".join(said.split())
+    code, said = interp("score", tmp_path / "in", "--out", tmp_path / "scores", "--duplicates", "first")
+    assert code == 0 and "4 episodes read, 5 files or parts of files set aside" in " ".join(said.split())
+
+
+def test_the_demo_plays_every_agent(tmp_path: Path) -> None:
+    """Every player, the paper's regimes, with a note and without; a second time nothing is played again."""
+    done = play_demo(tmp_path, n_instances=1, n_rounds=3)
+    assert list(done) == list(PLAYERS) and all(one.complete and one.episodes == 9 for one in done.values())
+    assert sum(one.calls for one in play_demo(tmp_path, n_instances=1, n_rounds=3).values()) == 0
+
+
+@pytest.mark.slow  # 25 s of one core: the whole demo with its report
+def test_the_demo_command(tmp_path: Path) -> None:
+    """Scores and a page, offline; the agents keep their order: counting beats the last step, which beats a coin."""
+    code, said = interp("demo", "--out", tmp_path)
+    assert code == 0 and (tmp_path / "llm.html").stat().st_size > 100_000 and "random: tosses a coin" in said
+    final = pd.read_csv(tmp_path / "scores" / "final.csv").query("regime == 'stratified' and missing == 'wrong'")
+    regret = final.groupby("model")["mean"].mean()
+    assert regret["counter"] < regret["last-step"] < regret["random"]
 
 
 def test_a_dry_run_asks_nothing(tmp_path: Path) -> None:
@@ -76,6 +135,13 @@ def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_the
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
+        (["run"], "name who plays: --agent with one of counter, last-step, full-history, random"),
+        (["run", "m"], "a model on a server needs --base-url"),
+        (["run", "m", "--agent", "counter"], "--agent plays without a model"),
+        (["run", "--agent", "countr"], "unknown scripted agent 'countr'; did you mean 'counter'?"),
+        (["run", "m", "--backend", "vllm"], "unknown backend 'vllm'"),
+        (["run", "m", "--backend", "transformers", "--base-url", "http://x/v1"], "leave --base-url out"),
+        (["run", "m", "--base-url", "http://x/v1"], "no key was given for x; put its key into an environment variable"),
         (["run", "m", "--base-url", "ftp://x"], "base_url must be an address"),
         (["run", "m", "--base-url", "http://x/v1", "--conditions", "online"], "unknown condition 'online'"),
         (

@@ -81,7 +81,7 @@ def test_real_garbage_is_missing_not_zero(url: str, tmp_path: Path) -> None:
     """Without a grammar random weights write noise: re-asked, then missing; the run goes on to its end."""
     settings = Settings("tiny", temperature=1.0, max_tokens=12, max_reasks=1)
     work = plan(settings, built_in_prompts(), instances(("flat",), 1, 2, 4), CONDITIONS)
-    summary = run(work, tmp_path, Connection(url, timeout=30.0))
+    summary = run(work, tmp_path, Connection(url, timeout=30.0), malformed_limit=0)
     assert summary.complete and summary.malformed == summary.calls == 2 * 2 * (1 + 2 + 2) * 2
     session = work[0].session()
     replay(session, read_lines(tmp_path / work[0].place)[0][1:], tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,39 +12,85 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from interp.llm.notes import FORMATS, check_counts, classify, read_counts, write_counts
+from interp.llm.note_counts import check_counts, read_counts, write_counts
+from interp.llm.notes import FORMATS, agreement, classify
 
 LABELLED = pd.read_json(Path(__file__).with_name("notes.jsonl"), lines=True, dtype=False)
+FOUND = [classify(note).format for note in LABELLED["note"]]
 
 
-def test_the_labelled_set_covers_every_format() -> None:
-    counts = LABELLED.groupby(["source", "format"]).size()
-    assert (counts["ours"] == 10).all() and set(counts["ours"].index) == set(FORMATS)
-    assert counts["paper"].sum() == 14
+def test_the_labelled_set_covers_every_format_in_every_part() -> None:
+    """398 notes, 384 of them our own; of each format at least 10 in each part."""
+    assert len(LABELLED) == 398 and (LABELLED["source"] == "ours").sum() == 384 and LABELLED["note"].is_unique
+    counts = LABELLED.groupby(["split", "format"]).size()
+    assert counts.min() >= 10 and len(counts) == 3 * len(FORMATS)
 
 
-def test_the_rules_are_right_on_the_papers_notes_and_on_most_of_ours() -> None:
-    """All 14 quoted by the paper; of 50 more, labelled by meaning before the rules saw them, the 43 that the module's
-    text claims. The rules are not tuned on this set: a change that moves a cell must say so here."""
-    found = LABELLED.assign(found=[classify(note).format for note in LABELLED["note"]])
-    right = (found["found"] == found["format"]).groupby(found["source"]).sum()
-    assert right["paper"] == 14 and right["ours"] == 43
-    confusion = pd.crosstab(found["format"], found["found"]).reindex(index=FORMATS, columns=FORMATS, fill_value=0)
-    assert np.array_equal(
-        confusion,
-        [
-            [15, 0, 0, 1, 1],  # counter: "4 of 7" (last-step), "A 3, B 8 ... out of 9 rounds" (other)
-            [0, 12, 0, 0, 1],  # round list: "1) 1010->1 2) ..."
-            [3, 0, 8, 0, 0],  # conditional counter: the outcome named once for several fractions
-            [0, 0, 0, 12, 1],  # last-step: says who said what, not who was right
-            [0, 0, 0, 0, 10],
-        ],
-    ), confusion
+def test_the_rules_are_right_on_all_notes_but_five() -> None:
+    """All 14 quoted by the paper; of ours, all but these. A change of the rules that moves one must say so here."""
+    wrong = LABELLED.assign(found=FOUND)[lambda rows: rows["found"] != rows["format"]]
+    assert not (wrong["source"] == "paper").any()
+    assert sorted(zip(wrong["format"], wrong["found"], wrong["note"].str[:29], strict=True)) == [
+        ("counter", "last-step", "Number of days correct: A ten"),
+        ("counter", "last-step", "Out of 15 days A was correct "),
+        ("counter", "other", "A: |||| (4), B: |||| ||| (8),"),
+        ("last-step", "other", "A good, B bad, C good, D good"),
+        ("last-step", "other", "It rained. A and D had said s"),
+    ]
+
+
+@pytest.mark.parametrize("split", ["development", "held out", "after the rules"])
+def test_precision_and_recall_of_every_format(split: str) -> None:
+    """Each at least .85 on each part, with intervals that hold it."""
+    part = (LABELLED["split"] == split).to_numpy()
+    table = agreement(LABELLED["format"][part].tolist(), np.array(FOUND)[part].tolist())
+    assert table["format"].tolist() == [*FORMATS, "all"] and table["notes"].iloc[-1] == part.sum()
+    for name in ("precision", "recall"):
+        assert (table[name] >= 0.85).all()
+        assert (table[f"{name}_low"] <= table[name]).all() and (table[name] <= table[f"{name}_high"]).all()
+        assert (table[f"{name}_low"] < table[f"{name}_high"]).all(), "no share of a sample is certain"
+
+
+@pytest.mark.parametrize(
+    ("note", "name"),
+    [
+        ("A:1,0,1 B:0,0,1 C:1,1,1 D:0,1,0 label:1,0,1", "round list"),
+        ("A:0 B:1 C:1 D:0 label:1", "last-step"),
+        ("A ✓ B ✗ C ✓ D ✗", "last-step"),
+        ("A ✓✗ B ✓✓ C ✗✗ D ✓✗", "round list"),
+        ("A accurate, B inaccurate", "last-step"),
+        ("A 3, B 8, C 5, D 6 out of 9", "counter"),
+        ("A 2/3 (wrong R2), B 3/3, C 1/3 (wrong R1, R3), D 2/3 (wrong R3)", "counter"),
+    ],
+)
+def test_the_classes_that_were_missed_are_not(note: str, name: str) -> None:
+    """Histories by expert, single records, check marks, accurate, counts without a slash, round numbers beside
+    tallies: one example of each, so that the claim can be read."""
+    assert classify(note).format == name
 
 
 def test_features_come_with_the_verdict() -> None:
     found = classify("Round 1: A 1/1, B often wrong")
-    assert (found.fractions, found.round_marks, found.leading_mark, found.frequency_word) == (1, 1, True, True)
+    assert (found.tallied, found.entries, found.leading_mark, found.vague) == (1, 1, True, True)
+
+
+def test_a_note_of_any_length_is_read_in_no_time() -> None:
+    """No rule goes back over a long note again and again: 8,000 characters of each kind in well under a second."""
+    for piece in (
+        "A,B,",
+        "A:1,0,1 ",
+        "A 3/5, ",
+        "A=1,B=0,label=1; ",
+        "Round 3: A right. ",
+        "sunny ",
+        "1 2 3 ",
+        "(((",
+        "A ",
+    ):
+        start = time.process_time()
+        note = piece * (8_000 // len(piece))
+        classify(note), read_counts(note)
+        assert time.process_time() - start < 1, piece
 
 
 @given(st.lists(st.integers(0, 60), min_size=2, max_size=8))
@@ -66,6 +113,14 @@ def test_what_the_counter_writes_is_read_back(correct: list[int]) -> None:
         ("A 3/2, B 0/0, C on 12/05/2024", {}),
         ("A correct; B wrong", {}),
         ("Z 1/2", {}),
+        ("A 3, B 8, C 5 out of 9 rounds", {"A": (3, 9), "B": (8, 9), "C": (5, 9)}),
+        ("R20: A11 B18", {"A": (11, 20), "B": (18, 20)}),
+        ("A 3, B 8", {}),
+        ("A: 3 right 2 wrong, B 5-0", {"A": (3, 5), "B": (5, 5)}),
+        ("mistakes: A=5, B=1; rounds=9", {"A": (4, 9), "B": (8, 9)}),
+        ("A wrong twice, B wrong once; 8 rounds", {"A": (6, 8), "B": (7, 8)}),
+        ("A 2/3 (missed R2), B 3/3", {"A": (2, 3), "B": (3, 3)}),
+        ("A's record is 3/6", {"A": (3, 6)}),
         ("", {}),
     ],
 )
@@ -87,4 +142,4 @@ def test_counts_are_checked_against_the_truth() -> None:
 
 def test_json_lines_are_one_note_each() -> None:
     lines = Path(__file__).with_name("notes.jsonl").read_text(encoding="utf-8").splitlines()
-    assert all(set(json.loads(line)) == {"note", "format", "source"} for line in lines)
+    assert all(set(json.loads(line)) == {"note", "format", "source", "split"} for line in lines)

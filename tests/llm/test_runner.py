@@ -24,7 +24,8 @@ from interp.llm.protocol import Session, play
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import CONDITIONS, Condition
 from interp.llm.settings import Connection, Settings
-from interp.llm.trace import read_lines
+from interp.llm.trace import read_lines, replay
+from interp.tasks import experts
 
 Serve = Callable[..., Any]
 SETTINGS = Settings("tester")
@@ -41,7 +42,9 @@ def jobs(
 
 
 def go(url: str, folder: Path, work: list[Job], **connection: Any) -> RunSummary:
-    return run(work, folder, Connection(url, **{"max_retries": 2, "timeout": 5.0, **connection}))
+    limit = connection.pop("malformed_limit", 20)
+    connected = Connection(url, **{"max_retries": 2, "timeout": 5.0, **connection})
+    return run(work, folder, connected, malformed_limit=limit)
 
 
 def records(folder: Path) -> dict[str, list[dict[str, Any]]]:
@@ -57,7 +60,7 @@ def test_every_scripted_agent_plays_every_condition_over_http(name: str, serve: 
     """Over HTTP an agent does exactly what it does without: the runner adds nothing and loses nothing."""
     server = serve(agent(name))
     work = jobs(rounds=4)
-    summary = go(server.url, tmp_path, work)
+    summary = go(server.url, tmp_path, work, malformed_limit=0)
     assert summary.complete and summary.calls == len(server.requests)
     for job in work:
         lines = read_lines(tmp_path / job.place)[0]
@@ -76,7 +79,7 @@ def test_a_call_is_recorded_with_all_the_server_said(serve: Serve, tmp_path: Pat
     summary = run(work, tmp_path, Connection(server.url), Prices(prompt=1.0, cached=0.5, completion=2.0))
     header, *calls, _ = read_lines(tmp_path / work[0].place)[0]
     assert header["prompt"]["sha256"] == work[0].prompt.sha256 and header["prompt"]["wording"].startswith("built-in")
-    assert header["settings"]["temperature"] == 0.0 and header["made_with"]["base_url"] == server.url
+    assert header["settings"]["temperature"] == 0.0 and header["made_with"]["address"] == server.url
     assert len(calls) == 4
     for call, sent in zip(calls, server.requests, strict=True):
         assert call["model"] == "tester-served" and call["system_fingerprint"] == "fp_test"
@@ -151,7 +154,7 @@ def test_a_server_that_stays_down_stops_the_run_and_loses_nothing(serve: Serve, 
     down = {"after": 7}
     server = serve(lambda n, body: raw.Status(500) if n >= down["after"] else AGENTS["counter"](body["messages"]))
     work = jobs(n=6, rounds=5, conditions=NO_NOTE)
-    with pytest.raises(InputError, match=r"answered 500 to every attempt.*run again to resume"):
+    with pytest.raises(InputError, match=r"no answer in 2 attempts: it answered 500.*run again to resume"):
         go(server.url, tmp_path, work, max_retries=1, concurrency=1)
     assert len(server.requests) <= 7 + 2 * 4
     kept = sum("reply" in line for lines in records(tmp_path).values() for line in lines)
@@ -177,15 +180,6 @@ def test_one_bad_episode_does_not_stop_the_others(serve: Serve, tmp_path: Path, 
     assert not summary.complete and summary.unfinished and "503" in summary.unfinished[0][1]
     broken["on"] = False
     assert go(server.url, tmp_path, work).complete
-
-
-@pytest.mark.parametrize("code", [401, 402, 403, 404, 422, 400])
-def test_a_refusal_stops_at_once(code: int, serve: Serve, tmp_path: Path, raw: Any) -> None:
-    """No retry and no second episode after the server refused the key, the model or a parameter."""
-    server = serve(lambda n, body: raw.Status(code, {"error": {"message": "go away"}}))
-    with pytest.raises(InputError, match=rf"refused the request \({code}\).*go away"):
-        go(server.url, tmp_path, jobs(n=4), concurrency=1)
-    assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
@@ -234,47 +228,6 @@ def test_concurrency_and_rate_are_bounded(serve: Serve, tmp_path: Path, raw: Any
     assert time.monotonic() - start >= 11 * 60 / 1200
 
 
-# ------------------------------------------------------------------------------------------------ the key
-
-
-def test_the_key_is_sent_and_never_written(
-    serve: Serve, tmp_path: Path, raw: Any, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    """A server that repeats the key in answers, errors and every other field cannot get it into a file or message."""
-    key = "sk-test-4711-very-secret"
-    monkeypatch.setenv("TEST_KEY", key)
-    refuse = {"on": False}
-
-    def answer(number: int, body: dict[str, Any]) -> Any:
-        if refuse["on"]:
-            return raw.Status(401, {"error": {"message": f"Incorrect API key provided: {key}"}})
-        extra = {"system_fingerprint": key, "model": f"m {key}", "usage": {"prompt_tokens": 1, "note": key}}
-        return raw.Completion(json.dumps({"prediction": 1, "note": f"my key is {key}"}), extra=extra)
-
-    server = serve(answer)
-    work = jobs(rounds=2)
-    go(server.url, tmp_path, work, key_env="TEST_KEY")
-    assert server.keys[0] == f"Bearer {key}"
-    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*.jsonl"))
-    assert key.encode() not in written and b"<key>" in written
-    assert go(server.url, tmp_path, work, key_env="TEST_KEY").calls == 0, "scrubbed replies must replay"
-    refuse["on"] = True
-    with pytest.raises(InputError) as caught:
-        go(server.url, tmp_path / "other", work, key_env="TEST_KEY")
-    assert key not in str(caught.value) and "<key>" in str(caught.value) and "TEST_KEY" in str(caught.value)
-    with pytest.raises(InputError, match="hold the key"):
-        go(server.url, tmp_path / "b", jobs(settings=Settings("m", extra_body={"k": key})), key_env="TEST_KEY")
-    assert key not in "".join(capfd.readouterr())
-
-
-def test_keys_in_addresses_are_refused() -> None:
-    for url in ("http://user:pw@host/v1", "https://host/v1?key=abc"):
-        with pytest.raises(InputError, match="must not hold a user, password, query"):
-            Connection(url)
-    with pytest.raises(InputError, match="environment variable NO_SUCH_KEY is not set"):
-        run(jobs(), "unused", Connection("https://example.invalid/v1", key_env="NO_SUCH_KEY"))
-
-
 # ------------------------------------------------------------------------------------- kill, resume, full disk
 
 PROGRAM = """
@@ -288,26 +241,41 @@ print(run(work, sys.argv[2], Connection(sys.argv[1], concurrency=3)).calls)
 """
 
 
-def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(serve: Serve, tmp_path: Path, raw: Any) -> None:
-    """Two kills, then a run to the end: the predictions are those of an undisturbed run, and the calls made exceed
-    the calls needed by at most the three in flight at each kill."""
+NEEDED = 3 * 6 * (1 + 2 + 2) * 2
+
+
+@pytest.mark.parametrize(
+    "kills",
+    [
+        pytest.param((40, 120), id="two"),
+        # Slow: 20 processes are started, each of which needs its imports.
+        pytest.param(tuple(range(8, 8 + 20 * 8, 8)), id="twenty", marks=pytest.mark.slow),
+    ],
+)
+def test_kill_9_at_any_moment_repeats_at_most_the_calls_in_flight(
+    kills: tuple[int, ...], serve: Serve, tmp_path: Path, raw: Any
+) -> None:
+    """Kills early and late, then a run to the end: the predictions are those of an undisturbed run, and the calls made
+    exceed the calls needed by at most the three in flight at each kill."""
     server = serve(lambda n, body: raw.Hang(0.004, AGENTS["counter"](body["messages"])))
     command = [sys.executable, "-c", PROGRAM, server.url, str(tmp_path)]
-    needed = 3 * 6 * (1 + 2 + 2) * 2
-    for stop_at in (40, 120):
+    for stop_at in kills:
         process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while len(server.requests) < stop_at and process.poll() is None and time.monotonic() < deadline:
             time.sleep(0.002)
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         assert len(server.requests) >= stop_at
-    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=60)
-    assert needed <= len(server.requests) <= needed + 3 * 2
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=120)
+    print(f"{len(kills)} kills: {len(server.requests) - NEEDED} of {NEEDED} calls repeated")  # noqa: T201
+    assert NEEDED <= len(server.requests) <= NEEDED + 3 * len(kills)
     for job in plan(SETTINGS, built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1)):
-        lines = read_lines(tmp_path / job.place)[0]
-        assert lines[-1] == {"end": "complete"}
-        assert len(lines) - 2 == 6 * job.condition.calls_per_round
+        alone, again = play(job.session(), AGENTS["counter"]), job.session()
+        records = read_lines(tmp_path / job.place)[0][1:]
+        assert replay(again, records, tmp_path) == "complete" and records[-1] == {"end": "complete"}
+        assert again.predictions == alone.predictions and again.notes == alone.notes
+        assert len(records) - 1 == 6 * job.condition.calls_per_round
 
 
 @pytest.mark.parametrize("cut", [1, 20, 200])
@@ -372,8 +340,11 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     go(server.url, tmp_path, work)
     with pytest.raises(InputError, match=r"begun with another settings.temperature \(0.0, now 0.5\)"):
         go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY, settings=Settings("tester", temperature=0.5)))
-    with pytest.raises(InputError, match="begun with another instance"):
-        go(server.url, tmp_path, jobs(rounds=3, conditions=NOTE_ONLY))
+    with pytest.raises(InputError, match="has 2 rounds, more than the 1 asked for"):
+        go(server.url, tmp_path, jobs(rounds=1, conditions=NOTE_ONLY))
+    with pytest.raises(InputError, match=r"begun with another instance\.accuracies"):
+        other = instances(("stratified",), 1, 2, 4, seed=2)
+        go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other, NOTE_ONLY))
     path = tmp_path / work[0].place
     text = path.read_text()
     path.write_text(text.replace("A:", "B:", 1))
@@ -382,18 +353,6 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
     path.write_text(text.replace('"round": 0', '"round": 0,,', 1))
     with pytest.raises(InputError, match=r"line 2 of the trace .* is damaged"):
         go(server.url, tmp_path, work)
-
-
-def test_two_runs_cannot_write_one_trace(serve: Serve, tmp_path: Path) -> None:
-    import fcntl
-
-    server = serve(agent("counter"))
-    work = jobs(rounds=1, conditions=NO_NOTE)
-    go(server.url, tmp_path, work)
-    with open(tmp_path / work[0].place, "rb") as held:
-        fcntl.flock(held, fcntl.LOCK_EX)
-        with pytest.raises(InputError, match="being written by another process"):
-            go(server.url, tmp_path, work)
 
 
 # ------------------------------------------------------------------------------------------------ before a run
@@ -420,13 +379,19 @@ def test_the_plan_is_balanced_and_complete() -> None:
         plan(SETTINGS, {}, instances(("flat",), 1, 5), [Condition("weather", "note")])
 
 
-def test_an_instance_is_the_episode_a_model_of_ours_sees() -> None:
-    from interp.tasks import experts
-
-    episodes = experts.sample(3, 7, 4, regime="flat", seed=5)
-    found = instances(("flat",), 3, 7, 4, seed=5)
-    assert all(np.array_equal(one.advice, episodes.advice[i]) for i, one in enumerate(found))
-    assert isinstance(found[0], Instance) and found[2].name == "flat-002"
+def test_an_instance_depends_on_its_regime_index_experts_and_seed_alone() -> None:
+    """More rounds extend an instance, more instances add to it, and it is an episode like any other of its regime."""
+    few, more = instances(("flat",), 2, 5, 4, seed=5), instances(("flat", "drift"), 3, 9, 4, seed=5)
+    for short, long in zip(few, more[:2], strict=True):
+        assert short.name == long.name and np.array_equal(short.advice, long.advice[:5])
+        assert np.array_equal(short.labels, long.labels[:5]) and np.array_equal(short.accuracies, long.accuracies)
+    assert not np.array_equal(more[0].labels, more[1].labels)
+    assert more[3].accuracies.shape == (9, 4), "accuracies that move are cut to the rounds, too"
+    episodes = experts.sample(1, 1000, 4, regime="flat", seed=few[0].seed or 0)
+    assert np.array_equal(few[0].advice, episodes.advice[0, :5])
+    assert few[0].accuracies.min() >= 0.4 and isinstance(few[0], Instance)
+    with pytest.raises(InputError, match=r"n_rounds must be in \[1, 1000\], got 1001"):
+        instances(("flat",), 1, 1001)
 
 
 def test_session_of_a_job_is_the_session_of_its_header() -> None:
@@ -438,16 +403,17 @@ def test_session_of_a_job_is_the_session_of_its_header() -> None:
 
 
 def test_without_the_extra_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """openai is optional: planning works without it, running says how to get it."""
-    monkeypatch.setitem(sys.modules, "openai", None)
+    """httpx is optional: planning works without it, asking a server says how to get it."""
+    monkeypatch.setitem(sys.modules, "httpx", None)
     work = jobs()
-    with pytest.raises(InputError, match=r"needs the openai package; install the extra: pip install"):
+    with pytest.raises(InputError, match=r"needs the httpx package; install the extra: pip install"):
         go("http://127.0.0.1:1/v1", tmp_path, work)
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed() -> None:
-    """Planning and reading traces need neither torch nor openai."""
-    code = (
-        "import sys, interp.llm.runner, interp.llm.tables; print([m for m in ('torch', 'openai') if m in sys.modules])"
-    )
+    """Planning and reading traces need neither torch nor httpx."""
+    code = """
+import sys, interp.llm.runner, interp.llm.tables
+print([name for name in ("torch", "httpx", "transformers") if name in sys.modules])
+"""
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout.strip() == "[]"

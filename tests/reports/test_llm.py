@@ -27,7 +27,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Traces of two scripted agents, written record by record as the runner writes them."""
     folder = tmp_path_factory.mktemp("traces")
     conditions = [Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only")]
-    for name in ("counter", "last-round"):
+    for name in ("counter", "last-step"):
         for job in plan(Settings(name), built_in_prompts(), instances(("stratified", "flat"), 3, 12), conditions):
             session, lines = job.session(), [job.header("http://127.0.0.1/v1")]
             while (request := session.next()) is not None:
@@ -52,12 +52,14 @@ def test_the_page_has_both_worlds_and_the_paper(traces: Path, tmp_path: Path) ->
         "Answers and tokens",
         "What they act like",
         "Notes",
+        "Prompts",
     ):
         assert f"<h2>{title}</h2>" in html
     assert html.count("<svg") == 2 * 2 * 2 + 2
     for text in ("wma-handwired", "DeepSeek-V3 (paper)", "Qwen-3-14B (paper)", "built-in wording, version 1", "served"):
         assert text in html
-    assert re.search(r"flat: last-round, weather framing", html)
+    assert "You take part in an online prediction task" in html and "Notes of the first instance of each group" in html
+    assert re.search(r"flat: last-step, weather framing", html)
     assert build(traces, ["wma-handwired"], tmp_path / "again").read_text("utf-8") == html, "same traces, same page"
 
 

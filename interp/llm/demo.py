@@ -1,0 +1,36 @@
+"""The experiment in small, without a model, a server or an account: scripted agents played, scored and reported."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from interp.llm.agents import PLAYERS, scripted
+from interp.llm.backend import AgentBackend
+from interp.llm.plan import PAPER_REGIMES, Job, instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.runner import RunSummary, run
+from interp.llm.schemes import Condition
+from interp.llm.settings import Settings
+
+CONDITIONS = (Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only"))
+N_INSTANCES, N_ROUNDS = 4, 30
+
+
+def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job]:
+    """What the demo plays with one agent: the paper's three regimes, with a note and without."""
+    episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)
+    return plan(Settings(name), built_in_prompts(), episodes, CONDITIONS)
+
+
+def play_demo(
+    folder: str | Path, seed: int = 0, n_instances: int = N_INSTANCES, n_rounds: int = N_ROUNDS
+) -> dict[str, RunSummary]:
+    """Play every agent of :data:`~interp.llm.agents.PLAYERS` and write the traces below ``folder``.
+
+    Raises:
+        InputError: the folder cannot be written, or holds traces of another demo.
+    """
+    return {
+        name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))
+        for name in PLAYERS
+    }

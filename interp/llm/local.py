@@ -1,0 +1,254 @@
+"""A model in this process: Hugging Face weights, no server, the episodes in one batch.
+
+Every episode waits for its answer, so once all of them wait their requests are answered together. The model's own chat
+template makes the prompt. Answers are the same in every run of the same command: at temperature 0 the likeliest token
+is taken (the lower id of two that tie), above 0 each request draws from a generator of its own seed. Which requests
+share a batch moves logits by rounding errors, so a run that was interrupted may part from an undisturbed one where two
+tokens are all but equal.
+
+``response_format="grammar"`` makes every answer usable: a prediction is the likelier of the two valid answers (by the
+first token in which they differ), and a note is written between given quotation marks. That is then a property of the
+format and not of the model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from interp.errors import InputError, require
+from interp.llm.backend import ContextOverflowError, Reply
+from interp.llm.schemes import Condition, Message, Turn, label_words
+from interp.llm.settings import THINKING_OFF, Settings
+
+if TYPE_CHECKING:
+    import torch
+
+_FORMATS = ("none", "grammar")
+_LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model ends it
+
+
+def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
+    """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name that transformers knows.
+
+    Raises:
+        InputError: transformers is not installed, there is no such model, or it has no chat template.
+    """
+    if find_spec("transformers") is None:
+        raise InputError("a model in this process needs transformers: pip install 'latent-context-interp[local]'")
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(name)
+    is_gguf = path.suffix == ".gguf"
+    source, more = (str(path.parent), {"gguf_file": path.name}) if is_gguf else (name, {})
+    dtype: Any = torch.float32 if device == "cpu" else "auto"
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source, **more)
+        model = AutoModelForCausalLM.from_pretrained(source, dtype=dtype, **more).to(device).eval()
+    except (OSError, ValueError, ImportError, RuntimeError) as error:
+        raise InputError(
+            f"cannot load the model {name!r}: {' '.join(str(error).split())[:300]}; give a folder with config.json and "
+            "weights, a .gguf file, or the name of a model on the Hugging Face hub"
+        ) from error
+    require(
+        bool(getattr(tokenizer, "chat_template", None)),
+        f"{name!r} has no chat template, so it is no chat model; choose one that was tuned to follow instructions",
+    )
+    return model, tokenizer
+
+
+def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
+    """The tokens of a conversation by the model's own chat template, ready for the answer.
+
+    Raises:
+        InputError: the template refuses the messages.
+    """
+    more = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
+    try:
+        text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **more)
+    except Exception as error:  # a template may raise anything
+        raise InputError(
+            f"the chat template of the model refuses the conversation ({type(error).__name__}: {error}); try a "
+            "condition with other turns (note-only has one message a call) or another model"
+        ) from error
+    return list(tokenizer(text, add_special_tokens=False)["input_ids"])
+
+
+def answers(tokenizer: Any, condition: Condition) -> tuple[list[int], tuple[int, int], tuple[str, str]]:
+    """What both valid predictions begin with, the token after it in each (outcome 0, outcome 1), and their texts."""
+    zero, one = (json.dumps({"prediction": word}) for word in label_words(condition.framing))
+    first, second = (list(tokenizer(text, add_special_tokens=False)["input_ids"]) for text in (zero, one))
+    n = next(i for i, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    return first[:n], (first[n], second[n]), (zero, one)
+
+
+@dataclass(eq=False)
+class _Waiting:
+    ids: list[int]
+    condition: Condition
+    turn: Turn
+    seed: int
+    answer: asyncio.Future[Reply]
+
+
+class LocalBackend:
+    """A model in this process.
+
+    Raises:
+        InputError: the model cannot be loaded, or a response format that only servers know.
+    """
+
+    def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
+        require(
+            settings.response_format in _FORMATS,
+            f"a model in this process knows the response formats {' and '.join(_FORMATS)}, got "
+            f"{settings.response_format!r}",
+        )
+        require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
+        self.settings, self.concurrency = settings, concurrency
+        self.model, self.tokenizer = load_model(settings.model, device)
+        self.address = f"transformers on {device}"
+        self._context = int(getattr(self.model.config, "max_position_embeddings", 0) or 10**9)
+        self._waiting: list[_Waiting] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def start(self, condition: Condition) -> None:
+        """Nothing is left to find out: the format is ours to honour."""
+
+    def holds_key(self, text: str) -> bool:
+        return False
+
+    async def close(self) -> None:
+        """The model goes with the object."""
+
+    async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+        ids = prompt_ids(self.tokenizer, messages, self.settings.thinking_off)
+        if len(ids) >= self._context - 16:
+            raise ContextOverflowError(f"{len(ids)} prompt tokens do not fit into a context of {self._context}")
+        future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(ids, condition, turn, seed, future))
+        if self._task is None:
+            self._task = asyncio.create_task(self._answer_all())
+        return await future
+
+    async def _answer_all(self) -> None:
+        """Once no more requests come in, answer those that wait, those of one kind together."""
+        before = -1
+        while before != len(self._waiting):
+            before = len(self._waiting)
+            await asyncio.sleep(0)
+        batch, self._waiting, self._task = self._waiting, [], None
+        kinds = dict.fromkeys((one.condition, one.turn) for one in batch)
+        for kind in kinds:
+            some = [one for one in batch if (one.condition, one.turn) == kind]
+            try:
+                replies = await asyncio.to_thread(self._answer, some)
+            except Exception as error:
+                for one in some:
+                    if not one.answer.done():
+                        one.answer.set_exception(error)
+                continue
+            for one, reply in zip(some, replies, strict=True):
+                if not one.answer.done():  # the run was interrupted meanwhile
+                    one.answer.set_result(reply)
+
+    def _answer(self, batch: Sequence[_Waiting]) -> list[Reply]:
+        start = time.monotonic()
+        forced = self.settings.response_format == "grammar"
+        choose = forced and batch[0].turn == "prediction"
+        texts = self._choose(batch) if choose else self._write(batch, forced)
+        seconds = round((time.monotonic() - start) / len(batch), 4)
+        return [
+            Reply(
+                text,
+                finish,
+                model=self.settings.model,
+                usage={"prompt_tokens": len(one.ids), "completion_tokens": n},
+                seconds=seconds,
+            )
+            for one, (text, finish, n) in zip(batch, texts, strict=True)
+        ]
+
+    def _choose(self, batch: Sequence[_Waiting]) -> list[tuple[str, str, int]]:
+        """The likelier of the two valid predictions."""
+        begin, choices, texts = answers(self.tokenizer, batch[0].condition)
+        logits, _, _ = self._forward([one.ids + begin for one in batch])
+        pairs = logits[:, list(choices)]
+        return [(texts[int(pair[1] > pair[0])], "stop", len(begin) + 1) for pair in pairs]
+
+    def _write(self, batch: Sequence[_Waiting], forced: bool) -> list[tuple[str, str, int]]:
+        """Token by token, until every answer has ended."""
+        import torch
+
+        begin = '{"note": "' if forced else ""
+        prefix = list(self.tokenizer(begin, add_special_tokens=False)["input_ids"]) if forced else []
+        longest = min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else 10**9)
+        longest = min(longest, self._context - max(len(one.ids) for one in batch) - len(prefix))
+        draws = [torch.Generator().manual_seed(one.seed) for one in batch]
+        written: list[list[int]] = [[] for _ in batch]
+        ended = [""] * len(batch)
+        logits, cache, mask = self._forward([one.ids + prefix for one in batch])
+        for _ in range(longest):
+            tokens = [self._pick(row, draw) for row, draw in zip(logits, draws, strict=True)]
+            for i, token in enumerate(tokens):
+                if not ended[i]:
+                    written[i].append(token)
+                    ended[i] = self._end(written[i], forced)
+            if all(ended):
+                break
+            mask = torch.cat([mask, mask.new_ones(len(batch), 1)], dim=1)
+            logits, cache = self._step(torch.tensor(tokens, device=mask.device)[:, None], mask, cache)
+        return [self._finish(begin, ids, end) for ids, end in zip(written, ended, strict=True)]
+
+    def _finish(self, begin: str, ids: list[int], end: str) -> tuple[str, str, int]:
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        if begin:
+            note = text.split('"')[0].split("\n")[0].replace("\\", "")
+            return json.dumps({"note": note.strip()}, ensure_ascii=False), "stop", len(ids)
+        return text, end or "length", len(ids)
+
+    def _end(self, ids: list[int], forced: bool) -> str:
+        ends = self.model.generation_config.eos_token_id
+        stops = set(ends if isinstance(ends, list) else [ends]) | {self.tokenizer.eos_token_id}
+        if ids[-1] in stops:
+            return "stop"
+        last = self.tokenizer.decode(ids[-1:]) if forced else ""
+        return "stop" if '"' in last or "\n" in last else ""
+
+    def _pick(self, logits: torch.Tensor, draw: torch.Generator) -> int:
+        import torch
+
+        if not self.settings.temperature:
+            return int(logits.argmax())
+        shares = torch.softmax(logits.float().cpu() / self.settings.temperature, dim=-1)
+        if self.settings.top_p is not None:
+            ordered, order = shares.sort(descending=True, stable=True)
+            ordered[ordered.cumsum(0) - ordered > self.settings.top_p] = 0
+            return int(order[torch.multinomial(ordered, 1, generator=draw)])
+        return int(torch.multinomial(shares, 1, generator=draw))
+
+    def _forward(self, rows: Sequence[list[int]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
+        """Logits after the last token of each row, the cache, and the mask; shorter rows are padded on the left."""
+        import torch
+
+        width = max(len(row) for row in rows)
+        pad = self.tokenizer.pad_token_id if self.tokenizer.pad_token_id is not None else 0
+        ids = torch.tensor([[pad] * (width - len(row)) + row for row in rows], device=self.model.device)
+        mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in rows], device=self.model.device)
+        logits, cache = self._step(ids, mask, None)
+        return logits, cache, mask
+
+    def _step(self, ids: torch.Tensor, mask: torch.Tensor, cache: Any) -> tuple[torch.Tensor, Any]:
+        import torch
+
+        places = (mask.cumsum(dim=1) - 1).clamp(min=0)[:, -ids.shape[1] :]
+        with torch.no_grad():
+            out = self.model(ids, attention_mask=mask, position_ids=places, past_key_values=cache, use_cache=True)
+        return out.logits[:, -1], out.past_key_values

@@ -1,0 +1,358 @@
+"""A language model opened while it learns: the ``online-no-note`` session over a TransformerLens bridge.
+
+The model plays on, and in every round its activations at chosen hook points are kept at chosen token positions: at the
+vote of each expert ("Expert_A", ...: the token of its 0 or 1), and at the token before the answer's digit ("answer"),
+which sees every outcome up to the last round. That gives every activation a round axis, so that ``probes.fit`` works on
+it as on the latents of our own models:
+
+    >>> opened = Opened.load("models/Qwen3-14B", device="cuda")                                      # doctest: +SKIP
+    >>> played = opened.play(episodes, ["blocks.20.hook_out"])                                       # doctest: +SKIP
+    >>> probes.fit(played.at("blocks.20.hook_out", "answer"), targets.log_weights(episodes, "before"))  # doctest: +SKIP
+
+The prediction is read off the two answers' first differing tokens, P(1) = softmax over both; the likelier one goes into
+the conversation, whatever else the model might have written: a forced format, as ``response_format="grammar"`` forces
+it. The keys and values of what was read stay cached from round to round.
+
+A *patch* puts the activation that one expert's vote has when it is the opposite (same history) in place of its own at
+one hook point, and asks how much of the full effect of the opposite vote on the answer that restores: 1 where the
+answer reads the vote through that place, 0 where it has been read before or is read elsewhere.
+
+Scope: what is decoded need not be used; a patch says where the vote of *this* round is read, and nothing of how
+reliability is kept. Rounds must be equally many tokens for all episodes, which holds where 0 and 1 are one token.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from interp.errors import InputError, require, unknown_name
+from interp.llm.local import answers, load_model, prompt_ids
+from interp.llm.prompts import built_in
+from interp.llm.protocol import Session
+from interp.llm.schemes import Condition, expert_keys
+from interp.provenance import provenance
+from interp.statistics import bootstrap_mean
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from interp.tasks.experts import ExpertEpisodes
+
+CONDITION = Condition("online", "no-note")
+ANSWER = "answer"
+
+
+@dataclass(frozen=True, eq=False)
+class OpenedRollout:
+    """What an opened model did over a batch of episodes.
+
+    Attributes:
+        predictions: Float[episode, round], P(1).
+        cache: hook point -> Float[episode, round, position, ...].
+        positions: the labels of the position axis: "answer", then "Expert_A", ...
+        episodes: what was played.
+        settings: the model, the prompt's digest and the versions.
+    """
+
+    predictions: Tensor
+    cache: dict[str, Tensor]
+    positions: tuple[str, ...]
+    episodes: ExpertEpisodes
+    settings: dict[str, Any] = field(repr=False)
+
+    def at(self, name: str, position: str = ANSWER) -> Tensor:
+        """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``.
+
+        Raises:
+            InputError: a hook point that was not cached, or an unknown position.
+        """
+        if name not in self.cache:
+            raise unknown_name("cached hook point", name, self.cache)
+        if position not in self.positions:
+            raise unknown_name("position", position, self.positions)
+        return self.cache[name][:, :, self.positions.index(position)]
+
+
+@dataclass(frozen=True, eq=False)
+class VotePatch:
+    """The effect of patching one expert's vote at one round, by hook point.
+
+    Attributes:
+        full: Float[episode], change of the logit difference (1 over 0) where the vote itself is the opposite.
+        patched: Float[hook point, episode], the change where only the activation at the vote is replaced.
+        control: the same difference of activations added at the vote of another expert.
+    """
+
+    names: tuple[str, ...]
+    full: np.ndarray
+    patched: np.ndarray
+    control: np.ndarray
+    settings: dict[str, Any] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each hook point: the share of the full effect that is restored, sum over sum, with its 95 %
+        interval over episodes, and the same of the control."""
+        rows: list[dict[str, object]] = []
+        sign = np.sign(self.full)
+        scale = float(np.abs(self.full).mean())
+        for name, patched, control in zip(self.names, self.patched, self.control, strict=True):
+            row: dict[str, object] = {"hook": name}
+            for label, values in (("restored", patched), ("control", control)):
+                mean, low, high = (float(x) for x in bootstrap_mean(sign * values / scale))
+                row |= {label: mean, f"{label}_low": low, f"{label}_high": high}
+            rows.append(row)
+        return pd.DataFrame(rows)
+
+
+class Opened:
+    """A chat model behind a TransformerLens bridge."""
+
+    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None):
+        self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
+
+    @classmethod
+    def load(cls, name: str, device: str = "cpu", prompt: str | None = None, untrained: int | None = None) -> Opened:
+        """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
+
+        Args:
+            prompt: another system prompt than our ``online-no-note``.
+            untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
+
+        Raises:
+            InputError: no such model, or an architecture that TransformerLens does not bridge.
+        """
+        import torch
+        from transformer_lens.model_bridge.sources import build_bridge_from_module
+
+        model, tokenizer = load_model(name, device)
+        if untrained is not None:
+            with torch.random.fork_rng():
+                torch.manual_seed(untrained)
+                model = type(model)(model.config).to(device).eval()
+        kind = type(model).__name__
+        try:
+            bridge = build_bridge_from_module(model, kind, hf_config=model.config, tokenizer=tokenizer)
+        except (ValueError, KeyError, AttributeError) as error:
+            raise InputError(f"TransformerLens has no bridge for {kind}: {error}; choose another model") from error
+        return cls(bridge, tokenizer, name, prompt)
+
+    def residuals(self, every: int = 1) -> tuple[str, ...]:
+        """The embeddings, and the residual stream after every so many blocks, the last one among them."""
+        last = len(self.bridge.blocks) - 1
+        return ("embed.hook_out", *(f"blocks.{i}.hook_out" for i in range(last % every, last + 1, every)))
+
+    def play(self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8) -> OpenedRollout:
+        """Play ``episodes`` and keep the hook points ``names`` at every position.
+
+        Raises:
+            InputError: an unknown hook point, or rounds that are not equally many tokens.
+        """
+        import torch
+
+        self._check(names)
+        parts = []
+        for start in range(0, len(episodes), batch):
+            table = _Table(self, episodes.select(slice(start, start + batch)))
+            parts.append([table.round(names) for _ in range(episodes.n_rounds)])
+        predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
+        cache = {
+            name: torch.cat([torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]) for name in names
+        }
+        return OpenedRollout(predictions, cache, (ANSWER, *expert_keys(episodes.n_experts)), episodes, self._settings())
+
+    def patch_vote(
+        self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
+    ) -> VotePatch:
+        """Patch the vote of ``expert`` in ``round`` (from 0) at each of the hook points ``names``.
+
+        Args:
+            names: :meth:`residuals` when None.
+
+        Raises:
+            InputError: an expert or round that the episodes do not have, or an unknown hook point.
+        """
+        names = self.residuals() if names is None else names
+        self._check(names)
+        require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
+        require(0 <= round < episodes.n_rounds, f"round must be in [0, {episodes.n_rounds - 1}], got {round}")
+        found = []
+        for start in range(0, len(episodes), batch):
+            table = _Table(self, episodes.select(slice(start, start + batch)))
+            for _ in range(round):
+                table.round(())
+            found.append(table.patch(expert, names))
+        full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
+        settings = self._settings() | {"expert": expert, "round": round}
+        return VotePatch(tuple(names), full, patched, control, settings)
+
+    def _check(self, names: Sequence[str]) -> None:
+        for name in names:
+            if name not in self.bridge.hook_dict:
+                raise unknown_name("hook point", name, self.bridge.hook_dict)
+
+    def _settings(self) -> dict[str, Any]:
+        return provenance(model=self.name, condition=CONDITION.name, forced_format=True)
+
+
+class _Table:
+    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them."""
+
+    def __init__(self, opened: Opened, episodes: ExpertEpisodes):
+        from transformers import DynamicCache
+
+        prompt = opened.prompt or built_in(CONDITION.scheme, episodes.n_experts).text
+        self.opened, self.n_experts = opened, episodes.n_experts
+        self.sessions = [
+            Session(CONDITION, prompt, advice, labels)
+            for advice, labels in zip(episodes.advice, episodes.labels, strict=True)
+        ]
+        self.begin, self.choices, self.texts = answers(opened.tokenizer, CONDITION)
+        self.read: list[list[int]] = [[] for _ in self.sessions]
+        self.keys = DynamicCache(config=opened.bridge.original_model.config)
+
+    def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
+        """P(1) of each episode and the kept activations; the answers go into the conversations."""
+        ids = self._conversations()
+        self._read_shared(ids)
+        places = [[len(row) - 1, *self._votes(row)] for row in ids]
+        kept: dict[str, Tensor] = {}
+        logits = self._run(ids, {name: _keep(kept, name, self._after_cache(places, ids)) for name in names})
+        missing = [name for name in names if name not in kept]
+        require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
+        shares = logits[:, list(self.choices)].float().softmax(dim=-1)[:, 1].cpu()
+        for session, share in zip(self.sessions, shares.tolist(), strict=True):
+            session.feed(self.texts[int(share > 0.5)])
+        return shares, kept
+
+    def patch(self, expert: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The full effect of the opposite vote, and that of its activation in place and at another expert's vote."""
+        ids = self._conversations()
+        self._read_shared(ids)
+        votes = [self._votes(row) for row in ids]
+        opposite = [list(row) for row in ids]
+        for row, places in zip(opposite, votes, strict=True):
+            row[places[expert]] = self._other_digit(row[places[expert]])
+        here = [[places[expert]] for places in votes]
+        elsewhere = [[places[(expert + 1) % self.n_experts]] for places in votes]
+        before = min(place for row in (*here, *elsewhere) for place in row)
+        self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
+        own: dict[str, Tensor] = {}
+        new: dict[str, Tensor] = {}
+        shift = self._after_cache(here, ids)
+        base = self._difference(self._run(ids, {name: _keep(own, name, shift) for name in names}, stay=True))
+        keep = {name: _keep(new, name, shift) for name in names}
+        full = self._difference(self._run(opposite, keep, stay=True)) - base
+        effects = []
+        for target in (here, elsewhere):
+            at = self._after_cache(target, ids)
+            runs = [self._run(ids, {name: _add(new[name] - own[name], at)}, stay=True) for name in names]
+            effects.append(np.stack([self._difference(logits) - base for logits in runs]))
+        return full, effects[0], effects[1]
+
+    def _conversations(self) -> list[list[int]]:
+        rows = []
+        for session in self.sessions:
+            request = session.next()
+            require(request is not None, "the episodes are over")
+            assert request is not None
+            rows.append(prompt_ids(self.opened.tokenizer, request.messages) + self.begin)
+        require(
+            len({len(row) for row in rows}) == 1,
+            "the rounds of the episodes are not equally many tokens for this model; play them one at a time (batch=1)",
+        )
+        return rows
+
+    def _votes(self, row: list[int]) -> list[int]:
+        """Where the votes of the last message stand: the token of the digit after each expert's key."""
+        decode = self.opened.tokenizer.decode
+        start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
+        texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
+        keys = [re.compile(rf'"{key}": ?[01]\Z') for key in expert_keys(self.n_experts)]
+        return [start + next(i for i, text in enumerate(texts) if key.search(text)) for key in keys]
+
+    def _other_digit(self, token: int) -> int:
+        text = self.opened.tokenizer.decode([token])
+        other = text.replace("0", "x").replace("1", "0").replace("x", "1")
+        return int(self.opened.tokenizer(other, add_special_tokens=False)["input_ids"][-1])
+
+    def _common(self, ids: list[list[int]]) -> int:
+        """How many tokens of every row are in the cache already."""
+        shared = []
+        for old, row in zip(self.read, ids, strict=True):
+            n = next((i for i, (a, b) in enumerate(zip(old, row, strict=False)) if a != b), min(len(old), len(row)))
+            shared.append(min(n, len(row) - 1))
+        return min(shared)
+
+    def _after_cache(self, places: list[list[int]], ids: list[list[int]]) -> list[list[int]]:
+        """Places in a whole conversation as places among the tokens that the next run reads."""
+        start = self._common(ids)
+        return [[place - start for place in row] for row in places]
+
+    def _run(self, ids: list[list[int]], hooks: dict[str, Any], stay: bool = False) -> Tensor:
+        """Logits after the last token; what the cache holds is not read again. ``stay`` leaves the cache as it was."""
+        import torch
+
+        start = self._common(ids)
+        if self.keys.get_seq_length() > start:
+            self.keys.crop(start - self.keys.get_seq_length())
+        device = next(self.opened.bridge.original_model.parameters()).device
+        new = torch.tensor([row[start:] for row in ids], device=device)
+        with torch.no_grad():
+            logits = self.opened.bridge.run_with_hooks(
+                new, fwd_hooks=list(hooks.items()), past_key_values=self.keys, use_cache=True, return_type="logits"
+            )
+        if stay:
+            self.keys.crop(start - self.keys.get_seq_length())
+        else:
+            self.read = ids
+        return logits[:, -1]
+
+    def _read_shared(self, ids: list[list[int]]) -> None:
+        """Before the first round: read what all conversations begin with, the system prompt, once for all of them."""
+        import torch
+
+        if self.keys.get_seq_length():
+            return
+        first = ids[0][:-1]
+        n = min(
+            next((i for i, (a, b) in enumerate(zip(first, row, strict=False)) if a != b), len(first)) for row in ids
+        )
+        if n == 0:
+            return
+        device = next(self.opened.bridge.original_model.parameters()).device
+        with torch.no_grad():
+            self.opened.bridge(torch.tensor([first[:n]], device=device), past_key_values=self.keys, use_cache=True)
+        self.keys.batch_repeat_interleave(len(ids))
+        self.read = [first[:n] for _ in ids]
+
+    def _difference(self, logits: Tensor) -> np.ndarray:
+        pair = logits[:, list(self.choices)].double().cpu().numpy()
+        return np.asarray(pair[:, 1] - pair[:, 0])
+
+
+def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]]) -> Any:
+    """A hook that keeps the activations at ``places``, a list for each episode."""
+    import torch
+
+    def hook(value: Tensor, hook: Any) -> None:
+        kept[name] = torch.stack([value[i, at] for i, at in enumerate(places)]).detach().float().cpu()
+
+    return hook
+
+
+def _add(difference: Tensor, places: list[list[int]]) -> Any:
+    """A hook that adds ``difference`` [episode, place, ...] at ``places``."""
+
+    def hook(value: Tensor, hook: Any) -> Tensor:
+        value = value.clone()
+        for i, at in enumerate(places):
+            value[i, at] += difference[i].to(value)
+        return value
+
+    return hook

@@ -1,0 +1,221 @@
+"""What stops a run and what does not: refusals of one message, silence, locks, malformed answers, slow servers."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp.errors import InputError
+from interp.llm.agents import AGENTS
+from interp.llm.loading import load
+from interp.llm.plan import Job, instances, plan
+from interp.llm.prompts import built_in_prompts
+from interp.llm.runner import RunSummary, run
+from interp.llm.schemes import Condition
+from interp.llm.settings import Connection, Settings
+from interp.llm.trace import read_lines
+
+Serve = Callable[..., Any]
+NO_NOTE = [Condition("online", "no-note")]
+NOTE_ONLY = [Condition("online", "note-only")]
+
+
+def jobs(n: int = 1, rounds: int = 5, conditions: Any = NO_NOTE) -> list[Job]:
+    return plan(Settings("tester"), built_in_prompts(), instances(("flat",), n, rounds, 4, seed=1), conditions)
+
+
+def go(url: str, folder: Path, work: list[Job], malformed_limit: int = 20, **connection: Any) -> RunSummary:
+    connected = Connection(url, **{"max_retries": 2, "timeout": 5.0, "concurrency": 1, **connection})
+    return run(work, folder, connected, malformed_limit=malformed_limit)
+
+
+def good(body: dict[str, Any]) -> str:
+    return AGENTS["counter"](body["messages"])
+
+
+def first_message(job: Job) -> dict[str, Any]:
+    request = job.session().next()
+    assert request is not None
+    found: dict[str, Any] = json.loads(request.messages[1]["content"])
+    return found
+
+
+def is_victim(body: dict[str, Any], job: Job, at_round: int) -> bool:
+    """Is this the request of ``job`` in round ``at_round`` (without a note: three messages a round)?"""
+    long = len(body["messages"]) == 2 + 3 * at_round
+    return long and json.loads(body["messages"][1]["content"]) == first_message(job)
+
+
+# ------------------------------------------------------------------------------------------------ refusals
+
+
+@pytest.mark.parametrize(("code", "asked"), [(401, 1), (402, 1), (404, 1), (400, 3), (403, 3), (422, 3)])
+def test_a_refusal_of_everything_stops_the_run(code: int, asked: int, serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """Key, balance and model name: after one request. Parameters and rights look like a refused message, so three
+    episodes are tried where nothing was answered yet."""
+    server = serve(lambda n, body: raw.Status(code, {"error": {"message": "go away"}}))
+    with pytest.raises(InputError, match=rf"refused the request \({code}\).*go away.* run again to resume"):
+        go(server.url, tmp_path, jobs(n=6))
+    assert len(server.requests) == asked
+
+
+@pytest.mark.parametrize("code", [400, 403, 413, 422])
+@pytest.mark.parametrize("at_round", [0, 2])
+def test_a_refused_message_sets_its_episode_aside(
+    code: int, at_round: int, serve: Serve, tmp_path: Path, raw: Any
+) -> None:
+    """One message that is refused for good costs its own episode, in the first run and in every later one; the trace
+    says what the server said, the prefix is kept, and the episode goes on once the server takes the message."""
+    work = jobs(n=5, rounds=4)
+    words = "Content Exists Risk"
+    broken = {"on": True}
+
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        if broken["on"] and is_victim(body, work[1], at_round):
+            return raw.Status(code, {"error": {"message": words}})
+        return good(body)
+
+    server = serve(answer)
+    for _ in range(2):
+        summary = go(server.url, tmp_path, work)
+        assert (summary.finished, summary.refused, summary.complete) == (4, 1, False)
+        assert summary.unfinished[0][0] == str(work[1].place) and words in summary.unfinished[0][1]
+        assert "1 set aside after a refusal" in summary.sentence
+    assert len(server.requests) == 4 * 4 + at_round + 2, "the refused message is asked once a run"
+    lines = read_lines(tmp_path / work[1].place)[0]
+    assert [line for line in lines if "refused" in line] == [
+        {"refused": f"the server refused the request ({code}): {words}", "round": at_round, "turn": "prediction"}
+    ]
+    one = next(run for run in load(tmp_path) if run.index == work[1].instance.index)
+    assert (one.rounds, one.ended) == (at_round, "refused")
+    broken["on"] = False
+    assert go(server.url, tmp_path, work).complete
+    assert all(run.ended == "complete" and run.rounds == 4 for run in load(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("said", "words"),
+    [
+        (lambda raw: raw.Status(400, {"error": {"message": "temperature is not supported"}}), "temperature is not"),
+        (lambda raw: raw.Status(400, {"message": "odd field top_k", "object": "error"}), "odd field top_k"),
+        (lambda raw: raw.Status(403, {"error": {"message": "no rights", "code": "model_blocked"}}), "[model_blocked]"),
+        (lambda raw: raw.Status(422, {"detail": [{"loc": ["body", "seed"], "msg": "x" * 400}]}), '"seed"'),
+        (lambda raw: raw.Plain(400, b"upstream says no"), "upstream says no"),
+        (lambda raw: raw.Raw(b'{"error": {"message": "quota used up", "code": 403}}'), "quota used up"),
+        (lambda raw: raw.Raw(b'{"object": "error", "message": "model is loading"}'), "model is loading"),
+        (lambda raw: raw.Raw(b"<html>bad gateway</html>", "text/html"), "bad gateway"),
+        (lambda raw: raw.Status(503, {"error": {"message": "overloaded till noon"}}), "overloaded till noon"),
+    ],
+)
+def test_the_servers_own_words_are_told(
+    said: Callable[[Any], Any], words: str, serve: Serve, tmp_path: Path, raw: Any
+) -> None:
+    """Whatever the status, also 200 with an error for a body, the message holds what the server said."""
+    server = serve(lambda n, body: said(raw))
+    with pytest.raises(InputError) as caught:
+        go(server.url, tmp_path, jobs(n=3), max_retries=0)
+    assert words in str(caught.value)
+
+
+# ------------------------------------------------------------------------------------------------ answers
+
+
+def test_a_run_whose_first_answers_are_all_malformed_stops(serve: Serve, tmp_path: Path) -> None:
+    """20 calls, not thousands; the sentence shows an answer and says what to try; one good answer and it goes on."""
+    server = serve(lambda n, body: "I think it will rain.")
+    with pytest.raises(
+        InputError, match=r"the first 20 answers are all malformed.*I think it will rain.*--response-fo"
+    ):
+        go(server.url, tmp_path, jobs(n=5, rounds=20))
+    assert len(server.requests) == 20
+    late = serve(lambda n, body: good(body) if n == 19 else "hm")
+    assert go(late.url, tmp_path / "late", jobs(n=2, rounds=10)).complete
+    assert go(server.url, tmp_path / "off", jobs(n=2, rounds=5), malformed_limit=0).malformed == 30
+
+
+def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """Reasoning, a refusal, tool calls, parts of the content and unknown fields: nothing is left out of the trace, and
+    text in parts is read."""
+    extra = {
+        "reasoning_content": "A was right",
+        "refusal": "I cannot",
+        "tool_calls": [{"id": "t1", "type": "function"}],
+    }
+    parts = [{"type": "text", "text": '{"prediction"'}, {"type": "text", "text": ": 1}"}, {"type": "image", "x": 1}]
+    said = [
+        raw.Message({"content": '{"prediction": 1}', **extra}, {"service_tier": "flex"}),
+        raw.Message({"content": parts}),
+        raw.Message({"content": None, "refusal": "No."}),
+    ]
+    server = serve(lambda n, body: said[min(n, 2)])
+    summary = go(server.url, tmp_path, jobs(rounds=3))
+    assert summary.complete and summary.malformed == 3
+    calls = read_lines(next(tmp_path.rglob("*.jsonl")))[0][1:-1]
+    assert calls[0]["more"]["choices"][0]["message"] == {"role": "assistant", **extra}
+    assert calls[0]["more"]["service_tier"] == "flex" and calls[0]["reply"] == '{"prediction": 1}'
+    assert calls[1]["reply"] == '{"prediction": 1}' and calls[1]["more"]["choices"][0]["message"]["content"] == parts
+    assert calls[2]["more"]["choices"][0]["message"]["refusal"] == "No." and calls[2]["reply"] == ""
+    assert all(call["address"] == server.url for call in calls)
+
+
+# ------------------------------------------------------------------------------------------------ pace, locks
+
+
+def test_retries_are_paced_like_any_request(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """A server that always says 429 is asked no more often than --requests-per-minute allows."""
+    times: list[float] = []
+
+    def answer(number: int, body: dict[str, Any]) -> Any:
+        times.append(time.monotonic())
+        return raw.Status(429, headers={"retry-after-ms": "1"})
+
+    server = serve(answer)
+    start = time.monotonic()
+    with pytest.raises(InputError, match="429"):
+        go(server.url, tmp_path, jobs(n=4), requests_per_minute=1200.0, concurrency=4)
+    assert len(times) >= 9
+    assert times[-1] - start >= (len(times) - 1) * 60 / 1200, "the first may start at once"
+
+
+def test_a_trace_that_another_process_writes_is_left_to_it(serve: Serve, tmp_path: Path) -> None:
+    """The other episodes are played; the run says which one was left."""
+    server = serve(lambda n, body: good(body))
+    work = jobs(n=3, rounds=2)
+    held_path = tmp_path / work[0].place
+    held_path.parent.mkdir(parents=True)
+    with open(held_path, "wb") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        summary = go(server.url, tmp_path, work)
+    assert summary.finished == 2 and not summary.complete
+    assert "being written by another process" in summary.unfinished[0][1]
+    assert go(server.url, tmp_path, work).complete
+
+
+# ------------------------------------------------------------------------------------------------ more rounds
+
+
+@pytest.mark.parametrize("conditions", [NO_NOTE, NOTE_ONLY])
+def test_more_rounds_extend_a_run(conditions: Any, serve: Serve, tmp_path: Path) -> None:
+    """The rounds that were played are not played again, the longer run is the one that would have been played at once,
+    and its traces load as one episode."""
+    server = serve(lambda n, body: good(body))
+    first, second = jobs(2, 3, conditions), jobs(2, 7, conditions)
+    go(server.url, tmp_path / "a", first)
+    other = serve(lambda n, body: good(body))
+    summary = go(other.url, tmp_path / "a", second)
+    calls = conditions[0].calls_per_round
+    assert (summary.resumed_calls, summary.calls) == (2 * 3 * calls, 2 * 4 * calls)
+    go(server.url, tmp_path / "b", second)
+    for long, whole in zip(load(tmp_path / "a"), load(tmp_path / "b"), strict=True):
+        assert long.ended == "complete" and long.rounds == 7 and long.notes == whole.notes
+        assert np.array_equal(long.predictions, whole.predictions) and np.array_equal(long.advice, whole.advice)
+    addresses = [line["address"] for line in read_lines(tmp_path / "a" / second[0].place)[0] if "reply" in line]
+    assert addresses == [server.url] * 3 * calls + [other.url] * 4 * calls
+    assert go(server.url, tmp_path / "a", second).calls == 0

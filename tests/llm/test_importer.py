@@ -1,0 +1,257 @@
+"""Other people's results: the longest consistent source is read, notes stand at their rounds, nothing is pooled twice.
+
+The three archives that the rules were found on are not part of the repository; the files here have their shapes.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.regret import regret
+from interp.errors import InputError
+from interp.llm.behaviour import behaviour
+from interp.llm.loading import load, read
+from interp.llm.note_counts import write_counts
+from interp.llm.note_table import note_table
+from interp.llm.runs import LLMRun, episodes_of
+from interp.llm.scores import OWN_ETA, run_regret, score
+from interp.tasks import experts
+
+ROUNDS = 100
+EPISODES = experts.sample(4, ROUNDS, 4, regime="anti-signal", seed=5)
+
+
+def foreign(folder: Path, steps: list[dict[str, Any]] | None = None, **result: Any) -> Path:
+    folder.mkdir(parents=True, exist_ok=True)
+    base: dict[str, Any] = {
+        "meta": {"idx": 7, "model": "some-chat", "prompt": "interactive_weather_notehist"},
+        "token_usage": {"prompt_tokens": 1000, "completion_tokens": 50, "n_calls": 4},
+        "input": {"expert_predictions": [[1, 0, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]},
+        "response": {"predictions": [1, 0]},
+    }
+    (folder / "result.json").write_text(json.dumps({**base, **result}))
+    if steps is not None:
+        (folder / "steps.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+    return folder
+
+
+def archive(folder: Path, i: int = 0, steps: list[dict[str, Any]] | None = None, **fields: Any) -> Path:
+    """An episode of 100 rounds as the archives hold it: rounds + 1 notes, the first empty, all counts exact."""
+    advice, labels = EPISODES.advice[i], EPISODES.labels[i]
+    notes = [""] + [write_counts(row, t) for t, row in enumerate((advice == labels[:, None]).cumsum(0).tolist(), 1)]
+    given = {"expert_predictions": advice.tolist(), "true_labels": labels.tolist()}
+    return foreign(
+        folder,
+        steps,
+        meta={"idx": i, "model": "some-chat", "prompt": "interactive_weather_notehist"},
+        input=given | fields,
+        response={"predictions": advice[:, 0].tolist(), "notes": notes},
+    )
+
+
+def steps_of(predictions: list[int], notes: list[str] | None = None) -> list[dict[str, Any]]:
+    calls: list[dict[str, Any]] = []
+    for t, said in enumerate(predictions):
+        word = ("rainy", "sunny")[said]
+        calls.append({"step": t, "turn": "forecast", "raw_response": json.dumps({"prediction": word})})
+        calls.append({"step": t, "turn": "feedback", "note_out": notes[t] if notes else f"note {t}"})
+    return calls
+
+
+# ------------------------------------------------------------------------------------------------ which source
+
+
+def test_results_are_read(tmp_path: Path) -> None:
+    """Condition from the prompt's name, regime from the folder, predictions from the file."""
+    foreign(tmp_path / "flat" / "antisignal" / "cases_007")
+    (one,) = load(tmp_path)
+    assert (one.model, one.condition.name, one.regime, one.index) == ("some-chat", "weather-note", "anti-signal", 7)
+    assert one.predictions.tolist() == [1, 0] and one.ended == "complete" and one.total_prompt_tokens == 1000
+    foreign(tmp_path / "other" / "cases_007")
+    assert load(tmp_path / "other" / "cases_007" / "result.json", "flat")[0].regime == "flat"
+    assert len(score([one]).to_frame()) > 5
+
+
+def test_steps_of_the_same_play_are_read_again_by_our_rules(tmp_path: Path) -> None:
+    """A malformed reply that the other runner took for 0 is missing here; notes and tokens come along."""
+    steps = [
+        {"step": 0, "turn": "forecast", "raw_response": '{"prediction": "sunny"}', "usage": {"prompt_tokens": 10}},
+        {"step": 0, "turn": "feedback", "raw_response": "{}", "note_out": "A:1/1", "usage": {"prompt_tokens": 12}},
+        {"step": 1, "turn": "forecast", "raw_response": "I think rainy", "parsed": {"prediction": 0}},
+        {"step": 1, "turn": "feedback", "parsed": {"note": "A:2/2"}},
+    ]
+    foreign(tmp_path / "flat", steps)
+    found = read(tmp_path)
+    (one,) = found.runs
+    assert one.predictions[0] == 1 and np.isnan(one.predictions[1]) and one.malformed == 1
+    assert one.notes == ("A:1/1", "A:2/2") and one.prompt_tokens[0] == 12 and one.calls == 4
+    assert found.table[["part", "status"]].to_numpy().tolist() == [["steps.jsonl, attempt 1", "read"]]
+
+
+def test_a_complete_result_beats_the_truncated_steps_of_another_attempt(tmp_path: Path) -> None:
+    """25 rounds of another attempt must not stand for the 100 of the result: its regret is the result's, exactly."""
+    other_attempt = steps_of((1 - EPISODES.advice[0, :25, 0]).tolist())
+    archive(tmp_path / "antisignal", steps=other_attempt)
+    found = read(tmp_path)
+    (one,) = found.runs
+    assert one.rounds == ROUNDS and one.ended == "complete"
+    assert run_regret(one)[-1] == regret(EPISODES.advice[:1, :, 0].astype(float), EPISODES.select([0]))[0, -1]
+    aside = found.table[found.table["status"] == "set aside"]
+    assert aside["why"].tolist() == [
+        "it has 25 of the 100 rounds of result.json, and is another attempt: its predictions differ"
+    ]
+    assert found.sentences[0] == "1 episodes read, 1 files or parts of files set aside"
+
+
+def test_a_complete_attempt_beats_a_truncated_result(tmp_path: Path) -> None:
+    """The longest source is read whichever file it is in; a torn last line costs no more than itself."""
+    said = EPISODES.advice[0, :, 1].tolist()
+    folder = archive(tmp_path / "antisignal")
+    result = json.loads((folder / "result.json").read_text())
+    result["response"] = {"predictions": said[:25], "notes": [""] + ["x"] * 25}
+    (folder / "result.json").write_text(json.dumps(result))
+    lines = "".join(json.dumps(step) + "\n" for step in steps_of(said))
+    (folder / "steps.jsonl").write_text(lines + '{"step": 100, "tu')
+    found = read(tmp_path)
+    assert found.runs[0].predictions.tolist() == said and found.runs[0].notes[0] == "note 0"
+    assert "its last line (line 201) is torn" in found.table["why"].tolist()
+
+
+def test_two_attempts_in_one_file_are_told_apart(tmp_path: Path) -> None:
+    """A runner that began again from round 0 wrote both attempts below each other; they are not mixed."""
+    said = EPISODES.advice[0, :, 0].tolist()
+    crashed = steps_of([1 - vote for vote in said[:30]], [f"old {t}" for t in range(30)])
+    archive(tmp_path / "antisignal", steps=crashed + steps_of(said))
+    found = read(tmp_path)
+    assert found.runs[0].predictions.tolist() == said and found.runs[0].notes[29] == "note 29"
+    assert found.table["part"].tolist() == ["steps.jsonl, attempt 2", "steps.jsonl, attempt 1"]
+    assert "30 of the 100 rounds" in found.table["why"].iloc[1]
+
+
+def test_of_two_different_plays_of_equal_length_the_result_is_read(tmp_path: Path) -> None:
+    said = EPISODES.advice[0, :, 0]
+    archive(tmp_path / "antisignal", steps=steps_of((1 - said).tolist()))
+    found = read(tmp_path)
+    assert found.runs[0].predictions.tolist() == said.tolist()
+    assert "it is another attempt: its predictions differ from those of result.json" in found.table["why"].tolist()
+
+
+def test_a_source_with_a_hole_is_not_read(tmp_path: Path) -> None:
+    steps = [step for step in steps_of([1, 0]) if step["step"] == 1]
+    foreign(tmp_path / "flat", steps)
+    found = read(tmp_path)
+    assert found.runs[0].predictions.tolist() == [1, 0]
+    assert "it has no prediction for round 0 but has later ones" in found.table["why"].tolist()
+
+
+# ------------------------------------------------------------------------------------------------ notes, eta, adversary
+
+
+def test_notes_stand_at_their_rounds(tmp_path: Path) -> None:
+    """rounds + 1 notes, the first empty: the exact counts of the archive are all exact here, not one round late."""
+    archive(tmp_path / "antisignal")
+    table = note_table(load(tmp_path))
+    assert (table.to_frame()["exact"] == 1).all() and len(table.to_frame()) == ROUNDS
+    assert table.final()["exact"].item() == 1
+
+
+def test_notes_that_cannot_be_aligned_are_set_aside(tmp_path: Path) -> None:
+    foreign(tmp_path / "flat", response={"predictions": [1, 0], "notes": ["a", "b", "c"]})
+    found = read(tmp_path)
+    assert found.runs[0].notes == (None, None)
+    assert found.table["why"].tolist()[1] == "they have 3 entries for 2 rounds and cannot be aligned with them"
+
+
+def test_eta_and_accuracies_are_taken_where_they_are_given(tmp_path: Path) -> None:
+    """Weighted majority then runs with each instance's own rate, and the oracle knows the accuracies."""
+    etas = [0.07, 0.3, 0.45]
+    for i, eta in enumerate(etas):
+        archive(tmp_path / "antisignal" / str(i), i, eta=eta, accuracies=EPISODES.accuracies[i].tolist())
+    runs = load(tmp_path)
+    assert [run.eta for run in runs] == etas
+    assert np.array_equal(runs[2].accuracies, EPISODES.accuracies[2])  # type: ignore[arg-type]
+    final = score(runs).to_frame().set_index("model")
+    episodes = EPISODES.select([0, 1, 2])
+    own = algorithms.weighted_majority(episodes, eta=etas).predictions
+    assert final.loc[OWN_ETA, "mean"] == regret(own, episodes)[:, -1].mean()
+    assert "oracle that knows the accuracies" in final.index
+    assert behaviour(runs)[0].agreement["baseline"].iloc[0] == OWN_ETA
+    without = score([replace(runs[0], eta=None), *runs[1:]]).to_frame()["model"]
+    assert OWN_ETA not in without.tolist(), "one instance without a rate, and all get the paper's distribution"
+
+
+def test_the_adversary_is_found_in_the_record_where_accuracies_are_not_given(tmp_path: Path) -> None:
+    """The share of last notes that call the adversary worst is not left empty."""
+    for i in range(4):
+        archive(tmp_path / "antisignal" / str(i), i)
+    runs = load(tmp_path)
+    assert [run.reliability.argmin() for run in runs] == EPISODES.accuracies.argmin(axis=1).tolist()
+    assert note_table(runs).final()["least_accurate"].item() == 1
+    assert np.isfinite(behaviour(runs)[0].opposes_worst)
+
+
+# ------------------------------------------------------------------------------------------------ duplicates, bad files
+
+
+def test_duplicates_are_refused_or_the_first_complete_play_is_kept(tmp_path: Path) -> None:
+    """Two plays of an instance are never pooled: not "50 of 50" where there are 30 instances."""
+    for i in range(3):
+        archive(tmp_path / "b" / "antisignal" / str(i), i)
+    for i in range(2):
+        folder = archive(tmp_path / "a" / "antisignal" / str(i), i)
+        if i == 0:  # the first play by path is not complete, so the second is kept
+            result = json.loads((folder / "result.json").read_text())
+            result["response"] = {"predictions": [1, 0]}
+            (folder / "result.json").write_text(json.dumps(result))
+    with pytest.raises(InputError, match=r"2 instances were played more than once .*--duplicates first"):
+        load(tmp_path)
+    found = read(tmp_path, duplicates="first")
+    assert [run.index for run in found.runs] == [0, 1, 2] and all(run.ended == "complete" for run in found.runs)
+    kept = [run.path.parts[-4] for run in found.runs]
+    assert kept == ["b", "a", "b"]
+    assert found.table["why"].str.startswith("another play of the instance in").sum() == 2
+    with pytest.raises(InputError, match="unknown way with duplicates 'pool'"):
+        load(tmp_path, duplicates="pool")
+
+
+def test_instances_that_differ_under_one_name_are_refused(tmp_path: Path) -> None:
+    foreign(tmp_path / "flat" / "a")
+    foreign(tmp_path / "flat" / "b", input={"expert_predictions": [[1, 1, 1, 0], [0, 0, 1, 1]], "true_labels": [1, 0]})
+    with pytest.raises(InputError, match="are both instance 7 of 'flat' but differ"):
+        score(load(tmp_path))
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"input": {}}, "has no advice; give it as input.expert_predictions or"),
+    ({"input": {"expert_predictions": [[1, 2]], "true_labels": [1]}}, "advice must be 0/1 or rainy/sunny"),
+    ({"input": {"expert_predictions": [[1, 0], [1]], "true_labels": [1, 0]}}, "advice must be"),
+    ({"input": {"expert_predictions": [[1, 0]], "true_labels": [1, 0]}}, "advice for 1 rounds and 2 labels"),
+    ({"response": {}}, "has no predictions that can be used: in result.json, it has no prediction"),
+    ({"eta": "fast"}, "eta must be a number of 0 or more, got 'fast'"),
+    ({"accuracies": [0.5, 0.5]}, "accuracies must be 4 numbers in"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_a_field_that_is_missing_or_wrong_is_named(change: dict[str, Any], message: str, tmp_path: Path) -> None:
+    """Alone it is an error; among others it is set aside with the same sentence, and the others are read."""
+    foreign(tmp_path / "flat" / "bad", **change)
+    with pytest.raises(InputError, match=message):
+        load(tmp_path)
+    foreign(tmp_path / "flat" / "good", meta={"idx": 1, "model": "m", "prompt": "weather_notehist"})
+    found = read(tmp_path)
+    assert len(found.runs) == 1 and found.table["status"].tolist() == ["set aside", "read"]
+    assert message in found.sentences[1]
+
+
+def test_a_run_is_an_instance_for_our_models(tmp_path: Path) -> None:
+    archive(tmp_path / "antisignal")
+    (one,) = load(tmp_path)
+    assert isinstance(one, LLMRun) and np.array_equal(episodes_of([one], "anti-signal").advice[0], EPISODES.advice[0])

@@ -1,0 +1,95 @@
+"""A model in this process: the same traces as any other player, batched without moving an answer, deterministic."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from interp.cli import app
+from interp.errors import InputError
+from interp.llm.loading import load
+from interp.llm.local import LocalBackend, answers, load_model, prompt_ids
+from interp.llm.plan import instances, plan
+from interp.llm.prompts import Prompt
+from interp.llm.runner import run
+from interp.llm.schemes import CONDITIONS, SCHEMES, Condition
+from interp.llm.settings import Settings
+from interp.llm.trace import read_lines
+from tests.llm.tiny import write_tiny_chat
+
+SHORT = {scheme: Prompt("Predict.", "short") for scheme in SCHEMES}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_tiny_chat(tmp_path_factory.mktemp("hf") / "tiny"))
+
+
+def go(tiny: str, folder: Path, concurrency: int = 4, conditions: Any = CONDITIONS, **settings: Any) -> Any:
+    chosen = Settings(tiny, **{"response_format": "grammar", "max_tokens": 12, **settings})
+    work = plan(chosen, SHORT, instances(("flat",), 2, 3, 4), conditions)
+    return run(work, folder, LocalBackend(chosen, concurrency), malformed_limit=0)
+
+
+def test_every_condition_is_played_and_a_batch_moves_no_answer(tiny: str, tmp_path: Path) -> None:
+    """Two framings, three protocols, two instances: with a grammar every answer is usable, and episodes played four at
+    a time get the answers that they get one at a time."""
+    together = go(tiny, tmp_path / "a", concurrency=4)
+    assert together.complete and together.malformed == 0
+    go(tiny, tmp_path / "b", concurrency=1)
+    for one, other in zip(load(tmp_path / "a"), load(tmp_path / "b"), strict=True):
+        assert np.array_equal(one.predictions, other.predictions) and one.notes == other.notes
+        assert one.total_prompt_tokens == other.total_prompt_tokens > 0
+    assert go(tiny, tmp_path / "a").calls == 0, "a resumed run asks nothing"
+
+
+def test_sampling_repeats_with_the_seeds_of_the_requests(tiny: str, tmp_path: Path) -> None:
+    """Free answers of random weights are noise: malformed, never 0, and the same noise in every run."""
+    condition = [Condition("online", "note-only")]
+    replies = []
+    for name in ("a", "b"):
+        done = go(tiny, tmp_path / name, conditions=condition, response_format="none", temperature=1.0, top_p=0.9)
+        assert done.malformed == done.calls
+        lines = [line for path in sorted((tmp_path / name).rglob("*.jsonl")) for line in read_lines(path)[0]]
+        replies.append([line["reply"] for line in lines if "reply" in line])
+    assert replies[0] == replies[1] and len(set(replies[0])) > 10
+
+
+def test_the_prompt_is_the_models_own_and_both_answers_share_a_beginning(tiny: str) -> None:
+    _, tokenizer = load_model(tiny)
+    text = tokenizer.decode(prompt_ids(tokenizer, [{"role": "user", "content": "x"}]))
+    assert text == "<|im_start|>user\nx<|im_end|>\n<|im_start|>assistant\n"
+    begin, choices, texts = answers(tokenizer, Condition("weather", "no-note"))
+    assert tokenizer.decode(begin) == '{"prediction": "' and tokenizer.decode(list(choices)) == "rs"
+    assert texts == ('{"prediction": "rainy"}', '{"prediction": "sunny"}')
+
+
+def test_a_full_context_keeps_the_prefix(tiny: str, tmp_path: Path) -> None:
+    chosen = Settings(tiny, response_format="grammar")
+    work = plan(chosen, SHORT, instances(("flat",), 1, 60, 4), [Condition("online", "no-note")])
+    done = run(work, tmp_path, LocalBackend(chosen))
+    (one,) = load(tmp_path)
+    assert done.overflowed == 1 and one.ended == "overflow" and 5 < one.rounds < 60
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda tiny: load_model("no/such/folder/here"), "cannot load the model 'no/such/folder/here'"),
+        (lambda tiny: LocalBackend(Settings(tiny, response_format="json_schema")), "knows the response formats none"),
+    ],
+)
+def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> None:
+    with pytest.raises(InputError, match=message):
+        make(tiny)
+
+
+def test_the_command_plays_a_folder(tiny: str, tmp_path: Path) -> None:
+    options = ["--instances", "1", "--rounds", "2", "--regimes", "flat", "--conditions", "online-no-note"]
+    command = ["llm", "run", tiny, "--backend", "transformers", *options, "--response-format", "grammar"]
+    result = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
+    assert result.exit_code == 0 and "1 of 1 episodes" in result.output
