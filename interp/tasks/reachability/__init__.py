@@ -42,4 +42,5 @@ TASK = Task(
     training=lazy("interp.tasks.reachability.training:goal"),
     evaluation=lazy("interp.tasks.reachability.evaluation:plan"),
     circuits=("reachability-handwired",),
+    report=lazy("reports.tasks.reachability:parts"),
 )

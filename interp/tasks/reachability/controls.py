@@ -22,6 +22,7 @@ by a decoder for a learned one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from torch import Tensor
 
 from interp.decoder import Affine
 from interp.evaluation.controls import Hook, cut, swap
+from interp.interventions.steering import write_state
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -115,7 +117,7 @@ def controlled(
     if len(episodes) > 1:
         hooks["swapped"] = _each(rounds, swap())
     if model.is_handwired and read is None and write is None:
-        read, write = model.read_state, _exactly(model)
+        read, write = model.read_state, partial(write_state, model)
     if read is not None and write is not None:
         hooks["discrete"] = _each(rounds[1:], discrete(read, write, seed))
     return {key: rollout(model, episodes, fwd_hooks=by_round) for key, by_round in hooks.items()}
@@ -123,9 +125,3 @@ def controlled(
 
 def _each(rounds: range, hook: Hook) -> dict[int, list[Hook]]:
     return {t: [hook] for t in rounds}
-
-
-def _exactly(model: HookedLatentTransformer) -> Write:
-    """How a handwired model's latents are changed, as little as possible, to hold a set."""
-    inverse = torch.linalg.pinv(model.state_map).T
-    return lambda latents, state: latents + model.layout.per_latent(state - model.read_state(latents)) @ inverse

@@ -1,0 +1,141 @@
+"""The report on a model of reachability: parallel breadth-first search wired by hand, or a learned model.
+
+Its own section: accuracy by round and depth, beside searches, heuristics, and the model without its recurrence.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from interp.evaluation.record import MODEL
+from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Section
+from reports.part import Context, Heading, Part
+from reports.parts import (
+    attention,
+    circuit,
+    edges,
+    interchange,
+    learning,
+    overview,
+    patching,
+    probing,
+    reproduce,
+    softening,
+    state,
+    steering,
+    verification,
+)
+from reports.parts.interchange import Carried, wired
+from reports.parts.patching import Difference
+
+HANDWIRED = Heading(
+    "Reachability, wired by hand",
+    "A causal transformer whose weights were written down, not trained, and which searches a directed graph in "
+    "parallel: one latent holds every node reached so far. The idea is published (Zhu et al., NeurIPS 2025, arXiv "
+    "2505.12514), the construction is our own.",
+)
+LEARNED = (
+    "A transformer trained to say which nodes of a directed graph are reached, round by round; its latent is the only "
+    "thing that passes from round to round. Does it search in parallel, and does it use what its latent holds?"
+)
+CARRIED = (
+    Carried("reached", ("latent",), "prediction"),
+    Carried("reached", ("latent",), "state"),
+    Carried("member", ("candidates",), "prediction"),
+    Carried("root", ("embed",), "state"),
+    Carried("frontier", ("w?",), "state"),
+    Carried("active", ("score 2.1",), "state"),
+    Carried("target", ("marks",), "state"),
+    Carried("prediction", ("p?",), "prediction"),
+    Carried("next_reached", ("w?",), "state"),
+)
+NOT_CARRIED = {"embed@<w>": ("reached", "prediction"), "embed@p?": ("root", "state")}
+DIFFERENCES = (
+    Difference("The round asks about another pair", "swap-candidates"),
+    Difference("The history is another episode's", "exchange-history"),
+    Difference("An edge to the negative is added", "add-edge"),
+)
+"""Three differences with three routes: the question (prediction), the set reached (latent), the graph (update)."""
+SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen")
+"""What is drawn; the table holds all."""
+
+
+def parts() -> tuple[Part, ...]:
+    """Every part of the report, in page order."""
+    return (
+        overview.part(handwired=HANDWIRED, learned=LEARNED),
+        verification.part(
+            sizes=((8, 12), (14, 20)),
+            n_episodes=10,
+            said={"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the set reached"},
+        ),
+        state.part(
+            "Nodes reached over time",
+            read="1 where a node is reached, read from the latent itself.",
+            decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round.",
+            probed="reached",
+            units=("reached", "reached"),
+            shown=("The set of episode {}", "The decoded set of episode {}"),
+        ),
+        Part("answers", TITLE, compute, draw, summary=facts),
+        probing.part(("reached", "member", "prediction")),
+        patching.part(DIFFERENCES, n_episodes=32),
+        interchange.part(lambda circuit: wired(circuit, CARRIED, NOT_CARRIED)),
+        steering.part(),
+        edges.part(),
+        attention.part(),
+        circuit.part(),
+        softening.part({"prediction": "P", "carried_state": "set reached"}, n_episodes=10),
+        learning.part(),
+        reproduce.part(),
+    )
+
+
+# Answers by round and depth.
+
+TITLE = "Answers by round and depth"
+_TEXT = (
+    "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
+    "can know of a target d steps away before round d; parallel search knows from round d on, at every depth. Beside "
+    "the model stand searches of fewer hops or of one path, heuristics that need no search, and the model with its "
+    "latent **cut** (always the initial one), **frozen** (always the first thought), **reset** once, or **swapped** "
+    "with another episode's: a model that answered as well without its recurrence would not be searching by it."
+)
+
+
+def compute(context: Context) -> pd.DataFrame:
+    """Accuracy by regime, predictor, depth and round."""
+    frames = [
+        answers(context.model, episodes_for(context.model, regime, context.n_episodes, context.seed), context.seed)
+        for regime in REGIMES
+    ]
+    return pd.concat(frames, ignore_index=True)
+
+
+def facts(frame: pd.DataFrame, context: Context) -> dict[str, Any]:
+    """The model's accuracy at every depth, in the round that can first know, and a round before."""
+    own = frame[(frame["key"] == MODEL) & (frame["regime"] == REGIMES[0])].set_index(["depth", "round"])["estimate"]
+    known = ", ".join(f"{own[d, d]:.2f}" for d in sorted({d for d, _ in own.index}))
+    early = ", ".join(f"{own[d, d - 1]:.2f}" for d in sorted({d for d, _ in own.index}))
+    return {"Accuracy at depth 1, 2, ...": f"{known} in round d; {early} in round d - 1"}
+
+
+def draw(frame: pd.DataFrame, context: Context) -> Section:
+    """A picture a regime, of the deepest targets; the table of the last round."""
+    blocks: list[Any] = [Prose(_TEXT)]
+    for regime, of in frame.groupby("regime", sort=False):
+        depth = of["depth"].max()
+        curves = of[(of["depth"] == depth) & of["key"].isin(SHOWN)]
+        curves = curves.rename(columns={"key": "algorithm", "estimate": "mean"})
+        caption = f"{regime} graphs, targets {depth} steps from the root, with 95 % intervals over episodes"
+        blocks.append(Figure(figures.curves(curves, ylabel="accuracy"), f"Accuracy over rounds, {regime}", caption))
+    last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
+    table = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
+    shown = table.rename(columns=lambda key: str(key).replace("_", " ")).rename_axis(columns=None).reset_index()
+    blocks.append(Table(shown, "Accuracy in the last round"))
+    return Section(TITLE, blocks)
