@@ -11,8 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.regret import expert_mistakes, regret
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.behaviour import behaviour
@@ -27,6 +25,8 @@ from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.schemes import CONDITIONS, Condition
 from interp.llm.scores import run_regret, score
 from interp.llm.settings import Connection, Settings
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.regret import expert_mistakes, regret
 
 NOTE_ONLY, NO_NOTE = Condition("online", "note-only"), Condition("weather", "no-note")
 

@@ -13,8 +13,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.regret import regret
 from interp.errors import InputError
 from interp.llm.behaviour import behaviour
 from interp.llm.loading import load, read
@@ -23,6 +21,8 @@ from interp.llm.note_table import note_table
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.scores import OWN_ETA, run_regret, score
 from interp.tasks import experts
+from interp.tasks.experts import predictors as algorithms
+from interp.tasks.experts.regret import regret
 
 ROUNDS = 100
 EPISODES = experts.sample(4, ROUNDS, 4, regime="anti-signal", seed=5)
