@@ -1,8 +1,8 @@
 """Language models as online learners (paper, sections 5.3 and F.3): play them, keep every word, read the traces.
 
 - ``schemes``, ``prompts``, ``protocol``: what is said, and the pure state machine of one episode.
-- ``settings``, ``plan``, ``backend``, ``client``, ``trace``, ``runner``: which episodes, who answers, and playing them so
-  that nothing is lost.
+- ``settings``, ``plan``, ``backend``, ``client``, ``trace``, ``runner``: which episodes, who answers, and playing them
+  so that nothing is lost.
 - ``agents``, ``demo``: scripted agents of known behaviour that speak the same protocol, and the experiment with them.
 - ``local``, ``opened``: a model in this process, and the same model opened while it learns.
 - ``runs``, ``loading``, ``importer``, ``attempts``: played episodes as data, from our traces or other people's results.
