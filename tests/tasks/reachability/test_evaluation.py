@@ -1,0 +1,65 @@
+"""What evaluation and the critics' controls say of the handwired machine, where the answers are known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.evaluation import suite
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.reachability import algorithms, sample
+from interp.tasks.reachability.controls import controlled, decoded
+from interp.tasks.reachability.scores import correct
+
+SIZES = {"n_nodes": 12, "n_edges": 18}
+
+
+@pytest.fixture(scope="module")
+def model() -> HookedLatentTransformer:
+    return interp.load("reachability-handwired", **SIZES)
+
+
+def last(run: interp.Rollout, episodes: object) -> np.ndarray:
+    return correct(run.predictions.double().numpy(), episodes)[:, -1]
+
+
+def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(model: HookedLatentTransformer) -> None:
+    episodes = sample(24, 5, **SIZES, seed=0, depths=(1, 2, 3))
+    runs = controlled(model, episodes)
+    assert (last(runs["cut"], episodes) == 0.5).all()
+    one_step = episodes.depths == 1
+    assert (last(runs["frozen"], episodes)[one_step] == 1).all()
+    assert (last(runs["frozen"], episodes)[~one_step] == 0.5).all()
+    # Reset in round 2: rounds 3 and 4 find what is within two steps.
+    reset = last(runs["reset"], episodes)
+    assert (reset[episodes.depths <= 2] == 1).all() and (reset[episodes.depths == 3] == 0.5).all()
+
+
+def test_committing_to_one_node_a_round_finds_less_than_the_frontier(model: HookedLatentTransformer) -> None:
+    episodes = sample(60, 5, **SIZES, seed=1, depths=(2, 3))
+    run = controlled(model, episodes)["discrete"]
+    held = model.read_state(run.latents)
+    assert last(run, episodes).mean() < 0.9
+    everything = algorithms.breadth_first().run(episodes)["reached"]
+    assert (held[:, 1:-1].round().numpy() <= everything[:, 1:]).all()
+
+
+def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(model: HookedLatentTransformer) -> None:
+    train, test = sample(60, 4, **SIZES, seed=2, depths=(1, 2)), sample(20, 4, **SIZES, seed=3, depths=(1, 2))
+    read, write = decoded(interp.rollout(model, train), algorithms.breadth_first().run(train)["reached"])
+    run = interp.rollout(model, test)
+    reached = algorithms.breadth_first().run(test)["reached"]
+    assert np.array_equal((read(run.latents[:, :-1]) > 0.5).numpy(), reached > 0.5)
+    none = torch.zeros(20, 12, dtype=torch.float64)
+    assert np.allclose(model.read_state(write(run.latents[:, 2], none)), 0, atol=1e-6)
+
+
+def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTransformer) -> None:
+    tables = suite.evaluate(model, n_episodes=16, seed=0).tables
+    frame = tables["by_round"]
+    own = frame[frame["key"] == "model"]
+    assert (own[own["round"] >= own["depth"]]["estimate"] == 1).all()
+    assert (own[own["round"] < own["depth"]]["estimate"] == 0.5).all()
+    assert {"breadth_first", "more_ancestors", "cut", "frozen", "discrete"} < set(tables["summary"].columns)

@@ -1,0 +1,56 @@
+"""Every analysis takes this task from its record: nothing in the rooms knows it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import interp
+import probes
+from interp import tasks
+from interp.interventions import tables
+from interp.interventions.patching import sweep
+from interp.model.transformer import HookedLatentTransformer
+
+SEED, ROUND = 0, 2
+
+
+@pytest.fixture(scope="module")
+def model() -> HookedLatentTransformer:
+    return interp.load("reachability-handwired", n_nodes=8, n_edges=12)
+
+
+def test_probes_decode_the_set(model: HookedLatentTransformer) -> None:
+    episodes = tasks.of(model).sample_for(model, 40, 4, SEED)
+    (result,) = probes.probe(model, episodes, ("reached",), seed=SEED)
+    assert result.r2 > 0.95
+    assert result.represented
+
+
+def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTransformer) -> None:
+    task = tasks.of(model)
+    clean, corrupted = task.corruption("swap-candidates").build(task.sample_for(model, 16, 4, SEED), ROUND)
+    result = sweep(
+        model,
+        clean=clean,
+        corrupted=corrupted,
+        round=ROUND,
+        components=("resid_pre",),
+        positions="all",
+        metric="probability",
+    )
+    frame = result.to_frame().set_index("site")["effect"]
+    carrying = {site for site, effect in frame.items() if effect > 0.2}
+    assert carrying <= {f"resid_pre[{layer}]@{c}" for layer in (0, 1) for c in ("c_1", "c_2")}
+    assert carrying
+
+
+def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTransformer) -> None:
+    task = tasks.of(model)
+    base, source = (task.sample_for(model, 24, 4, seed) for seed in (0, 1))
+    table = tables.interchange_table(model, base, source, ROUND, SEED, None)
+    held = table[~table["control"] & (table["variable"] == "reached")]
+    assert np.allclose(held["iia_informative"], 1)
+    assert (table[table["control"]]["iia_informative"] == table[table["control"]]["chance_informative"]).all()
+    steered = tables.steering_table(model, base, ROUND, SEED)
+    assert np.allclose(steered["model"], steered["algorithm"], atol=1e-9)

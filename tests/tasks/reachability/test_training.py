@@ -1,0 +1,66 @@
+"""What models are trained on, and what their weights start from."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.reachability import sample, training
+from interp.training.config import Stage
+from interp.training.goal import preset
+from interp.training.trainer import train
+
+TINY = replace(
+    preset("reachability", "laptop"),
+    sizes={"n_nodes": (8, 8), "n_edges": (10, 10)},
+    stages=(Stage(2, 2), Stage(3, 2)),
+    d_model=16,
+    d_mlp=16,
+    batch_size=4,
+    eval_episodes=4,
+    eval_rounds=3,
+)
+
+
+def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> None:
+    episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
+    wanted = training.targets(episodes)
+    assert (wanted[:, 0] == 0).all() and np.allclose(wanted[:, 1:].sum(-1), 1)
+    rows = np.arange(8)
+    assert (wanted[rows, -1, episodes.targets] > 0.5).all() and (wanted[rows, -1, episodes.negatives] == 0).all()
+    assert training.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(0, abs=1e-9)
+
+
+def test_a_run_starts_and_resumes(tmp_path: Path) -> None:
+    train(TINY, tmp_path / "run", name="tiny", stop_at=2)
+    assert (train(TINY, tmp_path / "run", name="tiny") / "config.json").is_file()
+
+
+def test_an_unknown_start_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'matching'"):
+        train(replace(TINY, start="matchin"), tmp_path / "run", name="tiny")
+
+
+@pytest.mark.parametrize("name", training.STARTS)
+def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
+    config = TINY.model_config("tiny")
+    torch.manual_seed(0)
+    model, drawn = HookedLatentTransformer(config), {}
+    drawn = {key: value.clone() for key, value in model.state_dict().items()}
+    training.STARTS[name](model)
+    changed = [key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])]
+    assert changed and all(torch.isfinite(value).all() for value in model.state_dict().values())
+    if "matching" in name:
+        for block in model.blocks:
+            assert torch.equal(block.attn.W_K, block.attn.W_Q)
+            assert torch.allclose(block.attn.W_O, training.COPIED * block.attn.W_V.mT)
+    if "factored" in name:
+        at = model.layout.position
+        between = {(a, b): model.W_pos[at(a)] @ model.W_pos[at(b)] for a in ("t_3",) for b in ("s_3", "s_7")}
+        assert between["t_3", "s_3"] > between["t_3", "s_7"], "an edge's two ends share a code"
