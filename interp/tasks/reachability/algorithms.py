@@ -6,7 +6,7 @@
 
 The prediction reads ``reached``, as the root is told only after the question: round t answers from the nodes within t
 steps. It is a distribution over nodes. ``spread`` says how much of it lies evenly on all nodes reached instead of on
-the candidates: 0 for the algorithm, a half for the distribution that models are trained on, whose state would otherwise
+the candidates: 0 for the algorithm, more for the distribution that models are trained on, whose state would otherwise
 be learned from one bit a round.
 
 Numbers off the manifold (a set with half a node) count as members above one half.

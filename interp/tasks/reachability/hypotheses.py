@@ -1,7 +1,7 @@
 """What interventions and probes ask of a model of reachability: its algorithm, where its variables could be, controls.
 
 Both machines are held against parallel breadth-first search; a learned one against the distribution that it was trained
-on, half of which lies on all nodes reached. A claim is a question to the model, never evidence about it.
+on, a part of which lies on all nodes reached. A claim is a question to the model, never evidence about it.
 """
 
 from __future__ import annotations

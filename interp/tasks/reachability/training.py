@@ -1,11 +1,14 @@
 """What models of reachability are trained on (the nodes reached, and the answer), and what their weights start from.
 
-A round's target is the distribution of breadth-first search with ``spread`` a half: half of it lies on the candidate
-that is reached, half evenly on all nodes reached. The first round has an empty latent and asks for nothing.
+A round's target is the distribution of breadth-first search with a ``spread`` of 0.6: .4 of it lies on the candidate
+that is reached, .6 evenly on all nodes reached. The first round has an empty latent and asks for nothing.
 
-The weights can start *matching* (heads look for content equal to their own and copy what they see: ``W_K = W_Q``,
-``W_O = W_V^T``, the latent is read and written as tokens are) and position codes *factored* (the code of ``s_7`` is one
-of the edge 7 plus one of the role s). Both are starting points only: everything is trained.
+What weights start from decides whether anything is learned in minutes. Three properties can be given: *matching* (heads
+look for what resembles their own and copy it, ``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``; latents are written, and
+nodes read out, as tokens are embedded; MLPs start small), *factored* position codes (that of ``s_7`` is one of edge 7 plus
+one of the role s), and *apart* (tokens and positions in halves of the residual stream, half of the heads matching each).
+All of it is trained on. Depth 1 in graphs of 10 names, batch 32, one seed each: with all three 1.00 after 400 steps; as
+drawn, or matching and factored alone, chance after 600.
 """
 
 from __future__ import annotations
@@ -24,7 +27,7 @@ from interp.tasks.reachability.scores import correct
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 
-SPREAD = 0.5
+SPREAD = 0.6
 """Share of a round's target that lies on all nodes reached."""
 COPIED, WRITTEN, SMALL = 0.4, 0.1, 0.1
 """Where weights start matching: what a head copies of what it attends to, what of the normalised residual stream is
@@ -32,8 +35,8 @@ written to the latent, and what the MLPs' drawn output weights are multiplied by
 
 LAPTOP = TrainingConfig(
     task="reachability",
-    sizes={"n_nodes": (16, 16), "n_edges": (24, 24)},
-    stages=(Stage(2, 600), Stage(3, 400), Stage(4, 400), Stage(5, 2200)),
+    sizes={"n_nodes": (10, 10), "n_edges": (14, 14)},
+    stages=(Stage(2, 600), Stage(3, 400), Stage(4, 400), Stage(5, 1600)),
     batch_size=32,
     lr=2e-3,
     regimes=("matched",),
@@ -178,6 +181,6 @@ def goal() -> TrainingGoal:
             "It names the nodes that its configuration counts, and no others.",
             "Each round was trained to say which nodes are reached: that its latent holds them is what it was asked "
             "for, not what it found by itself.",
-            "Half of its prediction is spread over the nodes reached: compare the two candidates with each other.",
+            "A part of its prediction is spread over the nodes reached: compare the two candidates with each other.",
         ),
     )
