@@ -30,6 +30,9 @@ POS = "pos"
 ONE = "1"
 """The constant coordinate of the position block: 1 at every position."""
 
+MIN_MARGIN = 1e-3
+"""Smallest margin of a position code: far above rounding in float32, where half of it decides a score."""
+
 _LINES, _ROTATION = range(2)
 
 Axis = tuple[str, str]
@@ -56,14 +59,25 @@ class PositionCode:
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
         """``n_lines`` distinct random lines of the discrete Fourier transform of length 2 T + 1.
 
+        Few lines may repeat within the round, or nearly so: those are drawn again, up to 100 times.
+
         Raises:
-            InputError: fewer than 1 line, or more than the T that exist.
+            InputError: fewer than 1 line, or more than the T that exist; no draw whose margin is at least MIN_MARGIN.
         """
         labels = tuple(labels)
         T = len(labels)
         require(1 <= n_lines <= T, f"n_lines must lie in 1 ... {T} for a round of {T} positions, got {n_lines}")
-        drawn = np.random.default_rng([seed, _LINES]).choice(np.arange(1, T + 1), size=n_lines, replace=False)
-        return cls(labels, tuple(2 * math.pi * int(k) / (2 * T + 1) for k in np.sort(drawn)))
+        rng, best = np.random.default_rng([seed, _LINES]), 0.0
+        for _ in range(100):
+            drawn = rng.choice(np.arange(1, T + 1), size=n_lines, replace=False)
+            code = cls(labels, tuple(2 * math.pi * int(k) / (2 * T + 1) for k in np.sort(drawn)))
+            if code.margin >= MIN_MARGIN:
+                return code
+            best = max(best, code.margin)
+        raise InputError(
+            f"n_lines={n_lines} cannot tell {T} positions apart: the best of 100 draws has margin {best:.2g}, and "
+            f"{MIN_MARGIN:g} is needed; give more lines (8 to 16), or one-hot positions"
+        )
 
     @property
     def axes(self) -> tuple[str, ...]:

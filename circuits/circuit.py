@@ -42,12 +42,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Edge:
-    """Head ``target`` reads at its ``port`` what head ``source`` wrote; "prediction" and "update" are the exits."""
+    """Head ``target`` reads at its ``port`` what head ``source`` wrote; "prediction" and "update" are the exits.
+
+    Attributes:
+        source, target: heads or groups of neurons; a source may be one of the embeddings (:mod:`circuits.wires`).
+        carries: what it is about, in words.
+        kind: "content" that differs between rounds, "constant" wiring (positions, tags), or "clean-up".
+        positions: labels where the target reads it; empty where it was not measured.
+    """
 
     source: str
     target: str
     port: Literal["query", "key", "value", "residual"]
     carries: str
+    kind: Literal["content", "constant", "clean-up"] = "content"
+    positions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -26,9 +26,13 @@ class VerificationPlan:
         episodes: (circuit, rounds, episodes, seed) -> episodes of the circuit's size to run on; fewer rounds or
             episodes than asked for where more would repeat the same.
         output: key of the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant.
+        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant; besides
+            variables it is asked about "carried_state", "residue", "position_code" and "distribution".
         undecided: (circuit, its algorithm's values, dtype) -> variable -> ``[episode, round]``, where it hangs on a tie
             closer than rounding and is not compared.
+        unit: (circuit, its algorithm's values, variable) -> what a value counts as large against, > 0: a relative error
+            is ``|difference| / max(unit, |reference|)``, so that a circuit for tiny rewards is held to tiny errors.
+        most_undecided: share of the rows of a variable that may be undecided before its check fails.
     """
 
     sizes: tuple[Size, ...]
@@ -36,3 +40,5 @@ class VerificationPlan:
     output: str
     tolerance: Callable[[str, str], tuple[float, str]]
     undecided: Callable[[Circuit, Values, str], Mapping[str, np.ndarray]] = lambda circuit, values, dtype: {}
+    unit: Callable[[Circuit, Values, str], float] = lambda circuit, values, key: 1.0
+    most_undecided: float = 0.1

@@ -74,7 +74,7 @@ RECORDS: dict[str, CircuitRecord] = unique(
             task="qlearning",
             builder="circuits.q_learning:q_learning",
             verification="circuits.q_learning.ground_truth:PLAN",
-            float32={"tau": 4e-6},
+            float32={"relative_tau": 2.5e-7},
             soft={"eta": 60.0, "hardness": 10.0},
         ),
         CircuitRecord(

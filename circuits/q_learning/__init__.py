@@ -28,6 +28,7 @@ Exact means equal to the algorithm up to rounding (1e-14 in float64 after 1,000 
 feeds which.
 """
 
-from circuits.q_learning.construction import q_learning, value_bound
+from circuits.q_learning.construction import q_learning
+from circuits.q_learning.wiring import value_bound
 
 __all__ = ["q_learning", "value_bound"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -14,13 +13,15 @@ from circuits.q_learning.edges import edges
 from circuits.q_learning.ground_truth import algorithm, sites
 from circuits.q_learning.heads import evaluating_heads, evaluating_neurons, routing_heads, selecting_heads
 from circuits.q_learning.update import adding_heads, adding_neurons, fetching_heads
-from circuits.q_learning.wiring import Wiring
-from interp.errors import InputError, require, unknown_name
+from circuits.q_learning.wiring import Wiring, value_bound
+from interp.errors import require, unknown_name
 from interp.tasks.qlearning.layout import QLearningRound
 
 NAME = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")
 POSITIONS = ("one-hot", "sinusoidal")
+LARGEST_FLOAT32 = 2.0**120
+"""The largest M for which sums of a few values and scores stay far from float32's overflow at 2^128."""
 
 
 def q_learning(
@@ -31,7 +32,8 @@ def q_learning(
     gamma: float = 0.9,
     rewards: Sequence[float] = (0.0, 1.0),
     signed: bool = False,
-    tau: float = 1e-13,
+    tau: float | None = None,
+    relative_tau: float = 6.25e-15,
     beta: float | None = None,
     eta: float | None = None,
     hardness: float = 1e8,
@@ -48,10 +50,12 @@ def q_learning(
         n_states, n_actions: at least 1 each.
         variant: "mlp", "softmlp" or "lin", see above.
         alpha: learning rate in (0, 1].
-        gamma: discount in (0, 1).
+        gamma: discount in [0, 1); at 0 the table never bootstraps.
         rewards: (lowest, highest) reward that the model will meet.
         signed: double the MLP neurons so that Q may be negative ("lin" needs none).
-        tau: tie slope; smaller differences of Q than this are ties (1e-13 in float64, 4e-6 in float32).
+        tau: tie slope; smaller differences of Q than this are ties. None takes ``relative_tau`` times M, the power of
+            two that bounds |Q| (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9.
+        relative_tau: about 28 roundings of M: 6.25e-15 in float64, 2.5e-7 (2 roundings) in float32.
         beta: inverse temperature of Boltzmann exploration in head 3.1 alone; None chooses greedily.
         eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``
             (linear heads as pairs of softmax heads with a heavy sink, in float64 only).
@@ -69,9 +73,9 @@ def q_learning(
     if positions not in POSITIONS:
         raise unknown_name("position code", positions, POSITIONS)
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
-    require(0 < gamma < 1, f"gamma must lie in (0, 1), got {gamma!r}; the paper uses 0.9")
-    require(bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0, got {tau!r}")
-    for name, value in {"hardness": hardness, "heavy": heavy, "epsilon": epsilon}.items():
+    require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps")
+    require(tau is None or bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0 or None, got {tau!r}")
+    for name, value in {"relative_tau": relative_tau, "hardness": hardness, "heavy": heavy, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
     for name, optional in {"beta": beta, "eta": eta}.items():
         fits = optional is None or bool(np.isfinite(optional) and optional > 0)
@@ -87,7 +91,8 @@ def q_learning(
     )
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
     basis = Basis.of(blocks, (token.strip("<>") for token in layout.vocabulary), codes, rotation)
-    wiring = Wiring(basis, n_states, n_actions, variant, alpha, gamma, bound, signed, tau, beta, eta and hardness)
+    slope = relative_tau * bound if tau is None else tau
+    wiring = Wiring(basis, n_states, n_actions, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness)
     heads = _heads(wiring)
     if eta is not None:
         heads = _softmax_only(heads, basis["id"]["BOS"], eta, epsilon, heavy)
@@ -105,27 +110,29 @@ def q_learning(
         latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
         outcomes=tuple(ids[action] for action in wiring.actions),
         state=tuple(buf1[state] for state in wiring.states),
-        algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=tau, beta=beta, hardness=eta and hardness),
+        algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness),
         sites=sites(basis, layout, variant, alpha, gamma),
         edges=edges(variant, split=eta is not None),
-        float64_only="" if eta is None or variant == "softmlp" else needs_float64(f"variant {variant!r}", "'softmlp'"),
+        float64_only=_float64_only(variant, eta, tau, bound),
     )
 
 
-def value_bound(rewards: Sequence[float], gamma: float) -> float:
-    """M: the smallest power of two that is at least 1 and at least ``max |r| / (1 - gamma)``, hence bounds |Q|.
-
-    >>> value_bound((0.0, 1.0), 0.9)
-    16.0
-    """
-    message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
-    try:
-        values = [float(reward) for reward in rewards]
-    except (TypeError, ValueError):
-        raise InputError(message) from None
-    require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
-    largest = max(map(abs, values)) / (1 - gamma)
-    return float(2 ** math.ceil(math.log2(max(1.0, largest))))
+def _float64_only(variant: str, eta: float | None, tau: float | None, bound: float) -> str:
+    """Why float32 does not do, with the bound that it breaks; empty where it does."""
+    if eta is not None and variant != "softmlp":
+        return needs_float64(f"variant {variant!r}", "'softmlp'")
+    if bound > LARGEST_FLOAT32:
+        return (
+            f"values up to M = {bound:g} are beyond {LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
+            "dtype='float64', or give rewards in larger units"
+        )
+    resolved = 2.0**-23 * bound
+    if tau is not None and 0 < tau < resolved:
+        return (
+            f"tau = {tau:g} is below {resolved:g}, what float32 resolves of values up to M = {bound:g}, so that ties "
+            "would not be broken; load it with dtype='float64', give no tau, or one above that bound"
+        )
+    return ""
 
 
 def require_rewards(variant: str, signed: bool, lowest: float, what: str) -> None:

@@ -34,6 +34,7 @@ from circuits.basis import Axes, Basis, Direction
 from circuits.circuit import Circuit
 from circuits.location import Location
 from circuits.plan import VerificationPlan
+from circuits.q_learning.wiring import value_bound
 from interp.algorithm import Algorithm, Values
 from interp.tasks import mdp
 from interp.tasks.qlearning import algorithms, tabular
@@ -132,6 +133,8 @@ def sites(
 # What verification compares.
 
 _KINDS = ("grid", "deterministic", "sparse")
+TIE_WIDTH = 1e-5
+"""Values closer than this share of the largest are ties that float32 does not decide."""
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
@@ -150,13 +153,35 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MD
     return tabular.run(tabular.QLearner(epsilon=0.5, **rates), mdps, n_rounds, seed)
 
 
+def scale(values: Values) -> float:
+    """The largest value or reward of a run: what rounding is proportional to."""
+    largest = max(float(np.abs(values[key]).max()) for key in ("next_table", "reward"))
+    return largest if largest > 0 else 1.0
+
+
+def _unit(circuit: Circuit, values: Values, key: str) -> float:
+    """Values and rewards count against the largest of them, one-hot variables and probabilities against 1.
+
+    The neurons add M to values and take it away, and M grows with 1 / (1 - gamma) before values do: where they are
+    far below it, they count against M / 16, which is the largest reward at gamma .9.
+    """
+    if key != "carried_state" and circuit.variable(key).units != "reward":
+        return 1.0
+    return max(scale(values), value_bound(circuit.arguments["rewards"], circuit.arguments["gamma"]) / 16)
+
+
 def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.ndarray]:
-    """Choices that float32 cannot decide: values within 1e-4 of each other, but for rows that are all zero."""
+    """Choices that rounding can turn: the two best of Q(s', a) - tau a closer than it, but for rows that are all zero.
+
+    In float64 the slope exceeds rounding, so that exact ties are decided; in float32 errors add up to more than it.
+    """
     worth = values["next_values"]
-    if dtype == "float64" or circuit.arguments["beta"] is not None or worth.shape[-1] == 1:
+    if circuit.arguments["beta"] is not None or worth.shape[-1] == 1:
         return {}
-    best = np.sort(worth, axis=-1)
-    close = (best[..., -1] - best[..., -2] < 1e-4) & worth.any(-1)
+    slope = circuit.algorithm.parameters["tie_slope"]
+    best = np.sort(worth - slope * np.arange(worth.shape[-1]), axis=-1)
+    width = slope / 4 if dtype == "float64" else TIE_WIDTH * scale(values)
+    close = (best[..., -1] - best[..., -2] < width) & worth.any(-1)
     return {key: close for key in ("policy", "best_column") if key in circuit.sites}
 
 
@@ -164,7 +189,8 @@ PLAN = VerificationPlan(
     sizes=tuple((n_states, n_actions) for n_states in (2, 4, 8, 16) for n_actions in (2, 3, 4, 8)),
     episodes=_episodes,
     output="policy",
-    tolerance=lambda key, dtype: (1e-10 if dtype == "float64" else 1e-4, "error"),
+    tolerance=lambda key, dtype: (1e-11 if dtype == "float64" else 2e-5, "relative"),
     undecided=_undecided,
+    unit=_unit,
 )
 """How :func:`circuits.verify` checks this machine."""

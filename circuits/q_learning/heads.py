@@ -179,6 +179,9 @@ def selection(
     gate = 1.0 if rule == "hard" else 100.0
     if wiring.signed:
         gate += 2.0 * sharpness * wiring.bound
+    if wiring.variant == "lin":
+        # There the gate stands beside values of either size in one sum: it must not drown in their rounding.
+        gate = max(gate, 2.0**-10 * sharpness * wiring.bound)
     order = sum((float(k) * ids[action] for k, action in enumerate(wiring.actions)), wiring.basis.zero)
     common: tuple[Term, ...] = (
         (select, gate * (ids["Qnext"] + wiring.acting - 2.0 * one)),
@@ -196,10 +199,12 @@ def selection(
 def evaluating_neurons(wiring: Wiring) -> tuple[Neuron, ...]:
     """``relu(+-buf1[s] + M id[s] + M id[phase] - 2 M)``: Q(s, a) where state and phase are there, else 0."""
     ids, buf1, buf2, M = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.bound
+    # Select holds s_t in buf1 with weight 1, which M keeps silent only from 1 on.
+    silenced = ids["Select"] if M < 1 else wiring.basis.zero
     out = []
     for phase, sign in (("Qcurr", -1.0), ("Qnext", 1.0)):
         for part in (1.0, -1.0) if wiring.signed else (1.0,):
             for state in wiring.states:
-                read = part * buf1[state] + M * (ids[state] + ids[phase])
+                read = part * buf1[state] + M * (ids[state] + ids[phase]) - silenced
                 out.append(Neuron("2.2 Q-values", 1, read, -2 * M, part * sign * buf2[phase]))
     return tuple(out)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Term, copy
+from interp.errors import InputError, require
 
 
 @dataclass(frozen=True)
@@ -44,3 +46,19 @@ class Wiring:
 
     def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
         return copy(self.basis, labels, source, target, scale)
+
+
+def value_bound(rewards: Sequence[float], gamma: float) -> float:
+    """M: the smallest power of two that is at least ``max |r| / (1 - gamma)``, hence bounds |Q|; 1 for no reward.
+
+    >>> value_bound((0.0, 1.0), 0.9)
+    16.0
+    """
+    message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
+    try:
+        values = [float(reward) for reward in rewards]
+    except (TypeError, ValueError):
+        raise InputError(message) from None
+    require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
+    largest = max(map(abs, values)) / (1 - gamma)
+    return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0

@@ -15,10 +15,13 @@ In "P" head 3.2 scores every vote by its new log-weight, so its scores are no ma
 
 from __future__ import annotations
 
+import numpy as np
+
 from circuits.basis import Axes, Basis, Direction
 from circuits.circuit import Circuit, Edge
 from circuits.location import Location
 from circuits.plan import VerificationPlan
+from interp.algorithm import Values
 from interp.tasks.experts import ExpertEpisodes, sample
 
 POST = "blocks.{}.hook_resid_post".format
@@ -106,12 +109,22 @@ def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> Ex
     return sample(n_episodes, n_rounds, circuit.arguments["n_experts"], seed=seed)
 
 
+_STATE = ("log_weights", "next_log_weights", "carried_state")
+
+
 def _tolerance(key: str, dtype: str) -> tuple[float, str]:
-    """Log-weights grow with time, so float32 is held to a relative error."""
+    """Log-weights grow with time, so they are held to a relative error."""
     if dtype == "float32":
         return 1e-5, "relative"
-    return (1e-9 if "log_weights" in key or key in ("carried_state", "match") else 1e-12), "error"
+    return (1e-9 if key in (*_STATE, "match") else 1e-12), "relative"
 
 
-PLAN = VerificationPlan(sizes=(2, 4, 8, 32), episodes=_episodes, output="prediction", tolerance=_tolerance)
+def _unit(circuit: Circuit, values: Values, key: str) -> float:
+    """Log-weights count in gains; a prediction loses the digits that log-weights beyond 500 take."""
+    if key in _STATE:
+        return float(circuit.arguments["log_gamma"])
+    return max(1.0, float(np.abs(values["next_log_weights"]).max()) / 500) if key == "prediction" else 1.0
+
+
+PLAN = VerificationPlan(sizes=(2, 4, 8, 32), episodes=_episodes, output="prediction", tolerance=_tolerance, unit=_unit)
 """How :func:`circuits.verify` checks this machine."""

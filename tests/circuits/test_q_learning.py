@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import circuits
 import interp
 from circuits.q_learning import value_bound
+from circuits.verification import BESIDE_VARIABLES
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import tabular
@@ -89,7 +90,7 @@ def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str
     result = circuits.verify("qlearning-handwired", sizes=[(3, 2)], n_rounds=12, n_episodes=6, variant=variant)
     assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
     circuit = circuits.build("qlearning-handwired", n_states=3, n_actions=2, variant=variant)
-    assert set(result.to_frame()["variable"]) == {*circuit.sites, "carried_state"}
+    assert set(result.to_frame()["variable"]) == {*circuit.sites, *BESIDE_VARIABLES}
     assert {"table", "state", "next_state", "next_values", "policy", "td_error"} <= set(circuit.sites)
 
 
@@ -244,7 +245,7 @@ def test_the_bound_is_a_power_of_two() -> None:
     [
         ({"n_actions": 0}, "n_actions must be an integer >= 1, got 0"),
         ({"alpha": 0.0}, "alpha must lie in (0, 1], got 0.0"),
-        ({"gamma": 1.0}, "gamma must lie in (0, 1), got 1.0"),
+        ({"gamma": 1.0}, "gamma must lie in [0, 1), got 1.0"),
         ({"beta": -1.0}, "beta must be a number > 0 or None, got -1.0"),
         ({"variant": "linear"}, "unknown variant 'linear'; did you mean 'lin'"),
         ({"rewards": (1.0, 0.0)}, "rewards must be (lowest, highest)"),

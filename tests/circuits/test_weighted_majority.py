@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
+from circuits.verification import BESIDE_VARIABLES
 from interp.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
@@ -72,7 +73,16 @@ def test_other_codes_and_bases_cost_only_rounding(arguments: dict[str, Any]) -> 
 def test_every_variable_of_the_ground_truth_is_where_the_table_says(variant: str) -> None:
     result = circuits.verify("wma-handwired", sizes=[1, 4], n_rounds=12, n_episodes=4, variant=variant)
     assert result.passed, result.to_frame()[~result.to_frame()["passed"]].to_string()
-    held = {"log_weights", "binding", "votes", "label", "prediction", "next_log_weights", "carried_state"}
+    held = {
+        "log_weights",
+        "binding",
+        "votes",
+        "label",
+        "prediction",
+        "next_log_weights",
+        "distribution",
+        *BESIDE_VARIABLES,
+    }
     assert set(result.to_frame()["variable"]) == (held | {"match"} if variant == "R" else held)
     scores = result.to_frame()["where"] == "blocks.2.attn.hook_attn_scores at w?"
     assert set(result.to_frame()["variable"][scores]) == {"match" if variant == "R" else "next_log_weights"}
