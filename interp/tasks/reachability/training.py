@@ -7,8 +7,8 @@ What weights start from decides whether anything is learned in minutes. Three pr
 (heads look for what resembles their own and copy it, ``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``; latents are
 written, and nodes read out, as tokens are embedded; MLPs start small), *factored* position codes (that of ``s_7`` is
 one of edge 7 plus one of the role s), and *apart* (tokens and positions in halves of the residual stream, half of the
-heads matching each). All of it is trained on. Depth 1 in graphs of 10 names, batch 32, one seed each: with all three 1.00
-after 400 steps; as drawn, or matching and factored alone, chance after 600.
+heads matching each). All of it is trained on. Depth 1 in graphs of 10 names, batch 32, one seed each: with all three
+1.00 after 400 steps; as drawn, or matching and factored alone, chance after 600.
 """
 
 from __future__ import annotations
