@@ -8,7 +8,8 @@ from __future__ import annotations
 import functools
 import inspect
 import re
-from collections.abc import Callable
+import tomllib
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -89,6 +90,31 @@ def load_sized(model: str, sizes: dict[str, int]) -> HookedLatentTransformer:
 
     names = {size.option: size.name for task in interp.tasks.every() for size in task.sizes}
     return load(model, **{names[option]: size for option, size in sizes.items()})
+
+
+def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs as arguments; values as in TOML, and a bare word is a string.
+
+    >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
+    {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
+
+    Raises:
+        InputError: no ``=``, a name given twice, or a value that is neither TOML nor a word.
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        require(bool(name and equals and text), f"--set takes NAME=VALUE, such as gamma=0.5, got {pair!r}")
+        require(name not in settings, f"--set gives {name!r} twice; give it once")
+        try:
+            settings[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            require(
+                re.fullmatch(r"[A-Za-z][\w-]*", text) is not None,
+                f"--set {name}: {text!r} is no value; write a number, true, a list such as [0, 1], or a word",
+            )
+            settings[name] = text
+    return settings
 
 
 class ManyValues(TyperCommand):
@@ -185,6 +211,10 @@ def verify(
     rounds: Annotated[int, typer.Option(help="Rounds per episode.")] = 1000,
     episodes: Annotated[int, typer.Option(help="Episodes per size.")] = 20,
     variant: Annotated[str | None, typer.Option(help="Variant of the circuit.")] = None,
+    arguments: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="NAME=VALUE: any argument of the circuit, such as gamma=0.5 or rewards=[0,1e-6]."),
+    ] = None,
     seed: Seed = 0,
     *,
     sizes: dict[str, list[int]],
@@ -200,7 +230,12 @@ def verify(
         known = ", ".join(f"--{size.option}" for size in own)
         require(option in [size.option for size in own], f"{model!r} has no size --{option}; its sizes are {known}")
     grid = list(product(*(sizes.get(size.option, [size.default]) for size in own))) if sizes else None
-    extra = {} if variant is None else {"variant": variant}
+    extra = settings_of(arguments or ())
+    if variant is not None:
+        require(extra.setdefault("variant", variant) == variant, "--variant and --set variant= disagree; give one")
+    for name in ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed"):
+        require(name not in extra, f"{name!r} is no argument of a circuit, which is all that --set takes")
+    extra["circuit_seed"] = extra.pop("seed", None)
     result = check(model, grid, n_rounds=rounds, n_episodes=episodes, seed=seed, **extra)
     show(result.summary(), title=f"{model}: largest difference from the algorithm")
     typer.echo("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
