@@ -38,6 +38,7 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, expert_keys
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
+from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -46,6 +47,17 @@ if TYPE_CHECKING:
 
 CONDITION = Condition("online", "no-note")
 ANSWER = "answer"
+N_EXPERTS = 4
+"""As many as the prompts of this condition name."""
+
+
+def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
+    """Episodes that the prompts can tell: four experts.
+
+    Raises:
+        InputError: a size below 1, or an unknown regime.
+    """
+    return experts.sample(n_episodes, n_rounds, N_EXPERTS, regime=regime, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)

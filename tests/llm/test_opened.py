@@ -71,7 +71,7 @@ def test_every_activation_has_a_round_axis_and_probes_take_it(opened: Opened, fo
     assert run.cache[HOOKS[0]].shape == (16, 4, 5, 32) and run.predictions.shape == (16, 4)
     found = probes.fit(run.at(HOOKS[0], "Expert_C"), many.advice[..., 2].astype(float))
     assert found.r2 > 0.95
-    state = probes.fit(run.at(HOOKS[1]), targets.REGISTRY["counts"](many, "before"), untrained=blank.at(HOOKS[1]))
+    state = probes.fit(run.at(HOOKS[1]), targets.get("counts")(many, "before"), untrained=blank.at(HOOKS[1]))
     assert set(state.controls) >= {"shuffled", "inputs", "untrained"}
 
 
