@@ -1,0 +1,127 @@
+"""What verification sees: errors at every scale of values, residues, causality, ties, and every argument by name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+
+import circuits
+from circuits.basis import MIN_MARGIN, PositionCode
+from circuits.compiler import compile_circuit
+from circuits.registry import handwired
+from circuits.verification import VerificationResult, causal_leak, check
+from circuits.wires import wires
+from interp.cli import settings_of
+from interp.errors import InputError
+from interp.model.rollout import rollout
+
+Q = "qlearning-handwired"
+
+
+def verified(**arguments: Any) -> VerificationResult:
+    return circuits.verify(Q, [(2, 2)], 15, 3, **arguments)
+
+
+def failures(circuit: Any, dtype: str = "float64") -> set[str]:
+    plan = handwired(circuit.name).plan
+    episodes = plan.episodes(circuit, 20, 3, 0)
+    return {entry.variable for entry in check(circuit, episodes, 0, dtype, plan) if not entry.passed}
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [{"rewards": (0.0, 1e-6)}, {"rewards": (0.0, 1e9)}, {"gamma": 0.999}, {"gamma": 0.0}],
+    ids=lambda given: "-".join(given),
+)
+@pytest.mark.parametrize("variant", ["mlp", "lin"])
+def test_the_machines_are_right_at_every_scale_in_both_dtypes(variant: str, arguments: dict[str, Any]) -> None:
+    result = verified(variant=variant, **arguments)
+    assert result.passed, result.summary().to_string()
+
+
+def test_a_small_fault_is_seen_at_the_scale_of_the_rewards() -> None:
+    """A part in a thousand of alpha, at rewards of a millionth: the absolute error is far below any fixed bound."""
+    circuit = circuits.build(Q, n_states=3, n_actions=2, rewards=(0.0, 1e-6), relative_tau=2.5e-7)
+    reward = circuit.head("4.2")
+    wrong = circuit.edit("4.2", moves=tuple((read, 1.001 * write) for read, write in reward.moves))
+    for dtype in ("float64", "float32"):
+        assert not failures(circuit, dtype)
+        assert "carried_state" in failures(wrong, dtype)
+
+
+def test_what_is_left_in_the_latents_is_seen() -> None:
+    circuit = circuits.build("wma-handwired", n_experts=3)
+    assert not failures(circuit)
+    assert failures(circuit.without("3.3")) == {"residue"}, "the clean-up head is inert for everything else"
+    plan, model = handwired("wma-handwired").plan, compile_circuit(circuit)
+    model.config = replace(model.config, strip_position=False)
+    episodes = plan.episodes(circuit, 10, 3, 0)
+    failed = {entry.variable for entry in check(circuit, episodes, 3, "float64", plan, model) if not entry.passed}
+    assert {"residue", "position_code"} <= failed
+
+
+def test_a_mask_that_lets_one_position_look_ahead_is_seen() -> None:
+    circuit = circuits.build("wma-handwired", n_experts=3)
+    model = compile_circuit(circuit)
+    run = rollout(model, handwired("wma-handwired").plan.episodes(circuit, 4, 2, 0))
+    assert causal_leak(model, run) == 0.0
+    p = circuit.layout.position("p?")
+    model.blocks[2].attn.mask[p, p + 1] = False
+    assert causal_leak(model, run) > 0.0
+
+
+def test_too_many_undecided_rows_fail() -> None:
+    result = verified(variant="lin", dtype="float32")
+    assert result.summary()["undecided"].max() < 0.1
+    fewer = replace(result.checks[0], undecided=0.2, most_undecided=0.1)
+    assert result.checks[0].passed and not fewer.passed
+
+
+def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
+    with pytest.raises(InputError, match=r"tau = 1e-13 is below 2048, what float32 resolves .* M = 1\.71799e\+10"):
+        circuits.load(Q, dtype="float32", rewards=(0.0, 1e9), tau=1e-13)
+    with pytest.raises(InputError, match=r"values up to M = .* are beyond 1\.32923e\+36"):
+        circuits.load(Q, dtype="float32", rewards=(0.0, 1e37))
+    assert circuits.load(Q, rewards=(0.0, 1e9), tau=1e-13).W_E.dtype == torch.float64
+
+
+@pytest.mark.parametrize("n_lines", [1, 2, 3])
+def test_codes_of_few_lines_tell_positions_apart_or_are_refused(n_lines: int) -> None:
+    for T in (9, 13, 22):
+        for seed in range(5):
+            assert PositionCode.sinusoidal(map(str, range(T)), n_lines, seed).margin >= MIN_MARGIN
+    with pytest.raises(InputError, match=r"n_lines=1 cannot tell 200 positions apart: .* give more lines"):
+        PositionCode.sinusoidal(map(str, range(200)), 1, 0)
+
+
+def test_settings_of_the_command_line() -> None:
+    assert settings_of(["gamma=0", "signed=true", "variant=lin"]) == {"gamma": 0, "signed": True, "variant": "lin"}
+    for pair, message in (("gamma", "NAME=VALUE"), ("rewards=[0,", "is no value")):
+        with pytest.raises(InputError, match=message):
+            settings_of([pair])
+    with pytest.raises(InputError, match="unknown argument of 'qlearning-handwired' 'gama'; did you mean 'gamma'"):
+        verified(gama=0.5)
+    with pytest.raises(InputError, match=r"n_states is a size of the task: give it in sizes \(--states"):
+        verified(n_states=3)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [
+        ("wma-handwired", {"n_experts": 2}),
+        ("wma-handwired", {"n_experts": 2, "variant": "P"}),
+        *((Q, {"n_states": 2, "n_actions": 2, "variant": variant}) for variant in ("mlp", "softmlp", "lin")),
+    ],
+)
+def test_wires_hold_every_edge_of_the_table_and_those_of_the_embeddings(name: str, arguments: dict[str, Any]) -> None:
+    """All edges of the table are measured, so that none claims what does not flow."""
+    circuit = circuits.build(name, **arguments)
+    found = wires(circuit)
+    measured = {(edge.source, edge.target, edge.port) for edge in found}
+    assert {(edge.source, edge.target, edge.port) for edge in circuit.edges} <= measured
+    assert {"tokens", "latents", "positions"} <= {edge.source for edge in found}
+    assert {"content", "constant"} <= {edge.kind for edge in found}
+    assert all(edge.positions and set(edge.positions) <= set(circuit.layout.labels) for edge in found)
