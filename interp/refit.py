@@ -152,10 +152,21 @@ def accuracy(hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 
 
 
 def accuracy_difference(
-    hits: ArrayLike, control_hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 0.95
+    hits: ArrayLike,
+    control_hits: ArrayLike,
+    steps: ArrayLike,
+    n_folds: int,
+    *,
+    control_steps: ArrayLike | None = None,
+    level: float = 0.95,
 ) -> Interval:
-    """How much more accurate than a control fitted in the same folds of the same episodes; the interval is paired."""
-    return _difference(_misses(hits, steps, n_folds, level), _misses(control_hits, steps, n_folds, level))
+    """How much more accurate than a control fitted in the same folds of the same episodes; the interval is paired.
+
+    Args:
+        control_steps: the control's own, where other steps of it are scored; else ``steps``.
+    """
+    of_control = steps if control_steps is None else control_steps
+    return _difference(_misses(hits, steps, n_folds, level), _misses(control_hits, of_control, n_folds, level))
 
 
 def detectable(

@@ -23,7 +23,7 @@ from interp.errors import require
 
 @dataclass(frozen=True)
 class Interval:
-    """An estimate with its percentile bootstrap interval (95 % unless told otherwise)."""
+    """An estimate with its interval (95 % unless told otherwise): of the bootstrap here, of a refit in interp.refit."""
 
     estimate: float
     low: float

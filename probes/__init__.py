@@ -5,8 +5,8 @@
     >>> episodes = experts.sample(n_episodes=32, n_rounds=20, n_experts=4, seed=0)
     >>> model = interp.load("wma-handwired", n_experts=4)
     >>> (result,) = probes.probe(model, episodes, ["log_weights_centred"], site="resid_post[2]@w?")
-    >>> round(result.r2, 6), result.represented, list(result.controls)
-    (1.0, True, ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
+    >>> round(result.r2, 6), result.verdict, list(result.controls)
+    (1.0, 'represented', ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
 
 In this room: :mod:`probes.targets` (what to decode: the variables of a task's algorithms), :func:`fit` (activations to
 a probe with its controls), :func:`probe` (the same for a model and its untrained copy), :func:`sweep` (everywhere in a

@@ -19,8 +19,9 @@ from interp.files import writable, write_json
 from interp.interventions.sites import Site
 from probes.activations import without_rounding
 from probes.checks import check_untrained
-from probes.controls import DESCRIPTIONS, Problem, controls_of
+from probes.controls import DESCRIPTIONS, Problem, controls_of, lacks_inputs
 from probes.scores import ProbeScore
+from probes.verdict import detectable_of, verdict_of
 
 Window = tuple[int, int]
 Row = dict[str, Any]
@@ -61,6 +62,7 @@ def cell(
         controls = controls_of(target, score, {name: s for (j, name), s in others.items() if j == i})
         differences = [control.difference for control in controls.values() if control.counted]
         closest = min(differences, key=lambda difference: difference.low)
+        verdict = verdict_of(score, controls, limited=lacks_inputs(target, controls))
         rows.append(
             {
                 "target": target.key,
@@ -77,7 +79,9 @@ def cell(
                 **{name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS},
                 "difference": closest.estimate,
                 "difference_low": closest.low,
-                "represented": bool(score.low > 0 and closest.low > 0),
+                "verdict": verdict,
+                "detectable": detectable_of(score, controls),
+                "represented": verdict == "represented",
             }
         )
     return shared, site, rows

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from interp.errors import InputError, require
+from interp.refit import FEW_EPISODES
+from probes.arrays import as_array
 from probes.targets.values import TargetValues
 
 N_FOLDS = 5
@@ -24,11 +27,19 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
     """
-    if hasattr(activations, "detach"):
-        activations = activations.detach().cpu().numpy()
-    x = np.asarray(activations)
+    x = as_array(activations, "activations")
+    x = x if x.dtype.kind == "f" else x.astype(np.float64)
     require(x.ndim >= 3, f"activations are [episode, round, feature...], got shape {x.shape}")
     return rearrange(x, "episode round ... -> episode round (...)")
+
+
+def warn_of_few(n: int, stacklevel: int = 3) -> str | None:
+    """The warning for few independent episodes (or groups), which is also raised; None where they suffice."""
+    if n >= FEW_EPISODES:
+        return None
+    text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
+    warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    return text
 
 
 def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
@@ -81,6 +92,8 @@ def check(x: Array, target: TargetValues) -> None:
             bool(finite.all()),
             f"{what} hold {int((~finite).sum())} values that are NaN or infinite; a probe needs finite numbers",
         )
+    for inputs in target.inputs:
+        require(bool(np.isfinite(inputs).all()), "the round's inputs hold NaN or infinite values")
     require(
         target.varies,
         f"target {target.key!r} is constant over these episodes, so there is nothing to decode; choose another target",

@@ -64,9 +64,9 @@ def fit_at(
     frame = pd.concat([result.to_frame() for result in results], ignore_index=True)
     write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
     write_atomic(folder / "probes.csv", lambda path: frame.to_csv(path, index=False))
-    write_json(folder / "probes.json", {result.target.key: result.settings for result in results})
+    write_json(folder / "probes.json", {result.target.key: result.to_json() for result in results})
     for result in results:
-        if result.method == "ridge":
+        if result.metric == "r2":
             _save(result.plot(), folder / f"{_file_name(result.target.key)}.svg")
     return results
 

@@ -12,7 +12,7 @@ Each has the folds, penalties and score of the probe itself, so that differences
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,7 +20,7 @@ from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
 from probes.linear import RidgeFit, cross_validate
-from probes.scores import R2, ProbeScore, sample_weights
+from probes.scores import R2, Difference, ProbeScore
 from probes.targets.values import TargetValues
 
 DESCRIPTIONS = {
@@ -44,7 +44,7 @@ class Control:
 
     name: str
     score: ProbeScore
-    difference: ProbeScore
+    difference: Difference
     counted: bool = True
 
     def __str__(self) -> str:
@@ -96,7 +96,7 @@ class Fitted:
     """What one matrix of inputs gave: the fit, and the score of every part by (target, role)."""
 
     fit: RidgeFit
-    errors: Float[Array, "sample k"]
+    errors: Float[Array, "group k"]
     scores: dict[tuple[int, str], ProbeScore]
 
 
@@ -118,7 +118,7 @@ class Problem:
     parts: tuple[Part, ...]
 
     @classmethod
-    def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"]) -> Problem:
+    def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"], n_folds: int) -> Problem:
         numbers = tuple(target.indicators() for target in targets)
         # A shuffled target brings its mask along; a control task is scored where its target is.
         roles = [(i, "probe", target.values, target.mask) for i, target in enumerate(numbers)]
@@ -138,7 +138,7 @@ class Problem:
         parts = [Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
         return cls(
             targets=numbers,
-            r2=R2.of(y, mask, sample_weights(groups, seed)),
+            r2=R2.of(y, mask, groups, n_folds),
             blocks=np.repeat(np.arange(len(roles)), widths),
             n_own=sum(target.values.shape[-1] for target in numbers),
             parts=tuple(parts),
@@ -175,3 +175,8 @@ def controls_of(target: TargetValues, score: ProbeScore, others: dict[str, Probe
         for name in DESCRIPTIONS
         if name in others
     }
+
+
+def lacks_inputs(target: TargetValues, names: Container[str]) -> bool:
+    """Whether the inputs control should have been beaten and was not run, so that a verdict is undecided at most."""
+    return "inputs" not in names and "inputs" not in target.implied_by

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from math import isnan
 from typing import Any, Literal
 
 import numpy as np
@@ -14,12 +16,16 @@ import interp.tasks
 from interp.algorithm import Episodes
 from interp.errors import InputError, require, unknown_name
 from interp.model.rollout import Rollout
+from interp.statistics import Interval
 from probes.activations import read
+from probes.arrays import as_array
 from probes.checks import as_inputs
-from probes.controls import DESCRIPTIONS, Control
+from probes.controls import DESCRIPTIONS, Control, lacks_inputs
+from probes.estimators import predict
 from probes.scores import ProbeScore
 from probes.targets.target import parse
 from probes.targets.values import TargetValues
+from probes.verdict import VerdictWord, detectable_of, verdict_of
 
 Method = Literal["ridge", "logistic"]
 
@@ -30,24 +36,27 @@ class ProbeResult:
 
     Attributes:
         target: what was decoded.
-        method: "ridge" or "logistic".
-        score: the headline with its 95 % interval over episodes: R2 (ridge) or accuracy (logistic).
+        method: "ridge", "logistic", or the name of a scikit-learn estimator.
+        score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval; see :attr:`estimand`.
         by_output: the same for each output.
-        metrics: everything measured: "r2", "rank_correlation", "mae", or "accuracy", "log_loss".
+        metrics: everything measured: "r2", "rank_correlation" (without an interval), "mae", or "accuracy", "log_loss".
         controls: by name; see :mod:`probes.controls`.
         predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
-        weights, intercept: the probe refitted on all episodes, for raw activations ``[episode, round, feature]``.
+        weights, intercept: the probe refitted on all episodes, for raw activations ``[episode, round, feature]``; no
+            columns for a scikit-learn estimator.
         columns: a name for each column of ``weights``.
         shape: the shape of one activation.
         site: where the activations were read, when a rollout was given.
         settings: folds, seed, penalties, model and versions: how to make it again.
+        warning: what weakens the intervals (few episodes); None where nothing does.
+        estimators: those of scikit-learn, refitted on all episodes, one per output.
     """
 
     target: TargetValues
-    method: Method
+    method: str
     score: ProbeScore
     by_output: dict[str, ProbeScore]
-    metrics: dict[str, ProbeScore]
+    metrics: Mapping[str, Interval]
     controls: dict[str, Control]
     predictions: Float[Array, "episode round k"]
     weights: Float[Array, "d m"]
@@ -56,42 +65,65 @@ class ProbeResult:
     shape: tuple[int, ...]
     site: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
+    warning: str | None = None
+    estimators: tuple[Any, ...] = field(default=(), repr=False)
 
     @property
     def metric(self) -> str:
         """What the headline score is."""
-        return "r2" if self.method == "ridge" else "accuracy"
+        return "r2" if "r2" in self.metrics else "accuracy"
+
+    @property
+    def estimand(self) -> str:
+        """What the headline and its interval are about."""
+        name, n = "R2" if self.metric == "r2" else "accuracy", len(self.score.losses)
+        what = "episodes" if n == len(self.predictions) else "groups of episodes"
+        return f"{name} on new {what} of this probe, refitted on all {n} {what}"
 
     @property
     def r2(self) -> float:
         """R2 over all outputs.
 
         Raises:
-            InputError: a logistic probe, which has none.
+            InputError: a probe of classes, which has none.
         """
         return self._r2.estimate
 
     @property
     def r2_ci(self) -> tuple[float, float]:
-        """The 95 % interval of :attr:`r2`, by bootstrap over episodes."""
-        return self._r2.interval
+        """The 95 % interval of :attr:`r2`, over episodes and fits (:mod:`interp.refit`)."""
+        return self._r2.low, self._r2.high
 
     @property
-    def _r2(self) -> ProbeScore:
+    def _r2(self) -> Interval:
         require(
             "r2" in self.metrics,
-            f"the probe of {self.target.key!r} is logistic and has no R2; read .score, its accuracy, or .metrics",
+            f"the probe of {self.target.key!r} is {self.method} and has no R2; read .score, its accuracy, or .metrics",
         )
         return self.metrics["r2"]
 
     @property
-    def represented(self) -> bool:
-        """The verdict: the probe beats chance and every control that counts, each by an interval above zero.
+    def verdict(self) -> VerdictWord:
+        """Represented, not represented, undecided or uninformative; :mod:`probes.verdict` says when.
 
-        It is about the controls that were run; :attr:`missing` names the others.
+        It is about the controls that were run; :attr:`missing` names the others. Without the inputs control nothing is
+        represented.
         """
-        beats = all(control.difference.low > 0 for control in self.controls.values() if control.counted)
-        return beats and (self.method == "logistic" or self.score.low > 0)
+        return verdict_of(self.score, self.controls, limited=self._lacks_inputs)
+
+    @property
+    def detectable(self) -> float:
+        """The smallest difference from its controls that this sample would have shown (:mod:`probes.verdict`)."""
+        return detectable_of(self.score, self.controls)
+
+    @property
+    def represented(self) -> bool:
+        """Whether that is the verdict."""
+        return self.verdict == "represented"
+
+    @property
+    def _lacks_inputs(self) -> bool:
+        return lacks_inputs(self.target, self.controls)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -110,8 +142,9 @@ class ProbeResult:
             output: a name from :attr:`columns`; needless where there is one.
 
         Raises:
-            InputError: no such output.
+            InputError: no such output; a scikit-learn estimator, which need not be linear.
         """
+        require(not self.estimators, f"a probe by {self.method} has no direction; fit it by 'ridge' or 'logistic'")
         if output is None:
             require(len(self.columns) == 1, f"choose an output: {', '.join(self.columns)}")
             output = self.columns[0]
@@ -133,25 +166,27 @@ class ProbeResult:
         else:
             activations = run
         x = as_inputs(activations)
+        shape = as_array(activations, "activations").shape[2:]
         require(
             x.shape[-1] == len(self.weights),
-            f"this probe reads activations of shape {self.shape}, got {tuple(np.shape(activations)[2:])}; "
+            f"this probe reads activations of shape {self.shape}, got {shape}; "
             "use a run of the model that it was fitted on",
         )
         true = None
         if episodes is not None:
             target, moment = parse(self.target.key, interp.tasks.of(episodes))
-            if self.method == "ridge":
+            if self.metric == "r2":
                 true = target(episodes, moment, **self.target.parameters).indicators().values
-        return Decoded(self.target.key, self.columns, x @ self.weights + self.intercept, true)
+        values = predict(self.estimators, x) if self.estimators else x @ self.weights + self.intercept
+        return Decoded(self.target.key, self.columns, values, true)
 
     def plot(self, episode: int = 0) -> Any:
         """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode.
 
         Raises:
-            InputError: a logistic probe, or no such episode.
+            InputError: a probe of classes, or no such episode.
         """
-        require(self.method == "ridge", f"the probe of {self.target.key!r} is logistic: there is no trajectory to draw")
+        require(self.metric == "r2", f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw")
         true = self.target.indicators().values
         return Decoded(self.target.key, self.columns, self.predictions, true).plot(episode)
 
@@ -179,7 +214,13 @@ class ProbeResult:
             rows.append(row | {"difference_high": difference.high, "counted": control.counted})
         return pd.DataFrame(rows)
 
-    def _row(self, fitted: str, output: str, metric: str, score: ProbeScore) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
+        """The settings with the verdict, what the score is about and what weakens it."""
+        detectable = None if isnan(self.detectable) else self.detectable
+        about = {"verdict": self.verdict, "detectable": detectable, "estimand": self.estimand, "warning": self.warning}
+        return {**self.settings, **about}
+
+    def _row(self, fitted: str, output: str, metric: str, score: Interval) -> dict[str, Any]:
         return {
             "target": self.target.key,
             "site": self.site,
@@ -189,15 +230,22 @@ class ProbeResult:
             "estimate": score.estimate,
             "low": score.low,
             "high": score.high,
+            "verdict": self.verdict,
+            "detectable": self.detectable,
             "represented": self.represented,
+            "warning": self.warning,
         }
 
     def __str__(self) -> str:
-        verdict = "represented" if self.represented else "not represented"
         where = f" at {self.site}" if self.site else ""
-        lines = [f"{self.target.key}{where}: {self.metric} {self.score}: {verdict}"]
+        lines = [f"{self.target.key}{where}: {self.metric} {self.score}: {self.verdict}"]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
+        if self._lacks_inputs:
+            lines.append("  the inputs control is missing: undecided at most; give probes.fit episodes= or inputs=")
+        lines.append(f"  smallest difference that this sample would have shown: {self.detectable:.3f}")
+        lines.append(f"  intervals (95 %): {self.estimand}")
+        lines += [f"  warning: {self.warning}"] if self.warning else []
         return "\n".join(lines)
 
 

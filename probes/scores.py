@@ -1,68 +1,132 @@
-"""Scores of out-of-fold predictions, with intervals over episodes.
+"""Scores of out-of-fold predictions, with intervals over episodes that count the luck of the probe's own fit.
 
-Every score is a ratio of sums over episodes, so a bootstrap resample is a weighted sum (``interp.statistics``) and two
-scores of the same episodes are compared resample by resample: a difference has its own, paired, interval.
+Every score is a ratio of sums over episodes (or over groups of them, where several are not independent), and what it
+estimates is *that score, on new episodes, of this very probe, refitted on all episodes*. Its 95 % interval, and the
+paired one of a difference from a control, are those of :mod:`interp.refit`, where they are explained and calibrated.
 
-R2 is ``1 - sum (y - y_hat)^2 / sum (y - mean y)^2``: both sums run over rounds, episodes and the outputs of a target,
-with each output's mean over what is scored (scikit-learn's ``r2_score(multioutput="variance_weighted")``). 0 is what
-the best constant gives; a probe that generalises badly falls below. Entries outside a mask count nowhere.
+R2 is ``1 - sum (y - y_hat)^2 / sum of totals``: both sums run over rounds, episodes and the outputs of a target. The
+totals (:func:`interp.refit.totals`) are the squares about each output's mean over what is scored, without the
+optimism of taking that mean from the same episodes. They are larger than the plain squares of scikit-learn's
+``r2_score(multioutput="variance_weighted")``, by a share of at most 1/(n - 1) for n episodes, so that R2 is higher by
+at most ``(1 - R2) / n``. 0 is what the best constant gives; a probe that generalises badly falls below. Entries outside
+a mask count nowhere. A rank correlation is no ratio of sums and has no interval.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isnan, nan
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 from scipy.stats import rankdata
 
-from interp.statistics import Interval, resample_weights
+from interp import refit
+from interp.statistics import Interval
 
-N_RESAMPLES = 1000
-
-Weights = Float[Array, "sample episode"]
+Kind = Literal["skill", "accuracy", "ratio"]
+Mask = Bool[Array, "episode round k"] | None
+PerGroup = Float[Array, "group k"]
 PerRound = Shaped[Array, "episode round k"]
 
 
 @dataclass(frozen=True, eq=False)
 class ProbeScore(Interval):
-    """An estimate with its 95 % interval, and the bootstrap samples that the interval is read from.
+    """An estimate with its 95 % interval, and the sums over episodes that the interval is read from.
 
-    >>> score = ProbeScore.of(np.array([0.9, *np.linspace(0.8, 1.0, 1001)]))
-    >>> print(score, "beats chance by", score.minus(ProbeScore.of(np.full(1002, 0.5))))
-    0.900 [0.805, 0.995] beats chance by 0.400 [0.305, 0.495]
+    Attributes:
+        losses: out-of-fold, per independent group of episodes: squared errors (R2), misses (accuracy).
+        references: what they are divided by: totals (R2), scored steps (accuracy).
+        n_folds: of the cross-validation.
+        kind: "skill" (R2: one minus the ratio), "accuracy" (the same, within 0 and 1) or "ratio" (the ratio itself).
+
+    >>> score, control = (ProbeScore.of(lost, np.full(4, 8.0), 2) for lost in ([1, 2, 3, 2], [7, 8, 7, 8]))
+    >>> print(score, "beats the control by", score.minus(control))
+    0.750 [-0.121, 0.944] beats the control by 0.688 [-0.224, 0.956]
     """
 
-    samples: Float[Array, " resample"] = field(repr=False)
+    losses: Float[Array, " group"] = field(repr=False)
+    references: Float[Array, " group"] = field(repr=False)
+    n_folds: int = field(repr=False)
+    kind: Kind = "skill"
 
     @classmethod
-    def of(cls, values: Float[Array, " sample"]) -> ProbeScore:
-        """From the estimate (first) and its bootstrap samples."""
-        own = Interval.of_samples(values[1:], values[0])
-        return cls(own.estimate, own.low, own.high, values[1:])
+    def of(
+        cls, losses: Shaped[Array, " group"], references: Shaped[Array, " group"], n_folds: int, kind: Kind = "skill"
+    ) -> ProbeScore:
+        """From sums per independent group of episodes."""
+        lost, given = (np.asarray(part, np.float64) for part in (losses, references))
+        if kind == "accuracy":
+            own = refit.accuracy(given - lost, given, n_folds)
+        else:
+            own = (refit.skill if kind == "skill" else refit.ratio)(lost, given, n_folds)
+        return cls(own.estimate, own.low, own.high, lost, given, n_folds, kind)
 
-    def minus(self, other: ProbeScore) -> ProbeScore:
-        """The difference from a score of the same episodes, with its paired interval."""
-        return ProbeScore.of(np.concatenate([[self.estimate - other.estimate], self.samples - other.samples]))
+    def minus(self, other: ProbeScore) -> Difference:
+        """The difference from a score of the same kind, folds and episodes, with its paired interval."""
+        if self.kind == "accuracy":
+            own, control = self.references - self.losses, other.references - other.losses
+            paired = refit.accuracy_difference(
+                own, control, self.references, self.n_folds, control_steps=other.references
+            )
+        else:
+            paired = refit.skill_difference(
+                self.losses, other.losses, self.references, self.n_folds, control_references=other.references
+            )
+        return Difference(paired.estimate, paired.low, paired.high)
+
+    def detectable(self, control: ProbeScore | None = None) -> float:
+        """The smallest difference from a control, or from a score of 0, that this sample would have shown."""
+        lost, given = (None, None) if control is None else (control.losses, control.references)
+        return refit.detectable(
+            self.losses, self.references, self.n_folds, control_losses=lost, control_references=given
+        )
 
     @property
     def interval(self) -> tuple[float, float]:
         return self.low, self.high
 
     def __str__(self) -> str:
-        return f"{self.estimate:.3f} [{self.low:.3f}, {self.high:.3f}]"
+        return _text(self)
 
 
-def sample_weights(groups: Int[Array, " episode"], seed: int) -> Weights:
-    """Weights of episodes: first all alike (the estimate), then one row per bootstrap resample of their groups.
+@dataclass(frozen=True, eq=False)
+class Difference(Interval):
+    """How much higher a probe's score is than a control's; or a statistic without an interval, whose bounds are NaN."""
 
-    The sum of a row does not matter: every score is a ratio.
-    """
-    alike = np.full((1, len(groups)), 1 / len(groups))
-    resampled = resample_weights(int(groups.max()) + 1, N_RESAMPLES, seed).take(groups, axis=1)
-    return np.concatenate([alike, resampled])
+    def __str__(self) -> str:
+        return _text(self)
+
+
+def _text(value: Interval) -> str:
+    bounds = "(no interval)" if isnan(value.low) else f"[{value.low:.3f}, {value.high:.3f}]"
+    return f"{value.estimate:.3f} {bounds}"
+
+
+def in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> PerGroup:
+    """Sums per episode as sums per group."""
+    result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
+    np.add.at(result, groups, sums)
+    return result
+
+
+def totals(values: PerRound, mask: Mask, groups: Int[Array, " episode"]) -> PerGroup:
+    """:func:`interp.refit.totals` of groups: the episodes of a group, one after another, are one long episode."""
+    if len(values) == int(groups.max()) + 1:
+        order = np.argsort(groups)
+        return refit.totals(values[order], None if mask is None else mask[order])
+    used = np.ones(values.shape, dtype=bool) if mask is None else mask
+    place = np.zeros(len(groups), dtype=int)
+    for group in range(int(groups.max()) + 1):
+        place[groups == group] = np.arange((groups == group).sum())
+    shape = (int(groups.max()) + 1, int(place.max()) + 1, *values.shape[1:])
+    long, scored = np.zeros(shape), np.zeros(shape, dtype=bool)
+    long[groups, place], scored[groups, place] = values, used
+    flat = (shape[0], shape[1] * shape[2], shape[3])
+    return refit.totals(long.reshape(flat), scored.reshape(flat))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,85 +134,77 @@ class R2:
     """R2 of any predictions of some columns; what depends on the targets alone is summed once."""
 
     y: PerRound
-    mask: Bool[Array, "episode round k"] | None
-    weights: Weights
-    total: Float[Array, "sample k"]
+    mask: Mask
+    groups: Int[Array, " episode"]
+    n_folds: int
+    total: PerGroup
 
     @classmethod
-    def of(cls, y: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> R2:
-        used = np.ones(y.shape) if mask is None else mask.astype(np.float64)
-        n = used.sum(1)
-        centred = (y - (y * used).sum((0, 1)) / np.maximum(n.sum(0), 1)) * used
-        n, first, second = weights @ n, weights @ centred.sum(1), weights @ np.einsum("etk,etk->ek", centred, centred)
-        return cls(y, mask, weights, second - first**2 / np.where(n > 0, n, 1))
+    def of(cls, y: PerRound, mask: Mask, groups: Int[Array, " episode"], n_folds: int) -> R2:
+        return cls(y, mask, groups, n_folds, totals(y, mask, groups))
 
-    def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "sample m"]:
-        """Weighted sums of squared errors of the first m columns."""
+    def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "group m"]:
+        """Sums of squared errors of the first m columns."""
         m = predictions.shape[-1]
         wrong = self.y[..., :m] - predictions
         if self.mask is not None:
             wrong *= self.mask[..., :m]
-        return self.weights @ np.einsum("etk,etk->ek", wrong, wrong)
+        return in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
 
-    def overall(self, errors: Float[Array, "sample m"], columns: slice) -> ProbeScore:
+    def overall(self, errors: Float[Array, "group m"], columns: slice) -> ProbeScore:
         """R2 of some columns together; NaN where nothing varies."""
-        total = self.total[:, columns].sum(1)
-        return ProbeScore.of(1 - errors[:, columns].sum(1) / np.where(total > 0, total, np.nan))
+        return ProbeScore.of(errors[:, columns].sum(1), self.total[:, columns].sum(1), self.n_folds)
 
-    def each(self, errors: Float[Array, "sample m"], columns: slice) -> list[ProbeScore]:
+    def each(self, errors: Float[Array, "group m"], columns: slice) -> list[ProbeScore]:
         """R2 of each of some columns."""
         return [self.overall(errors, slice(i, i + 1)) for i in range(columns.start, columns.stop)]
 
 
-def _with_all(sums: Float[Array, "sample k"]) -> Float[Array, "sample k_plus_1"]:
-    return np.concatenate([sums, sums.sum(1, keepdims=True)], axis=1)
-
-
-def mean_scores(values: PerRound, mask: Bool[Array, "episode round k"] | None, weights: Weights) -> list[ProbeScore]:
-    """Means of ``values`` (absolute errors, hits, losses) over scored entries: each output and, last, all together."""
-    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
-    n, total = (_with_all(weights @ part.sum(1)) for part in (used, values * used))
-    return [ProbeScore.of(column) for column in (total / np.where(n > 0, n, np.nan)).T]
-
-
-def rank_correlation(
-    y: PerRound,
-    predictions: Float[Array, "episode round k"],
-    mask: Bool[Array, "episode round k"] | None,
-    weights: Weights,
+def mean_scores(
+    values: PerRound, mask: Mask, groups: Int[Array, " episode"], n_folds: int, kind: Kind = "ratio"
 ) -> list[ProbeScore]:
-    """Spearman's correlation of each output and, last, their mean; ranks are those of the whole sample."""
-    columns = []
+    """Means of losses (absolute errors, misses, log-losses) over scored entries: each output and, last, all together.
+
+    With the kind "accuracy" the values are misses and the score is the share of hits.
+    """
+    used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
+    lost, steps = (in_groups(part.sum(1), groups) for part in (values * used, used))
+    columns = [(lost[:, k], steps[:, k]) for k in range(values.shape[-1])] + [(lost.sum(1), steps.sum(1))]
+    return [ProbeScore.of(losses, references, n_folds, kind) for losses, references in columns]
+
+
+def rank_correlation(y: PerRound, predictions: Float[Array, "episode round k"], mask: Mask) -> Difference:
+    """Spearman's correlation, the mean over outputs; it has no interval, being no ratio of sums."""
+    values = []
     for k in range(y.shape[-1]):
         used = np.ones(y.shape[:2], dtype=bool) if mask is None else mask[..., k]
-        a, b = (_ranks(values[..., k], used) for values in (y, predictions))
-        n, sa, sb, saa, sbb, sab = (weights @ part.sum(1) for part in (used, a, b, a * a, b * b, a * b))
-        n = np.where(n > 0, n, np.nan)
-        spread = (saa - sa**2 / n) * (sbb - sb**2 / n)
-        columns.append((sab - sa * sb / n) / np.sqrt(np.where(spread > 0, spread, np.nan)))
-    defined = [column for column in columns if np.isfinite(column[0])]
-    mean = np.mean(defined, axis=0) if defined else np.full(len(weights), np.nan)
-    return [ProbeScore.of(column) for column in (*columns, mean)]
+        a, b = (_ranks(column[..., k][used]) for column in (y, predictions))
+        spread = np.sqrt((a @ a) * (b @ b))
+        if spread > 0:
+            values.append(float(a @ b / spread))
+    return Difference(float(np.mean(values)) if values else nan, nan, nan)
 
 
-def _ranks(values: Float[Array, "episode round"], used: Bool[Array, "episode round"]) -> Float[Array, "episode round"]:
-    """Centred ranks, scaled to about 1, of the used entries; 0 elsewhere."""
-    ranks = np.zeros(values.shape)
-    if used.any():
-        # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
-        rounded = np.round(values[used], 12 - int(np.ceil(np.log10(np.abs(values[used]).max() + 1e-300))))
-        ranks[used] = rankdata(rounded) / used.sum() - 0.5
-    return ranks
+def _ranks(values: Float[Array, " entry"]) -> Float[Array, " entry"]:
+    """Ranks about their mean."""
+    if not len(values):
+        return np.zeros(0)
+    # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
+    rounded = np.round(values, 12 - int(np.ceil(np.log10(np.abs(values).max() + 1e-300))))
+    ranks = rankdata(rounded)
+    return np.asarray(ranks - ranks.mean())
 
 
 def class_scores(
     y: Int[Array, "episode round k"],
     probabilities: Sequence[Float[Array, "episode round c"]],
-    mask: Bool[Array, "episode round k"] | None,
-    weights: Weights,
+    mask: Mask,
+    groups: Int[Array, " episode"],
+    n_folds: int,
 ) -> tuple[list[ProbeScore], list[ProbeScore]]:
     """Accuracy and log-loss (nats) of class probabilities: each output and, last, all together."""
-    hits = np.stack([p.argmax(-1) == y[..., k] for k, p in enumerate(probabilities)], axis=-1)
+    misses = np.stack([p.argmax(-1) != y[..., k] for k, p in enumerate(probabilities)], axis=-1)
     of_truth = [np.take_along_axis(p, y[..., [k]], axis=-1)[..., 0] for k, p in enumerate(probabilities)]
     losses = -np.log(np.maximum(np.stack(of_truth, axis=-1), np.finfo(np.float64).tiny))
-    return mean_scores(hits.astype(np.float64), mask, weights), mean_scores(losses, mask, weights)
+    accuracy = mean_scores(misses.astype(np.float64), mask, groups, n_folds, "accuracy")
+    return accuracy, mean_scores(np.maximum(losses, 0.0), mask, groups, n_folds)

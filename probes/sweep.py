@@ -37,17 +37,16 @@ from interp.model.untrained import untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from probes.cells import Row, Shared, Store, Window, cell
-from probes.checks import N_FOLDS, check
+from probes.checks import N_FOLDS, check, warn_of_few
 from probes.controls import Problem
 from probes.linear import ALPHAS, assign_folds
-from probes.scores import N_RESAMPLES
 from probes.targets.several import compute
 from probes.targets.values import TargetValues
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
-_FORMAT = 3
+_FORMAT = 4
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +54,9 @@ class SweepResult:
     """A sweep's scores, tidy: one row per target, site and window.
 
     Columns: target, site, component, layer, head, position, start, stop (the window's rounds), r2, low, high, one
-    column for each control's R2, difference and difference_low (from the best control that counts), represented.
+    column for each control's R2, difference and difference_low (from the control that is least surely beaten), verdict
+    and detectable (:mod:`probes.verdict`), represented. Intervals are of R2 on new episodes of each probe, refitted on
+    all episodes.
     """
 
     frame: pd.DataFrame
@@ -97,7 +98,7 @@ def sweep(
         components: of ``interp.interventions.sites``; the residual stream and what is added to it when None.
         positions: labels of the layout, or "all".
         windows: (first round, round after the last); all rounds when None.
-        seed: of the folds, shuffles, bootstrap and the untrained model.
+        seed: of the folds, shuffles and the untrained model.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs: workers, -1 for one per core.
         backend: a joblib backend ("loky", "dask", "ray") instead of threads.
@@ -114,6 +115,7 @@ def sweep(
         >>> round(frame.query("layer == 1").set_index("position").r2["w?"].item(), 3)
         1.0
     """
+    warn_of_few(len(episodes))
     layout = model.layout.fit(episodes)
     components = default_components(model) if components is None else components
     places = sites(model, layout, components, positions, layers)
@@ -165,7 +167,7 @@ def of_windows(
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
     require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
     encoded = model.layout.fit(episodes).encode(episodes)
-    about = hashlib.sha256(f"{_FORMAT} {model.digest()} {seed} {N_FOLDS} {ALPHAS} {N_RESAMPLES}".encode())
+    about = hashlib.sha256(f"{_FORMAT} {model.digest()} {seed} {N_FOLDS} {ALPHAS}".encode())
     for part in (encoded.tokens, encoded.values, encoded.slots):
         about.update(part.numpy().tobytes())
     folds = assign_folds(len(episodes), N_FOLDS, seed)
@@ -183,7 +185,7 @@ def of_windows(
             digest.update(f"{value.key} {value.implied_by} {start} {stop}".encode())
             digest.update(np.ascontiguousarray(value.values).tobytes())
             digest.update(b"" if value.mask is None else value.mask.tobytes())
-        problem = Problem.of(cut, seed, np.arange(len(episodes)))
+        problem = Problem.of(cut, seed, np.arange(len(episodes)), N_FOLDS)
         shared.append(Shared((start, stop), problem, folds, digest.hexdigest()))
     return shared
 

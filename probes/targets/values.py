@@ -12,6 +12,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
 from interp.errors import require
+from probes.arrays import as_array
 
 When = Literal["before", "after", "round"]
 
@@ -53,16 +54,38 @@ class TargetValues:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, values: Any, key: str = "target") -> TargetValues:
-        """A target from a bare array ``[episode, round]`` or ``[episode, round, output]``.
+    def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
+        """A target from bare values ``[episode, round]`` or ``[episode, round, output]``, which are numbers.
+
+        Args:
+            of_classes: whether whole numbers (and truth values) are classes.
 
         Raises:
-            InputError: an array of another shape.
+            InputError: values of another shape, or no numbers.
         """
-        array = np.asarray(values)
+        array = as_array(values, "a target")
+        of_classes = of_classes and array.dtype.kind in "biu"
+        array = array.astype(np.int64) if of_classes else array if array.dtype.kind == "f" else array.astype(np.float64)
         array = array[..., None] if array.ndim == 2 else array
         require(array.ndim == 3, f"a target is an array [episode, round, output], got shape {array.shape}")
-        return cls(key, array, tuple(f"output {i}" for i in range(array.shape[-1])))
+        kind: Literal["real", "class"] = "class" if of_classes else "real"
+        return cls(key, array, tuple(f"output {i}" for i in range(array.shape[-1])), kind=kind)
+
+    def as_numbers(self) -> TargetValues:
+        """The same with everything as arrays: values may be given as tensors, whole numbers or truth values.
+
+        Raises:
+            InputError: what is no number; class numbers below 0.
+        """
+        values = as_array(self.values, f"target {self.key!r}")
+        if self.kind == "class":
+            require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
+            values = values.astype(np.int64)
+        elif values.dtype.kind != "f":
+            values = values.astype(np.float64)
+        mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
+        types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
+        return replace(self, values=values, mask=mask, types=types, inputs=tuple(map(_as_floats, self.inputs)))
 
     @property
     def varies(self) -> bool:
@@ -87,3 +110,8 @@ class TargetValues:
         mask = None if self.mask is None else np.repeat(self.mask, n_classes, axis=-1)
         outputs = tuple(f"{name}={c}" for name in self.outputs for c in range(n_classes))
         return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
+
+
+def _as_floats(inputs: Any) -> Float[Array, "episode round _"]:
+    array = as_array(inputs, "the round's inputs")
+    return array if array.dtype.kind == "f" else array.astype(np.float64)

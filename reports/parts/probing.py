@@ -19,9 +19,13 @@ KEY, TITLE = "probes", "Probes"
 _TEXT = (
     "Linear probes, fitted on some episodes and scored on others. The controls repeat the fit where it cannot "
     "succeed by reading the state; a target counts as represented when the probe beats every control that counts by "
-    "an interval that excludes zero. A high score says that the latents carry the target in a form that a linear "
-    "map can read; **it does not say that the model uses it**, which is what patching tests."
+    "an interval that excludes zero, as not represented when this sample would have shown a tenth of what a control "
+    "leaves, as undecided between these, and its score as uninformative when an untrained model comes within .05 of "
+    "it. Intervals are of the score on new episodes of each probe, refitted on all episodes. A high score says that "
+    "the latents carry the target in a form that a linear map can read; **it does not say that the model uses it**, "
+    "which is what patching tests."
 )
+_PASSED = {"represented": True, "not represented": False, "undecided": None, "uninformative": None}
 
 
 def part(targets: Sequence[str] = (), n_in_summary: int = 1) -> Part:
@@ -48,10 +52,12 @@ def draw(results: Sequence[ProbeResult], context: Context) -> Section:
     scores = pd.concat([_scores(result) for result in results], ignore_index=True)
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
     caption = (
-        f"{metrics} of each probe (blue) and of its controls (grey squares), with 95 % intervals over episodes. "
+        f"{metrics} of each probe (blue) and of its controls (grey squares), with 95 % intervals. "
         "For R², 1 is perfect and 0 is what the mean gives. Scores below −0.25 are drawn there."
     )
-    numbers = pd.concat([result.to_frame() for result in results], ignore_index=True).drop(columns="represented")
+    numbers = pd.concat([result.to_frame() for result in results], ignore_index=True).drop(
+        columns=["represented", "verdict", "detectable"]
+    )
     picture = figures.intervals(scores, xlabel=metrics, floor=-0.25)
     return Section(
         TITLE,
@@ -65,9 +71,9 @@ def draw(results: Sequence[ProbeResult], context: Context) -> Section:
 
 
 def _represented(result: ProbeResult) -> Verdict:
-    """A badge: a probe's score and whether it beats its controls."""
-    beyond = "" if result.represented else ", not beyond its controls"
-    return Verdict(result.represented, f"{_metric(result)} {result.score.estimate:.3f}{beyond}")
+    """A badge: a probe's score and, unless it is represented, the verdict."""
+    beyond = "" if result.represented else f", {result.verdict}"
+    return Verdict(_PASSED[result.verdict], f"{_metric(result)} {result.score.estimate:.3f}{beyond}")
 
 
 def _metric(result: ProbeResult) -> str:
@@ -85,7 +91,8 @@ def _verdicts(results: Sequence[ProbeResult]) -> pd.DataFrame:
                 "score": result.score,
                 "strongest control": None if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
                 "its score": None if strongest is None else strongest.score,
-                "verdict": Verdict(result.represented, "represented" if result.represented else "not represented"),
+                "would have shown": result.detectable,
+                "verdict": Verdict(_PASSED[result.verdict], result.verdict),
             }
         )
     return pd.DataFrame(rows)

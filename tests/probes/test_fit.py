@@ -150,7 +150,8 @@ def test_groups_of_episodes_stay_together():
     shared = rng.normal(size=(20, 1, 1))[groups]
     x = np.concatenate([np.eye(20)[groups][:, None] + 0.01 * rng.normal(size=(80, 6, 20))], axis=-1)
     target = np.broadcast_to(shared, (80, 6, 1))
-    leaking, grouped = probes.fit(x, target), probes.fit(x, target, groups=groups)
+    nothing = np.zeros((80, 6, 1))
+    leaking, grouped = probes.fit(x, target, inputs=nothing), probes.fit(x, target, groups=groups, inputs=nothing)
     assert leaking.r2 > 0.9 and leaking.represented
     assert grouped.r2 < 0.1 and not grouped.represented
     assert grouped.settings["n_groups"] == 20
@@ -198,7 +199,7 @@ def test_logistic_equals_sklearn_by_episode():
 def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     rng = np.random.default_rng(0)
     x = probes.targets.votes(episodes).values + rng.normal(size=(40, 20, 3))
-    target = TargetValues("vote", episodes.advice[..., :1], ("p_1",), kind="class")
+    target = TargetValues("vote", episodes.advice[..., :1], ("p_1",), kind="class", implied_by=("inputs",))
     result = probes.fit(x, target)
     assert (result.method, result.metric, result.columns) == ("logistic", "accuracy", ("p_1",))
     assert 0.6 < result.score.estimate < 0.8 and result.represented

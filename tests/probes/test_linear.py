@@ -8,8 +8,9 @@ from sklearn.model_selection import GridSearchCV, GroupKFold
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
+from interp.refit import totals
 from probes.linear import ALPHAS, assign_folds, cross_validate
-from probes.scores import R2, sample_weights
+from probes.scores import R2
 
 
 def _data(seed=0, n=20, t=12, d=9, k=3):
@@ -69,16 +70,33 @@ def test_refit_is_ridge_on_raw_inputs():
     np.testing.assert_allclose(rows @ ours.weights + ours.intercept, pipeline.predict(rows), atol=1e-6)
 
 
-def test_r2_is_sklearns():
+def test_r2_is_sklearns_but_for_the_optimism_of_the_mean():
+    """The reference is not that of the same episodes' mean: the totals of interp.refit, at most n / (n - 1) times."""
     rng = np.random.default_rng(0)
     y = rng.normal(size=(6, 7, 3)) * [1, 10, 0.1] + 4
     predictions = y + rng.normal(size=y.shape)
-    r2 = R2.of(y, None, sample_weights(np.arange(6), 0))
+    r2 = R2.of(y, None, np.arange(6), 3)
     errors, columns = r2.errors(predictions), slice(0, 3)
     flat = y.reshape(-1, 3), predictions.reshape(-1, 3)
-    each = r2_score(*flat, multioutput="raw_values")
+    plain, larger = ((y - y.mean((0, 1))) ** 2).sum((0, 1)), totals(y).sum(0)
+    assert (plain <= larger).all() and (larger <= plain * 6 / 5).all()
+    each = 1 - (1 - r2_score(*flat, multioutput="raw_values")) * plain / larger
     np.testing.assert_allclose([s.estimate for s in r2.each(errors, columns)], each)
-    np.testing.assert_allclose(r2.overall(errors, columns).estimate, r2_score(*flat, multioutput="variance_weighted"))
+    overall = 1 - (1 - r2_score(*flat, multioutput="variance_weighted")) * plain.sum() / larger.sum()
+    np.testing.assert_allclose(r2.overall(errors, columns).estimate, overall)
+
+
+def test_groups_of_episodes_are_one_long_episode():
+    """Totals and errors of groups are those of their episodes one after another, whatever their order and size."""
+    rng = np.random.default_rng(1)
+    y = rng.normal(size=(8, 3, 2))
+    groups = np.array([2, 0, 0, 1, 2, 0, 3, 1])
+    r2 = R2.of(y, None, groups, 2)
+    for group in range(4):
+        rows = y[groups == group].reshape(-1, 2) - y.mean((0, 1))
+        others = 24 - len(rows)
+        np.testing.assert_allclose(r2.total[group], (rows**2).sum(0) + rows.sum(0) ** 2 / others)
+        np.testing.assert_allclose(r2.errors(np.zeros_like(y))[group], (y[groups == group] ** 2).sum((0, 1)))
 
 
 def test_masked_entries_count_nowhere():
@@ -90,9 +108,10 @@ def test_masked_entries_count_nowhere():
     a, b = (
         [score.estimate for score in r2.each(r2.errors(p), slice(0, 2))]
         for r2, p in (
-            (R2.of(y, mask, sample_weights(np.arange(6), 0)), predictions),
-            (R2.of(y_other, mask, sample_weights(np.arange(6), 0)), predictions_other),
+            (R2.of(y, mask, np.arange(6), 3), predictions),
+            (R2.of(y_other, mask, np.arange(6), 3), predictions_other),
         )
     )
     np.testing.assert_allclose(a, b)
-    np.testing.assert_allclose(a[0], r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]]))
+    plain = r2_score(y[..., 0][mask[..., 0]], predictions[..., 0][mask[..., 0]])
+    assert 0 < a[0] - plain <= (1 - plain) / 6

@@ -64,7 +64,10 @@ def test_the_map_is_the_circuits(swept):
     assert frame.r2["log_weights_centred:before", 1, "<z>"] > 1 - 1e-9
     assert frame.r2["log_weights_centred", 2, "w?"] > 1 - 1e-9
     assert frame.r2["log_weights_centred", 1, "w?"] < frame.r2["log_weights_centred", 2, "w?"] - 0.005
-    assert frame.represented["label", 1, "w?"] and not frame.represented["label", 2, "<z>"]
+    assert frame.represented["log_weights_centred", 2, "w?"] and not frame.represented["label", 2, "<z>"]
+    # An untrained model carries the label to w? as well: its score there says nothing about these weights.
+    assert frame.r2["label", 1, "w?"] > 1 - 1e-9 and frame.verdict["label", 1, "w?"] == "uninformative"
+    assert frame.detectable.between(0, 1).all()
 
 
 def test_workers_change_nothing(model, episodes, swept):

@@ -1,0 +1,227 @@
+"""How far the verdicts and intervals of this room can be trusted: three tables on data whose truth is known.
+
+* ``coverage``: how often nominal 95 % intervals hold the truth, by design and number of episodes, of the intervals that
+  count the luck of the fit ("refit") and of those that resample fixed errors ("resampled"), with widths
+  (:mod:`interp.calibration`; the fit is :mod:`probes.linear`).
+* ``nulls``: verdicts on targets that are not in a model's latents, six kinds on three models (:data:`NULLS`), with the
+  inputs control and, given as bare values, without it. Every null has its own episodes and its own draw.
+* ``power``: verdicts on a planted effect: of 8 features one holds the target with a true R2; noise and features are
+  independent from round to round or random walks, which say much less.
+
+``interp calibrate`` writes them. What this is NOT: a bound for other models, targets, designs or numbers of rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Float
+from numpy import ndarray as Array
+from scipy.stats import binomtest
+
+import interp.tasks
+from interp import calibration
+from interp.algorithm import Episodes
+from interp.files import writable, write_atomic
+from interp.library import load
+from interp.model.rollout import rollout
+from interp.model.untrained import untrained
+from interp.progress import bar
+from probes.fit import fit_targets
+from probes.linear import cross_validate
+from probes.result import ProbeResult
+from probes.targets.several import compute
+from probes.targets.target import Runs
+from probes.targets.values import TargetValues
+
+MODELS = ("wma-handwired", "wma-learned", "qlearning-learned")
+EFFECTS = (0.05, 0.1, 0.2, 0.4)
+SIZES = (16, 32, 64, 128)
+
+Values = Float[Array, "episode round k"]
+Inputs = Float[Array, "episode round d"]
+One = Float[Array, "episode round 1"]
+Advance = Callable[[int], None]
+
+
+def _inputs(values: Values, other: Values, inputs: Inputs, rng: np.random.Generator) -> One:
+    return np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1)))
+
+
+def _round(values: Values, other: Values, inputs: Inputs, rng: np.random.Generator) -> One:
+    return np.asarray(rng.normal(size=(1, values.shape[1], 1)) + rng.normal(size=(*values.shape[:2], 1)))
+
+
+def _order(values: Values, rng: np.random.Generator) -> Values:
+    """Outputs in another order in every episode, about their mean (which the latents may hold)."""
+    n, _, k = values.shape
+    order = rng.permuted(np.tile(np.arange(k), (n, 1)), axis=1)
+    return np.take_along_axis(values - values.mean(-1, keepdims=True), order[:, None], axis=-1)
+
+
+NULLS: dict[str, Callable[[Values, Values, Inputs, np.random.Generator], Values]] = {
+    "permuted": lambda values, other, inputs, rng: _order(values, rng),
+    "exchanged": lambda values, other, inputs, rng: other,
+    "episode": lambda values, other, inputs, rng: np.repeat(rng.normal(size=(len(values), 1, 1)), values.shape[1], 1),
+    "walk": lambda values, other, inputs, rng: np.cumsum(rng.normal(size=(*values.shape[:2], 1)), 1),
+    "inputs": _inputs,
+    "round": _round,
+}
+"""What is not in the latents beyond a control: the task's first probed variable with its outputs in another order in
+each episode, or of other episodes; one draw per episode; a random walk; a random function of the round's inputs; one of
+the round index, with noise."""
+
+
+def coverage(quick: bool = False, advance: Advance = lambda steps: None) -> pd.DataFrame:
+    """Coverage and widths of intervals by design, n, score and method; ``advance`` is called for each design and n."""
+    sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (calibration.designs.SIZES, 400, 4000)
+
+    def fit(x: Any, y: Any, folds: Any) -> tuple[Any, Any, Any]:
+        fitted = cross_validate(x, y, folds, np.arange(y.shape[-1]))
+        return fitted.predictions, fitted.weights, fitted.intercept
+
+    cells = []
+    for design in calibration.DESIGNS:
+        for n in sizes:
+            cells += calibration.coverage(fit, (design,), (n,), n_sets=n_sets, n_fresh=n_fresh)
+            advance(1)
+    return pd.DataFrame([asdict(cell) for cell in cells])
+
+
+def nulls(
+    quick: bool = False,
+    advance: Advance = lambda steps: None,
+    *,
+    models: Sequence[str] = MODELS,
+    kinds: Sequence[str] = tuple(NULLS),
+    n_sets: int | None = None,
+) -> pd.DataFrame:
+    """Verdicts on planted nulls: one row per model, kind and set; ``bare``: without the inputs control."""
+    n_sets, n_episodes, n_rounds = (n_sets or (1 if quick else 12)), (20 if quick else 32), (10 if quick else 20)
+    rows = []
+    for name in models:
+        model = load(name)
+        blank = untrained(model, 0)
+        for kind in kinds:
+            for index in range(n_sets):
+                seed = int(np.random.SeedSequence([list(NULLS).index(kind), index]).generate_state(1)[0])
+                episodes, others = (
+                    interp.tasks.of(model).sample_for(model, n_episodes, n_rounds, seed + i) for i in (0, 1)
+                )
+                x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
+                target = _planted(kind, model, episodes, others, seed)
+                (result,) = fit_targets(x, [target], untrained=x_blank, seed=seed)
+                (bare,) = fit_targets(x, [TargetValues.of(target.values)], untrained=x_blank, seed=seed)
+                about = {"model": name, "kind": kind, "set": index, "n_episodes": n_episodes, "n_rounds": n_rounds}
+                rows.append({**about, **_verdict(result), "bare": bare.verdict})
+                advance(1)
+    return pd.DataFrame(rows)
+
+
+def _planted(kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int) -> TargetValues:
+    key = (interp.tasks.of(model).probed or (None,))[0]
+    own, other = (compute(None if key is None else [key], e, model)[0] for e in (episodes, others))
+    inputs, types = Runs(episodes).round_inputs
+    values = NULLS[kind](own.values, other.values, inputs[-1], np.random.default_rng([seed, 1]))
+    return TargetValues(kind, values, tuple(f"output {i}" for i in range(values.shape[-1])), inputs=inputs, types=types)
+
+
+def power(
+    quick: bool = False,
+    advance: Advance = lambda steps: None,
+    *,
+    sizes: Sequence[int] | None = None,
+    effects: Sequence[float] = EFFECTS,
+    designs: Sequence[str] = ("independent", "walk"),
+    n_sets: int | None = None,
+) -> pd.DataFrame:
+    """Verdicts on a planted effect: one row per design, true R2, number of episodes and set."""
+    sizes, n_sets = sizes or ((16, 64) if quick else SIZES), n_sets or (5 if quick else 50)
+    rows = []
+    for design in designs:
+        for n in sizes:
+            for effect in effects:
+                for index in range(n_sets):
+                    about = {"design": design, "effect": effect, "n_episodes": n, "set": index}
+                    rows.append({**about, **_verdict(_with_effect(design, effect, n, index))})
+                advance(1)
+    return pd.DataFrame(rows)
+
+
+def _with_effect(design: str, effect: float, n: int, index: int) -> ProbeResult:
+    """A probe of features of which the first holds the target with R2 ``effect``, with all controls but one."""
+    rng = np.random.default_rng([n, int(1000 * effect), index, design == "walk"])
+    parts = rng.normal(size=(n, 20, 17))
+    parts = np.cumsum(parts, axis=1) if design == "walk" else parts
+    x, blank, noise = parts[..., :8], parts[..., 8:16], parts[..., 16:]
+    y = np.sqrt(effect) * x[..., :1] + np.sqrt(1 - effect) * noise
+    target = TargetValues("planted", y, ("y",), inputs=(rng.normal(size=(n, 20, 2)),))
+    return fit_targets(x, [target], untrained=blank, seed=index)[0]
+
+
+def _verdict(result: ProbeResult) -> dict[str, Any]:
+    return {"r2": result.r2, "verdict": result.verdict, "detectable": result.detectable}
+
+
+TABLES: dict[str, tuple[Callable[[bool, Advance], pd.DataFrame], dict[bool, int]]] = {
+    "coverage": (coverage, {True: 8, False: 16}),
+    "nulls": (nulls, {True: 18, False: 216}),
+    "power": (power, {True: 16, False: 32}),
+}
+"""How a table is made, and in how many steps, quick or not."""
+
+
+def write(folder: str | Path, quick: bool = False, tables: Iterable[str] = tuple(TABLES)) -> Iterator[str]:
+    """Write ``NAME.csv`` for every table that is not there yet, and give each one's summary.
+
+    A table that was finished in the same way, quick or not, is kept: an interrupted run goes on with the next.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
+    folder = writable(folder)
+    for name in tables:
+        make, n_steps = TABLES[name]
+        path = folder / f"{name}{'-quick' if quick else ''}.csv"
+        if not path.is_file():
+            with bar(name, total=n_steps[quick]) as advance:
+                frame = make(quick, advance)
+            write_atomic(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
+        yield f"{path}\n{SUMMARIES[name](pd.read_csv(path))}"
+
+
+def coverage_summary(frame: pd.DataFrame) -> str:
+    """The least and the greatest coverage, and the mean width, over designs and scores."""
+    by = frame.groupby(["n_episodes", "method"])
+    table = by.agg(least=("coverage", "min"), greatest=("coverage", "max"), width=("width", "mean"))
+    return f"Coverage of nominal 95 % intervals over designs and scores\n{table.round(3).to_string()}"
+
+
+def nulls_summary(frame: pd.DataFrame) -> str:
+    """How many nulls were called represented, with the exact binomial interval, and the verdicts by kind."""
+    lines = []
+    for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
+        wrong, n = int((frame[column] == "represented").sum()), len(frame)
+        bounds = binomtest(wrong, n).proportion_ci()
+        lines.append(
+            f"{what}: {wrong} of {n} nulls represented ({wrong / n:.1%} [{bounds.low:.1%}, {bounds.high:.1%}])"
+        )
+    return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
+
+
+def power_summary(frame: pd.DataFrame) -> str:
+    """The share called represented, by true R2 and number of episodes."""
+    share = frame.assign(hit=frame["verdict"] == "represented").pivot_table("hit", ["design", "effect"], "n_episodes")
+    seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
+    return (
+        f"Share represented, by true R2 and number of episodes\n{share.round(2).to_string()}\n"
+        f"Median of the smallest difference that would have been shown\n{seen.round(2).to_string()}"
+    )
+
+
+SUMMARIES = {"coverage": coverage_summary, "nulls": nulls_summary, "power": power_summary}

@@ -1,0 +1,75 @@
+"""Planted nulls are not called represented; planted effects are, where there are episodes enough; tables are kept."""
+
+import numpy as np
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+from interp.cli import app
+from probes import calibration
+
+
+def test_planted_nulls_are_not_represented():
+    """One of each kind; a function of the round's inputs given as a bare target is not, either."""
+    steps = []
+    frame = calibration.nulls(quick=True, advance=steps.append, models=["wma-handwired"])
+    assert set(frame["kind"]) == set(calibration.NULLS) and sum(steps) == len(frame) == 6
+    assert (frame["verdict"] != "represented").all() and (frame["bare"] != "represented").all()
+
+
+def test_a_planted_effect_is_found_with_enough_episodes():
+    frame = calibration.power(sizes=[32], effects=[0.4], designs=["independent"], n_sets=3)
+    assert (frame["verdict"] == "represented").sum() >= 2
+    assert frame["r2"].between(0.2, 0.6).all() and frame["detectable"].between(0, 0.4).all()
+
+
+def test_tables_are_written_once(tmp_path, monkeypatch):
+    """A finished table is read back; what is missing is made; quick and full tables are apart."""
+    made = []
+
+    def table(quick, advance):
+        made.append(quick)
+        return pd.DataFrame(
+            [
+                {
+                    "design": "walk",
+                    "effect": 0.1,
+                    "n_episodes": 16,
+                    "set": 0,
+                    "r2": 0.1,
+                    "verdict": "undecided",
+                    "detectable": 0.3,
+                }
+            ]
+        )
+
+    monkeypatch.setitem(calibration.TABLES, "power", (table, {True: 1, False: 1}))
+    for _ in range(2):
+        (text,) = calibration.write(tmp_path, quick=True, tables=["power"])
+        assert "power-quick.csv" in text and "Share represented" in text
+    list(calibration.write(tmp_path, tables=["power"]))
+    assert made == [True, False]
+    monkeypatch.setattr(calibration, "write", lambda out, quick: iter([f"{out} {quick}"]))
+    result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick"])
+    assert result.exit_code == 0 and f"{tmp_path} True" in result.output
+
+
+@pytest.mark.slow  # Minutes: the full tables.
+def test_at_most_five_in_a_hundred_nulls_are_represented():
+    """At least 200 nulls of six kinds on three models."""
+    frame = calibration.nulls()
+    print(calibration.nulls_summary(frame))  # noqa: T201
+    assert len(frame) >= 200 and frame["model"].nunique() == 3 and frame["kind"].nunique() == 6
+    assert (frame["verdict"] == "represented").mean() <= 0.05
+    assert (frame["bare"] != "represented").all()
+
+
+@pytest.mark.slow  # Minutes: 1,600 planted effects.
+def test_power_grows_with_episodes_and_effects():
+    frame = calibration.power()
+    print(calibration.power_summary(frame))  # noqa: T201
+    hits = frame.assign(hit=frame["verdict"] == "represented")
+    for _, of_design in hits.groupby("design"):
+        share = of_design.pivot_table("hit", "effect", "n_episodes").to_numpy()
+        assert (np.diff(share, axis=0) >= -0.06).all() and (np.diff(share, axis=1) >= -0.06).all()
+        assert share[-1, -1] >= 0.8
