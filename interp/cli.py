@@ -287,6 +287,18 @@ def probe(
     typer.echo(folder)
 
 
+@command
+def calibrate(
+    out: Out = Path("output/calibration"),
+    quick: Annotated[bool, typer.Option(help="Small tables, in a minute or two instead of half an hour.")] = False,
+) -> None:
+    """Measure the toolkit's instruments on data whose truth is known; finished tables are kept."""
+    from probes import calibration
+
+    for text in calibration.write(out, quick):
+        typer.echo(f"{text}\n")
+
+
 @app.command("patch", cls=ManyValues)
 @refusing
 @one_thread()
