@@ -190,9 +190,12 @@ def write(folder: str | Path, quick: bool = False, tables: Iterable[str] = tuple
         path = folder / f"{name}{'-quick' if quick else ''}.csv"
         if not path.is_file():
             with bar(name, total=n_steps[quick]) as advance:
-                frame = make(quick, advance)
-            write_atomic(path, lambda temporary, frame=frame: frame.to_csv(temporary, index=False))
+                _save(make(quick, advance), path)
         yield f"{path}\n{SUMMARIES[name](pd.read_csv(path))}"
+
+
+def _save(frame: pd.DataFrame, path: Path) -> None:
+    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
 
 
 def coverage_summary(frame: pd.DataFrame) -> str:

@@ -29,19 +29,8 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
 
     def table(quick, advance):
         made.append(quick)
-        return pd.DataFrame(
-            [
-                {
-                    "design": "walk",
-                    "effect": 0.1,
-                    "n_episodes": 16,
-                    "set": 0,
-                    "r2": 0.1,
-                    "verdict": "undecided",
-                    "detectable": 0.3,
-                }
-            ]
-        )
+        row = {"design": "walk", "effect": 0.1, "n_episodes": 16, "set": 0}
+        return pd.DataFrame([{**row, "r2": 0.1, "verdict": "undecided", "detectable": 0.3}])
 
     monkeypatch.setitem(calibration.TABLES, "power", (table, {True: 1, False: 1}))
     for _ in range(2):
