@@ -116,7 +116,5 @@ def test_a_task_may_plan_its_own_evaluation(learner, monkeypatch):
     with pytest.raises(InputError, match="names no headline"):
         suite.headline(learner)
     with_evaluation(monkeypatch, "qlearning", None)
-    with pytest.raises(
-        InputError, match="models of 'qlearning' cannot be evaluated: give the task's record"
-    ):
+    with pytest.raises(InputError, match="models of 'qlearning' cannot be evaluated: give the task's record"):
         suite.evaluate(learner)
