@@ -14,7 +14,6 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     # A program of its own: a task is registered for the whole process.
     ran = subprocess.run([sys.executable, source, tmp_path], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
-    assert "failures={}" in ran.stdout
     page = (tmp_path / "model.html").read_text()
     assert "not computed" not in page and "Interchange" in page and "Probes" in page
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
