@@ -630,16 +630,15 @@ def llm_open(
 
     import probes
     from interp.files import write_text
-    from interp.llm.opened import Opened
-    from interp.tasks import experts
+    from interp.llm.opened import Opened, sample
 
-    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
+    played = sample(episodes, rounds, regime, seed)
     opened = Opened.load(model, device)
     names = opened.residuals(every)
     run = opened.play(played, names, batch)
     patched = opened.patch_vote(played, expert, rounds - 1, names, batch)
     blank = Opened.load(model, device, untrained=seed).play(played, names, batch)
-    target = probes.targets.REGISTRY["counts"](played, "before")
+    target = probes.targets.get("counts")(played, "before")
     fitted = [probes.fit(run.at(name), target, untrained=blank.at(name), site=name, seed=seed) for name in names]
     tables = {"probe": pd.concat([one.to_frame() for one in fitted]), "patch": patched.to_frame()}
     for name, table in tables.items():

@@ -15,6 +15,8 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     ran = subprocess.run([sys.executable, source, tmp_path], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
     page = (tmp_path / "model.html").read_text()
-    assert "not computed" not in page and "Interchange" in page and "Probes" in page
+    assert "Not computed" not in page
+    assert all(f">{title}<" in page for title in ("Probes", "Patching", "Circuits of edges"))
+    assert "latent@<z>" in ran.stdout
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert about["config"]["layout"]["task"] == "bandit"
