@@ -19,6 +19,7 @@ import pytest
 import torch
 
 import interp
+from interp.interventions import ablation, tables
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout
@@ -31,6 +32,7 @@ from reports.build import build
 from reports.parts import softening
 
 SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
+SHARES = (0.05, 1.0)
 TIMEOUT = 60.0
 
 
@@ -45,9 +47,15 @@ def tiny(layout: RoundLayout) -> HookedLatentTransformer:
 
 
 def fewer(patch: pytest.MonkeyPatch) -> None:
-    """Two temperatures, half of the pairs and short long episodes stand for all."""
+    """Two temperatures, half of the pairs, few random circuits and short long episodes stand for all."""
+
+    def scored(scorer: Any, keep: Any, **options: Any) -> Any:
+        return ablation.evaluate(scorer, keep, **options | {"n_random": 2, "n_sets": 1})
+
     patch.setattr(softening, "ETAS", (20, 60))
     patch.setattr(part, "CAUSAL_EPISODES", 12)
+    patch.setattr(tables, "evaluate", scored)
+    patch.setattr(tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
     patch.setattr("interp.tasks.experts.evaluation.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
     patch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
 

@@ -92,10 +92,11 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
             assert cells[3] == exact and cells[4] == "0.000", cells
 
 
-def test_same_seed_same_page(handwired: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A report is reproducible to the byte on one machine."""
+def test_same_seed_same_page(pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A report is reproducible to the byte on one machine, probes, trained subspaces and free rollouts included."""
     fewer(monkeypatch)
-    assert build("wma-handwired", tmp_path, **SMALL).read_bytes() == handwired.read_bytes()
+    page = pages["qlearning-learned"]
+    assert build(str(page.parent / "tiny"), tmp_path, **SMALL).read_bytes() == page.read_bytes()
 
 
 def test_report_opens_offline(browser: Any, handwired: Path) -> None:

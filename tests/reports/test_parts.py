@@ -26,7 +26,7 @@ from reports.part import Context, Part
 from reports.parts import interchange, overview
 from reports.parts.default import parts_for
 from reports.tasks import experts, qlearning
-from tests.reports.conftest import SMALL, tiny
+from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
 
 
@@ -156,8 +156,9 @@ def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
     return module
 
 
-def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path) -> None:
+def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task that says nothing of reports gets every part that its record allows, from the shell, too."""
+    fewer(monkeypatch)
     tasks.register(own_task.BANDIT)
     save_checkpoint(tiny(own_task.BanditRound()), tmp_path / "tiny")
     ran = report(tmp_path / "tiny", tmp_path)
