@@ -7,7 +7,8 @@ A verdict compares the probe's score with every control that counts, and R2 with
   of its score, by the estimates, or exceeds it: what is decoded is there without training, so that the score says
   nothing about what was learned, even where the interval says that a little more is decoded;
 * ``not represented``: the upper bound of some difference is below :data:`SMALLEST_EFFECT` of what that control leaves
-  (``1 - score`` of the control; 1 where the control is below 0): an effect of interest would have been seen;
+  (``1 - score`` of the control; 1 where the control is below 0), and this sample would have shown an effect of that
+  size; or the upper bound is below 0: the control says more than the probe;
 * ``undecided``: everything else. ``detectable`` says which difference this sample would have shown.
 
 What a verdict is NOT: corrected for several targets or sites; about use (see :mod:`probes.fit`); a statement about a
@@ -29,6 +30,9 @@ VerdictWord = Literal["represented", "not represented", "undecided", "uninformat
 SMALLEST_EFFECT = 0.1
 """The smallest effect of interest: this share of what a control leaves to be explained."""
 
+CONSTANT = "constant"
+"""The name under which a score is compared with the best constant."""
+
 UNINFORMATIVE = 0.05
 """An untrained control that comes this close to the score makes it uninformative (R2 or accuracy)."""
 
@@ -40,19 +44,28 @@ def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool
         limited: the inputs control is missing, so that "represented" cannot be said.
     """
     counted = {name: control for name, control in controls.items() if control.counted}
-    compared: dict[str, tuple[Interval, float]] = {
-        name: (control.difference, control.score.estimate) for name, control in counted.items()
-    }
+    differences: dict[str, Interval] = {name: control.difference for name, control in counted.items()}
     if score.kind == "skill":
-        compared["constant"] = score, 0.0
-    unlike = all(difference.low > 0 for name, (difference, _) in compared.items() if name != "untrained")
+        differences[CONSTANT] = score
+    unlike = all(difference.low > 0 for name, difference in differences.items() if name != "untrained")
     blank = counted.get("untrained")
     if unlike and blank is not None and blank.difference.estimate <= UNINFORMATIVE:
         return "uninformative"
-    if all(difference.low > 0 for difference, _ in compared.values()):
+    if all(difference.low > 0 for difference in differences.values()):
         return "undecided" if limited else "represented"
-    leaves = ((difference, min(1 - level, 1.0)) for difference, level in compared.values())
-    return "not represented" if any(d.high < SMALLEST_EFFECT * left for d, left in leaves) else "undecided"
+    absent = any(_absent(score, difference, counted.get(name)) for name, difference in differences.items())
+    return "not represented" if absent else "undecided"
+
+
+def _absent(score: ProbeScore, difference: Interval, control: Control | None) -> bool:
+    """Whether nothing of interest is beyond a control (None: the constant), and this sample would have shown it."""
+    if difference.high < 0:
+        return True
+    level, shown = (
+        (0.0, score.detectable()) if control is None else (control.score.estimate, score.detectable(control.score))
+    )
+    smallest = SMALLEST_EFFECT * min(1 - level, 1.0)
+    return difference.high < smallest and shown <= smallest
 
 
 def detectable_of(score: ProbeScore, controls: Mapping[str, Control]) -> float:

@@ -49,6 +49,10 @@ def test_four_verdicts():
     assert judged(score(0.2, 0.1), shuffled=none, limited=True) == "undecided"
     assert judged(score(1.0, 0.02), shuffled=none) == "not represented"
     assert judged(score(0.9, 0.8), shuffled=none) == "undecided"
+    # A low upper bound is no absence where a tenth would not have been seen; one below 0 is.
+    assert score(1.05, 0.3).high < 0.1 < score(1.05, 0.3).detectable()
+    assert judged(score(1.05, 0.3)) == "undecided"
+    assert judged(score(1.2, 0.3)) == "not represented"
     assert judged(score(0.2, 0.1), shuffled=none, untrained=score(0.22, 0.1)) == "uninformative"
     assert judged(score(0.2, 0.1), shuffled=none, untrained=score(0.05, 0.1)) == "uninformative"
     assert judged(score(0.2, 0.1), shuffled=none, untrained=score(0.5, 0.1)) == "represented"
