@@ -20,6 +20,8 @@ _TEXT = (
     "algorithm; it is no evidence about a learned model."
 )
 
+_MEASURES = {"error": "absolute error", "relative": "relative error"}
+
 
 def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
     """The check of a handwired model, at several sizes.
@@ -45,7 +47,8 @@ def draw(result: VerificationResult, context: Context) -> Section:
     checks = result.to_frame()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
-    caption = f"Largest errors over {ran}. Relative errors are to max(1, |value|)."
+    relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
+    caption = f"Largest errors over {ran}. {relative}"
     every = checks.assign(size=[_size(size) for size in checks["size"]], passed=_badges(checks["passed"]))
     return Section(
         TITLE,
@@ -60,12 +63,17 @@ def draw(result: VerificationResult, context: Context) -> Section:
 def _exactness(result: VerificationResult, variable: str, dtype: str = "float64") -> Verdict:
     """A badge: the largest error of one variable over all sizes, against its tolerance."""
     checks = [check for check in result.checks if check.variable == variable and check.dtype == dtype]
-    worst = max(checks, key=lambda check: check.error)
+    worst = max(checks, key=_judged)
     passed = all(check.passed for check in checks)
     if worst.error == 0:
         return Verdict(passed, "equal in every bit")
-    sign = "≤" if passed else ">"
-    return Verdict(passed, f"largest error {number(worst.error)} {sign} {number(worst.tolerance)}")
+    sign, relative = "≤" if passed else ">", "relative " if worst.by == "relative" else ""
+    return Verdict(passed, f"largest {relative}error {number(_judged(worst))} {sign} {number(worst.tolerance)}")
+
+
+def _judged(check: Check) -> float:
+    """The error that a check is judged by."""
+    return check.error if check.by == "error" else check.relative
 
 
 def _worst(checks: Sequence[Check]) -> pd.DataFrame:
@@ -74,11 +82,10 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
     for variable in dict.fromkeys(check.variable for check in checks):
         own = [check for check in checks if check.variable == variable]
         row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({check.where for check in own})}
+        row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in own}))
         for dtype in dict.fromkeys(check.dtype for check in own):
             judged = [check for check in own if check.dtype == dtype]
-            errors = [check.error if check.by == "error" else check.relative for check in judged]
-            relative = " (relative)" if any(check.by != "error" for check in judged) else ""
-            row[f"{dtype}, largest error{relative}"] = max(errors)
+            row[f"{dtype}, largest error"] = max(map(_judged, judged))
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
         rows.append(row | {"passed": _badges([all(check.passed for check in own)])[0]})
     return pd.DataFrame(rows)

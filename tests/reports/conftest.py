@@ -47,14 +47,21 @@ def tiny(layout: RoundLayout) -> HookedLatentTransformer:
 
 
 def fewer(patch: pytest.MonkeyPatch) -> None:
-    """Two temperatures, half of the pairs, few random circuits and short long episodes stand for all."""
+    """One temperature, half of the pairs, few circuits, one way to ablate and short long episodes stand for all."""
+    nodes: dict[str, Any] = {}
 
     def scored(scorer: Any, keep: Any, **options: Any) -> Any:
         return ablation.evaluate(scorer, keep, **options | {"n_random": 2, "n_sets": 1})
 
-    patch.setattr(softening, "ETAS", (20, 60))
+    def ablated(scorer: Any) -> Any:
+        if scorer.ablation == "resample":
+            nodes["seen"] = ablation.ablate(scorer)
+        return nodes["seen"].assign(ablation=scorer.ablation)
+
+    patch.setattr(softening, "ETAS", (60,))
     patch.setattr(part, "CAUSAL_EPISODES", 12)
     patch.setattr(tables, "evaluate", scored)
+    patch.setattr(tables, "ablate", ablated)
     patch.setattr(tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
     patch.setattr("interp.tasks.experts.evaluation.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
     patch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
