@@ -43,7 +43,8 @@ class ProbeScore(Interval):
         n_folds: of the cross-validation.
         kind: "skill" (R2: one minus the ratio), "accuracy" (the same, within 0 and 1) or "ratio" (the ratio itself).
 
-    >>> score, control = (ProbeScore.of(lost, np.full(4, 8.0), 2) for lost in ([1, 2, 3, 2], [7, 8, 7, 8]))
+    >>> losses = np.array([[1.0, 2.0, 3.0, 2.0], [7.0, 8.0, 7.0, 8.0]])
+    >>> score, control = (ProbeScore.of(lost, np.full(4, 8.0), 2) for lost in losses)
     >>> print(score, "beats the control by", score.minus(control))
     0.750 [-0.121, 0.944] beats the control by 0.688 [-0.224, 0.956]
     """
