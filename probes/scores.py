@@ -46,7 +46,7 @@ class ProbeScore(Interval):
     >>> losses = np.array([[1.0, 2.0, 3.0, 2.0], [7.0, 8.0, 7.0, 8.0]])
     >>> score, control = (ProbeScore.of(lost, np.full(4, 8.0), 2) for lost in losses)
     >>> print(score, "beats the control by", score.minus(control))
-    0.750 [-0.121, 0.944] beats the control by 0.688 [-0.224, 0.956]
+    0.750 [-0.121, 0.944] beats the control by 0.688 [-0.213, 1.050]
     """
 
     losses: Float[Array, " group"] = field(repr=False)
