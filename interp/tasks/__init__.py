@@ -16,6 +16,7 @@ A folder beside this file whose package defines ``TASK`` is found by itself: a n
 from __future__ import annotations
 
 import pkgutil
+from functools import cache
 from importlib import import_module
 from typing import Any
 
@@ -29,12 +30,18 @@ _REGISTRY: dict[str, Task] = {}
 
 def every() -> tuple[Task, ...]:
     """All tasks: those that come with the package, in the order of their folders' names, then those registered."""
-    for module in pkgutil.iter_modules(__path__):
-        if module.ispkg and module.name not in _REGISTRY:
-            task = import_module(f"{__name__}.{module.name}").TASK
-            assert task.key == module.name, f"the folder {module.name!r} holds the task {task.key!r}"
+    for folder in _folders():
+        if folder not in _REGISTRY:
+            task = import_module(f"{__name__}.{folder}").TASK
+            assert task.key == folder, f"the folder {folder!r} holds the task {task.key!r}"
             _REGISTRY[task.key] = task
     return tuple(_REGISTRY.values())
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    """The folders beside this file, listed once: patching looks tasks up for every measurement."""
+    return tuple(module.name for module in pkgutil.iter_modules(__path__) if module.ispkg)
 
 
 def get(key: object) -> Task:

@@ -13,14 +13,14 @@ imports, or rooms above this one, are named (:func:`lazy`) instead of imported.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord
-from interp.errors import require, unknown_name
+from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
     import torch
@@ -85,6 +85,21 @@ class Corruption:
     delay: int
     build: Callable[..., tuple[Any, Any]]
     changes_history: bool = False
+
+
+def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
+    """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen].
+
+    Raises:
+        InputError: an index out of range, or nothing selected.
+    """
+    asked = index if isinstance(index, slice) else np.asarray(index)
+    try:
+        chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
+    except IndexError as error:
+        raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
+    require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
+    return chosen
 
 
 def corrupted_round(episodes: Any, round: int, history: bool = False) -> int:
@@ -200,7 +215,6 @@ class Task:
     evaluation: Callable[[], EvaluationPlan] | None = None
     circuits: tuple[str, ...] = ()
     report: Callable[[], Any] | None = None
-    home: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")

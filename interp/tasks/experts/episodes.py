@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
+from interp.tasks.task import chosen_indices
 
 __all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
 
@@ -102,11 +103,7 @@ class ExpertEpisodes:
         Raises:
             InputError: an index out of range, or no episode selected.
         """
-        try:
-            chosen = np.arange(len(self))[indices if isinstance(indices, slice) else np.asarray(indices)]
-        except IndexError as error:
-            raise InputError(f"cannot select {indices!r} from {len(self)} episodes: {error}") from None
-        require(chosen.ndim == 1 and chosen.size > 0, f"{indices!r} selects no list of episodes; there are {len(self)}")
+        chosen = chosen_indices(indices, len(self))
         return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=self.accuracies[chosen])
 
 

@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.errors import require
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, chosen_indices, freeze, inverse_labels
+from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
+from interp.tasks.task import chosen_indices
 
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 

@@ -16,6 +16,7 @@ from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.errors import InputError, require
+from interp.tasks.task import chosen_indices
 
 _ROW_TOLERANCE = 1e-8
 
@@ -127,17 +128,6 @@ def _check_rows(transitions: NDArray[np.float64]) -> None:
 
 
 # Checks of user input that episodes share.
-
-
-def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
-    """Indices for a slice, integers (with repeats) or a mask."""
-    asked = index if isinstance(index, slice) else np.asarray(index)
-    try:
-        chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
-    except IndexError as error:
-        raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
-    require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
-    return chosen
 
 
 def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int64]:

@@ -17,13 +17,12 @@ The rivals that follow one path are in :mod:`~interp.tasks.reachability.paths`, 
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.algorithm import Algorithm, Values, Variable, numbered
 from interp.errors import require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
@@ -233,29 +232,4 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
         spread,
         state=(Variable("elapsed", "t", "rounds before this one", "rounds", "state"),),
         initial=lambda episodes: {"reached": empty(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
-    )
-
-
-def records() -> tuple[AlgorithmRecord, ...]:
-    """The algorithms of this task, the ground truth first."""
-    from interp.tasks.reachability import heuristics, paths
-
-    limited = {hops: f"{hops} hop{'s' * (hops > 1)}" for hops in (1, 2, 3)}
-    return (
-        AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
-        *(
-            AlgorithmRecord(
-                f"depth_limited_{hops}",
-                f"breadth-first search of {words}",
-                f"BFS, {words}",
-                partial(depth_limited, hops),
-            )
-            for hops, words in limited.items()
-        ),
-        AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", paths.depth_first),
-        AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", paths.random_walk),
-        *(
-            AlgorithmRecord(record.key, record.name, record.short_name, partial(heuristics.heuristic, record.key))
-            for record in heuristics.HEURISTICS.values()
-        ),
     )

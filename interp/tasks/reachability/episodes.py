@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.tasks.reachability import graphs
+from interp.tasks.task import chosen_indices
 
 
 @dataclass(frozen=True, eq=False)
@@ -155,11 +156,7 @@ class ReachabilityEpisodes:
         Raises:
             InputError: an index out of range, or no episode selected.
         """
-        try:
-            chosen = np.arange(len(self))[indices if isinstance(indices, slice) else np.asarray(indices)]
-        except IndexError as error:
-            raise InputError(f"cannot select {indices!r} from {len(self)} episodes: {error}") from None
-        require(chosen.ndim == 1 and chosen.size > 0, f"{indices!r} selects no list of episodes; there are {len(self)}")
+        chosen = chosen_indices(indices, len(self))
         return replace(self, edges=self.edges[chosen], roots=self.roots[chosen], candidates=self.candidates[chosen])
 
     def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:

@@ -20,9 +20,9 @@ from interp.evaluation.record import MODEL, Done, EvaluationPlan, Row, row
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import mean_interval
-from interp.tasks.reachability import algorithms
 from interp.tasks.reachability.controls import controlled
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.records import records
 from interp.tasks.reachability.sampling import sample
 from interp.tasks.reachability.scores import correct
 
@@ -61,7 +61,7 @@ def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: i
 def answers(model: HookedLatentTransformer, episodes: ReachabilityEpisodes, seed: int = 0) -> pd.DataFrame:
     """:func:`by_round` of the model, of every algorithm, and of the model with its latent taken away."""
     predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
-    for record in algorithms.records():
+    for record in records():
         predicted[record.key] = record.make().run(episodes)["prediction"]
     for key, run in controlled(model, episodes).items():
         predicted[key] = run.predictions.double().numpy(force=True)
