@@ -325,13 +325,14 @@ def patch(
     sizes: dict[str, int],
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
-    from circuits.registry import differentiable
     from interp.interventions import command as run
-    from interp.interventions import tables as every
-    from interp.progress import bar
 
     loaded = load_sized(model, sizes)
     if tables:
+        from circuits.registry import differentiable
+        from interp.interventions import tables as every
+        from interp.progress import bar
+
         smooth = differentiable(loaded)
         with bar(f"causal tables of {loaded.config.name}", every.N_PARTS) as done:
             results = every.tables(loaded, round_, smooth=smooth, n_episodes=episodes, seed=seed, done=done)

@@ -17,7 +17,6 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
-from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange, random_basis
 
 from interp.interventions.sites import Site, resolve
 from interp.model.hooked import HookFunction
@@ -60,6 +59,8 @@ class Place:
 
         Heads and attention scores have no direction in the residual stream, and so no such control: None.
         """
+        from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
+
         if self.site.kind.axes not in ("pos", "latent"):
             return None
         rank = 1 if self.basis is None else self.basis.shape[1]
@@ -69,6 +70,8 @@ class Place:
         """The base's activation after the interchange."""
         if self.basis is None and self.elsewhere is None:
             return source
+        from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange
+
         step = SubspaceInterchange(torch.eye(own.shape[-1]).to(own) if self.basis is None else self.basis)
         return step(own, source) if self.elsewhere is None else NormMatchedPlacebo(step, self.elsewhere)(own, source)
 

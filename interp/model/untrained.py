@@ -11,10 +11,10 @@ An effect found in the control comes from the architecture or the method, not fr
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import torch
-from transformer_lens.tools.analysis.interchange import reinitialized
 
 from interp.model.transformer import HookedLatentTransformer
 
@@ -27,8 +27,17 @@ def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTran
 
     Args:
         seed: of the weights: the same on every device; no global generator moves.
+
+    The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
+    them), without that import: it loads half of ``transformers``, three seconds for every command that probes.
     """
-    fresh: HookedLatentTransformer = reinitialized(model, seed)
+    fresh = copy.deepcopy(model).cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for module in fresh.modules():
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
+    fresh = fresh.to(model.W_E.device).eval()
     fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
     fresh.state_map = torch.zeros(0, model.config.d_model, device=model.W_E.device)
     return fresh
