@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
-from sklearn.base import clone, is_classifier, is_regressor
 
 from interp.errors import require
 
@@ -26,6 +25,8 @@ def classifies(estimator: Any) -> bool:
     >>> classifies(Lasso()), classifies(LogisticRegression())
     (False, True)
     """
+    from sklearn.base import is_classifier, is_regressor
+
     known = hasattr(estimator, "get_params") and not isinstance(estimator, type)
     require(
         known and (is_classifier(estimator) or is_regressor(estimator)),
@@ -50,6 +51,8 @@ def cross_validate(
 
 def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]) -> tuple[Any, ...]:
     """A fitted clone for each output; a class that never changes in training needs none and stands for itself."""
+    from sklearn.base import clone
+
     rows, columns = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]).T
     constant = classifies(estimator)
     return tuple(

@@ -1,27 +1,30 @@
 """Logistic regression for class targets, by scikit-learn: scaling, penalty and every split inside the folds.
 
 ``Pipeline(StandardScaler, LogisticRegression)``; C is the one with the least log-loss when each of the other folds of
-episodes is held out in turn (a test holds this to ``GridSearchCV`` in ``GroupKFold``). Slower than the closed form: for
-single probes; sweeps fit the indicators of the classes by ridge.
+episodes is held out in turn (a test holds this to ``GridSearchCV`` in ``GroupKFold``). Nested cross-validation leaves
+every pair of folds out twice: one fit serves both. Slower than the closed form: for single probes; sweeps fit the
+indicators of the classes by ridge.
 """
 
 from __future__ import annotations
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
-from sklearn.exceptions import ConvergenceWarning
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import Pipeline, make_pipeline
-from sklearn.preprocessing import StandardScaler
+
+if TYPE_CHECKING:
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.preprocessing import StandardScaler
 
 PENALTIES = (1e-2, 1.0, 1e2)
 """Values of C tried."""
 
 _MAX_ITER = 1000
+_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,22 +51,38 @@ def cross_validate(
     n_classes: int,
     refit: bool = True,
 ) -> LogisticFit:
-    """Nested cross-validation of one class target, and the refit on all episodes (zeros when not asked for)."""
+    """Nested cross-validation of one class target, and the refit on all episodes (zeros when not asked for).
+
+    ``x`` is finite: scikit-learn, which would look at every fit, is told not to.
+    """
+    import sklearn
+
+    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+        return _cross_validate(x, y, folds, n_classes, refit)
+
+
+def _cross_validate(
+    x: Float[Array, "episode round d"],
+    y: Int[Array, "episode round"],
+    folds: Int[Array, " episode"],
+    n_classes: int,
+    refit: bool,
+) -> LogisticFit:
     n_episodes, n_rounds, d = x.shape
     rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
+    fits = _Fits(rows, labels, groups, n_classes)
     probabilities, penalties = np.zeros((len(rows), n_classes)), []
     for fold in range(folds.max() + 1):
-        train, test = groups != fold, groups == fold
-        penalties.append(_best(rows[train], labels[train], groups[train], n_classes))
-        probe = _fit(rows[train], labels[train], penalties[-1])
-        probabilities[test] = _probabilities(probe, rows[test], labels[train], n_classes)
+        left_out = frozenset([fold])
+        penalties.append(fits.best_penalty(left_out))
+        probabilities[groups == fold] = fits.probabilities(left_out, penalties[-1], fold)
     m = 1 if n_classes <= 2 else n_classes
     weights, intercept = np.zeros((d, m)), np.zeros(m)
     if refit:
-        penalties.append(_best(rows, labels, groups, n_classes))
-        probe = _fit(rows, labels, penalties[-1])
+        penalties.append(fits.best_penalty(_NONE))
+        probe = fits.probe(_NONE, penalties[-1])
         assert probe is not None, "a target that is constant is refused before"
-        scaler, regression = probe[0], probe[-1]
+        scaler, regression = probe
         raw = regression.coef_ / scaler.scale_
         classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
         columns = classes if m > 1 else np.zeros(1, dtype=int)
@@ -72,35 +91,64 @@ def cross_validate(
     return LogisticFit(probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties), weights, intercept)
 
 
-def _fit(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> Pipeline | None:
-    """The fitted pipeline; None where only one class is there."""
-    if (y == y[0]).all():
-        return None
+@dataclass(frozen=True, eq=False)
+class _Fits:
+    """Probes of one target, each fitted once: by the folds that it was not fitted on, and its penalty."""
+
+    rows: Float[Array, "row d"]
+    labels: Int[Array, " row"]
+    groups: Int[Array, " row"]
+    n_classes: int
+    _scalers: dict[frozenset[int], StandardScaler] = field(default_factory=dict)
+    _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
+
+    def best_penalty(self, left_out: frozenset[int]) -> float:
+        """The penalty with the least log-loss when each of the folds that are not left out is held out in turn."""
+        losses = np.zeros(len(PENALTIES))
+        for fold in sorted({*self.groups.tolist()} - left_out):
+            truth = self.labels[self.groups == fold]
+            for i, penalty in enumerate(PENALTIES):
+                p = self.probabilities(left_out | {fold}, penalty, fold)
+                of_truth = np.maximum(p[np.arange(len(p)), truth], np.finfo(np.float64).eps)
+                losses[i] -= np.log(of_truth).mean()
+        return PENALTIES[int(losses.argmin())]
+
+    def probabilities(self, left_out: frozenset[int], penalty: float, fold: int) -> Float[Array, "row c"]:
+        """Of all classes, in one fold: 0 for one that was not in training, 1 for the only one that was."""
+        test = self.groups == fold
+        result = np.zeros((int(test.sum()), self.n_classes))
+        if (probe := self.probe(left_out, penalty)) is None:
+            result[:, self.labels[self._training(left_out)][0]] = 1.0
+        else:
+            scaler, regression = probe
+            result[:, regression.classes_] = regression.predict_proba(scaler.transform(self.rows[test]))
+        return result
+
+    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[StandardScaler, LogisticRegression] | None:
+        """The probe fitted on all other folds; None where only one class is there."""
+        from sklearn.preprocessing import StandardScaler
+
+        train = self._training(left_out)
+        labels = self.labels[train]
+        if (labels == labels[0]).all():
+            return None
+        if (left_out, penalty) not in self._fitted:
+            if left_out not in self._scalers:
+                self._scalers[left_out] = StandardScaler().fit(self.rows[train])
+            scaled = self._scalers[left_out].transform(self.rows[train])
+            self._fitted[left_out, penalty] = _fit(scaled, labels, penalty)
+        return self._scalers[left_out], self._fitted[left_out, penalty]
+
+    def _training(self, left_out: frozenset[int]) -> Bool[Array, " row"]:
+        return ~np.isin(self.groups, list(left_out))
+
+
+def _fit(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> LogisticRegression:
+    """Logistic regression on scaled rows of several classes."""
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.linear_model import LogisticRegression
+
     with warnings.catch_warnings():
         # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        return make_pipeline(StandardScaler(), LogisticRegression(C=penalty, max_iter=_MAX_ITER)).fit(x, y)
-
-
-def _probabilities(
-    probe: Pipeline | None, x: Float[Array, "row d"], seen: Int[Array, " seen"], n_classes: int
-) -> Float[Array, "row c"]:
-    """Probabilities of all classes; 0 for one that was not in training, 1 for the only one that was."""
-    result = np.zeros((len(x), n_classes))
-    if probe is None:
-        result[:, seen[0]] = 1.0
-    else:
-        result[:, probe.classes_] = probe.predict_proba(x)
-    return result
-
-
-def _best(x: Float[Array, "row d"], y: Int[Array, " row"], groups: Int[Array, " row"], n_classes: int) -> float:
-    """The penalty with the least log-loss over held-out groups."""
-    losses = np.zeros(len(PENALTIES))
-    for group in np.unique(groups):
-        train, test = groups != group, groups == group
-        for i, penalty in enumerate(PENALTIES):
-            p = _probabilities(_fit(x[train], y[train], penalty), x[test], y[train], n_classes)
-            of_truth = np.maximum(p[np.arange(len(p)), y[test]], np.finfo(np.float64).eps)
-            losses[i] -= np.log(of_truth).mean()
-    return PENALTIES[int(losses.argmin())]
+        return LogisticRegression(C=penalty, max_iter=_MAX_ITER).fit(x, y)

@@ -22,7 +22,6 @@ from typing import Literal
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
-from scipy.stats import rankdata
 
 from interp import refit
 from interp.statistics import Interval
@@ -188,6 +187,8 @@ def rank_correlation(y: PerRound, predictions: Float[Array, "episode round k"], 
 
 def _ranks(values: Float[Array, " entry"]) -> Float[Array, " entry"]:
     """Ranks about their mean."""
+    from scipy.stats import rankdata  # a second to import: only where something is ranked
+
     if not len(values):
         return np.zeros(0)
     # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
