@@ -29,8 +29,9 @@ from interp.tasks.task import named
 
 if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode
-    from circuits.circuit import Circuit, Edge
+    from circuits.circuit import Circuit
     from circuits.compiler import compile_circuit as compile
+    from circuits.edges import Edge
     from circuits.heads import Head, Neuron
     from circuits.location import Location
     from circuits.registry import build, differentiable, from_origin, load, models
@@ -40,7 +41,7 @@ _HOMES = {
     "Basis": "circuits.basis:Basis",
     "Circuit": "circuits.circuit:Circuit",
     "Direction": "circuits.basis:Direction",
-    "Edge": "circuits.circuit:Edge",
+    "Edge": "circuits.edges:Edge",
     "Head": "circuits.heads:Head",
     "Location": "circuits.location:Location",
     "Neuron": "circuits.heads:Neuron",

@@ -4,7 +4,7 @@ The ground truth says where the variables of the circuit's algorithm live. ``cir
 (:class:`interp.algorithm.Algorithm`) says what each of them is and computes it from episodes; ``circuit.sites`` adds
 *where* it is in the model: named locations (hook, position labels, directions). :func:`circuits.verify` reads every
 location in a running model and compares; probes and interventions take their places from the same table. Edges say
-which head's output another head reads. The table is a claim about this construction only: it is no evidence about a
+which part's output another part reads. The table is a claim about this construction only: it is no evidence about a
 learned model.
 
     >>> from circuits.registry import build
@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float
 
 from circuits.basis import Basis, Direction
+from circuits.edges import Edge
 from circuits.heads import Head, Neuron
 from circuits.location import Location
 from interp.algorithm import Algorithm, Values, Variable
@@ -38,25 +39,6 @@ from interp.model.layout import RoundLayout
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Edge:
-    """Head ``target`` reads at its ``port`` what head ``source`` wrote; "prediction" and "update" are the exits.
-
-    Attributes:
-        source, target: heads or groups of neurons; a source may be one of the embeddings (:mod:`circuits.wires`).
-        carries: what it is about, in words.
-        kind: "content" that differs between rounds, "constant" wiring (positions, tags), or "clean-up".
-        positions: labels where the target reads it; empty where it was not measured.
-    """
-
-    source: str
-    target: str
-    port: Literal["query", "key", "value", "residual"]
-    carries: str
-    kind: Literal["content", "constant", "clean-up"] = "content"
-    positions: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,7 +56,7 @@ class Circuit:
         state: directions that read the algorithm's state from a latent.
         algorithm: what the circuit computes, with the parameters that it was built with.
         sites: the ground truth: key of a variable of the algorithm -> the locations where it lives.
-        edges: which head reads what another one wrote.
+        edges: every read of what another part wrote, or an embedding holds (:mod:`circuits.edges`).
         edits: what was changed by hand since it was built.
         float64_only: why float32 does not do, and what to take instead; empty where it does.
     """

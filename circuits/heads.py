@@ -71,6 +71,11 @@ class Neuron:
         return len(self.read.coefficients) + len(self.write.coefficients) + (self.bias != 0.0)
 
 
+def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
+    """The different names of heads and neurons, in order; neurons of a group share one."""
+    return tuple(dict.fromkeys(part.name for part in parts))
+
+
 def copy(basis: Basis, labels: Iterable[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
     """Moves that copy the axes ``labels`` of block ``source`` to block ``target``, times ``scale``."""
     return tuple((basis[source][label], scale * basis[target][label]) for label in labels)

@@ -24,8 +24,8 @@ Exact means equal to the algorithm up to rounding (1e-14 in float64 after 1,000 
     (4, 16, 0.9)
 
 ``construction`` puts it together from ``wiring`` (basis, sizes, rates), ``heads`` (layers 1 to 3) and ``update`` (layer
-4); ``ground_truth`` says where each variable lives and what :func:`circuits.verify` compares, ``edges`` which head
-feeds which.
+4); ``ground_truth`` says where each variable lives and what :func:`circuits.verify` compares, ``edges`` which part
+reads what.
 """
 
 from circuits.q_learning.construction import q_learning

@@ -8,7 +8,7 @@ import numpy as np
 
 from circuits.basis import Basis, Direction, PositionCode
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, needs_float64, soften, softmax_pair
+from circuits.heads import Head, Neuron, names, needs_float64, soften, softmax_pair
 from circuits.q_learning.edges import edges
 from circuits.q_learning.ground_truth import algorithm, sites
 from circuits.q_learning.heads import evaluating_heads, evaluating_neurons, routing_heads, selecting_heads
@@ -96,6 +96,7 @@ def q_learning(
     heads = _heads(wiring)
     if eta is not None:
         heads = _softmax_only(heads, basis["id"]["BOS"], eta, epsilon, heavy)
+    neurons = _neurons(wiring)
     ids, buf1 = basis["id"], basis["buf1"]
     return Circuit(
         name=NAME,
@@ -103,7 +104,7 @@ def q_learning(
         layout=layout,
         basis=basis,
         heads=heads,
-        neurons=_neurons(wiring),
+        neurons=neurons,
         tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
         payloads={"r": buf1["r"]},
         payload_range=None if variant == "lin" else (float(rewards[0]), float(rewards[1])),
@@ -112,7 +113,7 @@ def q_learning(
         state=tuple(buf1[state] for state in wiring.states),
         algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness),
         sites=sites(basis, layout, variant, alpha, gamma),
-        edges=edges(variant, split=eta is not None),
+        edges=edges(layout, names((*heads, *neurons)), variant, eta is None, positions == "one-hot", bound < 1),
         float64_only=_float64_only(variant, eta, tau, bound),
     )
 

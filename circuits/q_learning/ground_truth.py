@@ -1,4 +1,4 @@
-"""Ground truth of the Q-learning circuit: where each variable of its algorithm lives, and which head feeds which.
+"""Ground truth of the Q-learning circuit: where each variable of its algorithm lives, and what is compared.
 
 The algorithm is :func:`interp.tasks.qlearning.algorithms.q_learning` from an empty table; its choice is
 ``argmax_a (Q_t(s', a) - tau a)``, or the Boltzmann policy of Q_t. In "lin" single values become rows and columns of Q,

@@ -23,8 +23,8 @@ Positions are one-hot, so d_head is the number of positions.
     >>> circuit.n_layers, len(circuit.heads), len(circuit.neurons)
     (2, 6, 21)
 
-``construction`` holds the heads and neurons, ``ground_truth`` where each variable lives, which head feeds which, and
-what :func:`circuits.verify` compares.
+``construction`` holds the heads and neurons, ``edges`` which part reads what, ``ground_truth`` where each variable
+lives and what :func:`circuits.verify` compares.
 """
 
 from circuits.reachability.construction import reachability

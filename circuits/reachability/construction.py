@@ -8,8 +8,9 @@ import numpy as np
 
 from circuits.basis import Basis, PositionCode
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, soften
-from circuits.reachability.ground_truth import edges, sites
+from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, soften
+from circuits.reachability.edges import edges
+from circuits.reachability.ground_truth import sites
 from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -52,6 +53,7 @@ def reachability(
     heads = _heads(basis, layout.outcomes, mean)
     if eta is not None:
         heads = tuple(soften(head, eta) if head.rule == "hard" else head for head in heads)
+    neurons = _neurons(basis, layout.outcomes, n_edges if mean else 1)
     ids = basis["id"]
     return Circuit(
         name=NAME,
@@ -59,14 +61,14 @@ def reachability(
         layout=layout,
         basis=basis,
         heads=heads,
-        neurons=_neurons(basis, layout.outcomes, n_edges if mean else 1),
+        neurons=neurons,
         tokens={token: ids[_name(token)] for token in layout.vocabulary},
         latents=(basis.zero,),
         outcomes=tuple(basis["out"][node] for node in layout.outcomes),
         state=tuple(ids[node] for node in layout.outcomes),
         algorithm=breadth_first(),
         sites=sites(basis, layout, exact=eta is None, mean=mean),
-        edges=edges(),
+        edges=edges(layout, names((*heads, *neurons)), mean),
     )
 
 

@@ -1,4 +1,4 @@
-"""Ground truth of the reachability circuit: where each variable lives, and which head feeds which.
+"""Ground truth of the reachability circuit: where each variable lives, and what verification compares.
 
 Locations by variable of ``interp.tasks.reachability.algorithms.breadth_first``, for ``circuit.location(key, name)``::
 
@@ -16,7 +16,7 @@ Locations by variable of ``interp.tasks.reachability.algorithms.breadth_first``,
 from __future__ import annotations
 
 from circuits.basis import Basis
-from circuits.circuit import Circuit, Edge
+from circuits.circuit import Circuit
 from circuits.location import Location
 from circuits.plan import VerificationPlan
 from interp.tasks.reachability import ReachabilityEpisodes, sample
@@ -56,23 +56,6 @@ def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> d
         "prediction": (each("p?", POST(1), ("p?",), "out", "prediction"),),
         "next_reached": (each("w?", POST(1), ("w?",), "id", "update"),),
     }
-
-
-def edges() -> tuple[Edge, ...]:
-    """Which head feeds which."""
-    near, source, fetch, member = "1.1 near", "1.2 source", "1.3 fetch z", "1.4 member"
-    expand, answer = "2.1 expand", "2.2 answer"
-    return (
-        Edge(near, expand, "query", "the root"),
-        Edge(fetch, expand, "query", "the nodes reached"),
-        Edge(source, expand, "key", "where each edge starts"),
-        Edge(near, expand, "value", "where each edge ends"),
-        Edge(member, answer, "key", "which candidates are reached"),
-        Edge(near, "update", "residual", "the root"),
-        Edge(fetch, "update", "residual", "the nodes reached"),
-        Edge(expand, "update", "residual", "the nodes one step farther"),
-        Edge(answer, "prediction", "residual", "the answer"),
-    )
 
 
 # What verification compares.

@@ -14,12 +14,14 @@ from circuits.heads import (
     fixed_offset,
     heavy_sink,
     match,
+    names,
     needs_float64,
     shift_terms,
     soften,
     softmax_pair,
 )
-from circuits.weighted_majority.ground_truth import edges, sites
+from circuits.weighted_majority.edges import edges
+from circuits.weighted_majority.ground_truth import sites
 from interp.errors import require, unknown_name
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
@@ -93,7 +95,7 @@ def weighted_majority(
         state=tuple(ids[expert] for expert in experts_of(n_experts)),
         algorithm=algorithms.weighted_majority(log_gamma),
         sites=sites(basis, n_experts, variant, log_gamma, exact=eta is None),
-        edges=edges(variant, exact=eta is None),
+        edges=edges(layout, names(heads), variant, eta is None, positions == "one-hot"),
         float64_only=needs_float64("variant 'P'", "'R'") if variant == "P" and eta is not None else "",
     )
 

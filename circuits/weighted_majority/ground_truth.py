@@ -1,4 +1,4 @@
-"""Ground truth of the Weighted Majority circuit: where each variable lives, and which head feeds which.
+"""Ground truth of the Weighted Majority circuit: where each variable lives, and what verification compares.
 
 Locations by variable of ``interp.tasks.experts.algorithms.weighted_majority``, for ``circuit.location(key, name)``::
 
@@ -18,7 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
-from circuits.circuit import Circuit, Edge
+from circuits.circuit import Circuit
 from circuits.location import Location
 from circuits.plan import VerificationPlan
 from interp.algorithm import Values
@@ -68,38 +68,6 @@ def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> 
         "prediction": (Location("p?", POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
         "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
     }
-
-
-def edges(variant: str, exact: bool) -> tuple[Edge, ...]:
-    """Which head feeds which; without ``exact`` every head is softmax."""
-    bind, tag, fetch_z, fetch_y, predict = "1.1 bind", "1.2 state tag", "2.1 fetch z", "2.2 fetch y", "3.1 predict"
-    clean = "3.3 clean up" if variant == "R" else "4.1 clean up"
-    updates = ("3.2 update",) if exact or variant == "R" else ("3.2+ update", "3.2- update")
-    joined = [
-        Edge(tag, fetch_z, "key", "where z is"),
-        Edge(bind, fetch_y, "key", "which token follows p?"),
-        Edge(bind, predict, "key", "which expert voted"),
-        Edge(fetch_z, predict, "query", "log-weights"),
-        Edge(predict, "prediction", "residual", "P(y = 1)"),
-    ]
-    for update in updates:
-        joined += [
-            Edge(bind, update, "value", "whose log-weight grows"),
-            Edge(fetch_y, update, "query", "the truth"),
-            Edge(update, "update", "residual", "what is added" if variant == "R" else "new log-weights"),
-        ]
-        if variant == "P":
-            joined += [Edge(bind, update, "key", "which expert voted"), Edge(fetch_z, update, "query", "log-weights")]
-    if variant == "R":
-        carry = "2.3 carry z"
-        joined += [Edge(tag, carry, "key", "where z is"), Edge(carry, "update", "residual", "old log-weights")]
-    else:
-        joined.append(Edge(fetch_z, clean, "value", "the copy of z to remove"))
-    joined += [
-        Edge(fetch_y, clean, "value", "the copy of y to remove"),
-        Edge(clean, "update", "residual", "minus everything else"),
-    ]
-    return tuple(joined)
 
 
 # What verification compares.

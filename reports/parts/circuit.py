@@ -62,12 +62,14 @@ def _threshold(context: Context) -> float:
 def _wiring(circuit: Circuit) -> list[object]:
     """What was wired: heads, which reads which, and where each causal variable lives."""
     edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
+    edges["positions"] = edges["positions"].map(", ".join)
     table = circuit.to_frame()
+    between = edges[edges["source"].isin(table["head"])]
     layers = [list(part["head"]) for _, part in table.groupby("layer", sort=True)]
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
     return [
         Table(table, "The heads, in the order of computation (ids, buf1, ... are blocks of the residual stream)."),
-        Figure(wiring(layers, edges), "Which head reads which", caption),
-        Table(edges, "What each arrow carries", collapsed=True),
+        Figure(wiring(layers, between), "Which head reads which", caption),
+        Table(edges, "What is read by what, the embeddings included", collapsed=True),
         Table(circuit.ground_truth(), "Where each causal variable lives", collapsed=True),
     ]

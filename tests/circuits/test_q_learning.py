@@ -203,27 +203,6 @@ def test_sizes_are_those_of_the_specification() -> None:
             assert len(circuit.neurons) == neurons
 
 
-def test_edges_join_a_write_to_a_read() -> None:
-    for variant in VARIANTS:
-        for eta in (None, 40.0):
-            circuit = circuits.build("qlearning-handwired", n_states=2, n_actions=2, variant=variant, eta=eta)
-            neurons = {
-                name: [n for n in circuit.neurons if n.name == name] for name in {n.name for n in circuit.neurons}
-            }
-            for edge in circuit.edges:
-                source = neurons.get(edge.source)
-                written = [n.write for n in source] if source else [w for _, w in circuit.head(edge.source).moves]
-                if edge.target in ("prediction", "update"):
-                    continue
-                if edge.target in neurons:
-                    reads = [neuron.read for neuron in neurons[edge.target]]
-                else:
-                    head = circuit.head(edge.target)
-                    pairs = head.moves if edge.port == "value" else head.scores
-                    reads = [pair[1] if edge.port == "key" else pair[0] for pair in pairs]
-                assert any(w.dot(r) != 0 for w in written for r in reads), edge
-
-
 def test_the_head_table_and_the_ground_truth_are_frames() -> None:
     circuit = circuits.build("qlearning-handwired", n_states=2, n_actions=2)
     table = circuit.to_frame()

@@ -13,7 +13,6 @@ from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.compiler import compile_circuit
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, causal_leak, check
-from circuits.wires import wires
 from interp.cli import settings_of
 from interp.errors import InputError
 from interp.model.rollout import rollout
@@ -106,22 +105,3 @@ def test_settings_of_the_command_line() -> None:
         verified(gama=0.5)
     with pytest.raises(InputError, match=r"n_states is a size of the task: give it in sizes \(--states"):
         verified(n_states=3)
-
-
-@pytest.mark.parametrize(
-    ("name", "arguments"),
-    [
-        ("wma-handwired", {"n_experts": 2}),
-        ("wma-handwired", {"n_experts": 2, "variant": "P"}),
-        *((Q, {"n_states": 2, "n_actions": 2, "variant": variant}) for variant in ("mlp", "softmlp", "lin")),
-    ],
-)
-def test_wires_hold_every_edge_of_the_table_and_those_of_the_embeddings(name: str, arguments: dict[str, Any]) -> None:
-    """All edges of the table are measured, so that none claims what does not flow."""
-    circuit = circuits.build(name, **arguments)
-    found = wires(circuit)
-    measured = {(edge.source, edge.target, edge.port) for edge in found}
-    assert {(edge.source, edge.target, edge.port) for edge in circuit.edges} <= measured
-    assert {"tokens", "latents", "positions"} <= {edge.source for edge in found}
-    assert {"content", "constant"} <= {edge.kind for edge in found}
-    assert all(edge.positions and set(edge.positions) <= set(circuit.layout.labels) for edge in found)

@@ -170,27 +170,6 @@ def test_sizes_are_those_of_the_specification() -> None:
     assert sinusoidal.basis.d_model == 4 * (8 + 5) + 2 * 16 + 1
 
 
-def test_edges_join_a_write_to_a_read() -> None:
-    """Every edge of the table is carried by a direction that one head writes and the other reads."""
-    for variant in VARIANTS:
-        for eta in (None, 40.0):
-            circuit = circuits.build("wma-handwired", n_experts=2, variant=variant, eta=eta)
-            exits = {"prediction": circuit.outcomes, "update": circuit.state}
-            for edge in circuit.edges:
-                written = [write for _, write in circuit.head(edge.source).moves]
-                if edge.target in exits:
-                    assert edge.port == "residual"
-                    continue
-                head = circuit.head(edge.target)
-                reads = {
-                    "query": [query for query, _ in head.scores],
-                    "key": [key for _, key in head.scores],
-                    "value": [read for read, _ in head.moves],
-                }[edge.port]
-                assert head.layer > circuit.head(edge.source).layer
-                assert any(w.dot(r) != 0 for w in written for r in reads), edge
-
-
 def test_the_origin_in_the_configuration_rebuilds_the_circuit() -> None:
     model = circuits.load("wma-handwired", n_experts=3, variant="P", log_gamma=0.25)
     again = circuits.from_origin(model.config.origin)

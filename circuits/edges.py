@@ -1,0 +1,103 @@
+"""Edges of a circuit: which part reads what another one wrote, through which port, of which kind, and where.
+
+A construction states all its edges in tables of text, one line for every group of like edges (columns are two or more
+spaces apart): sources, targets, port, kind, positions, what is carried. Sources and targets are numbers or names of
+parts, or embeddings; words in capitals are groups of positions.
+
+    >>> lines = '''
+    ... tokens, positions  1.1       key    constant  ALL    who stands where
+    ... 1.1                2.1, 2.2  query  content   VOTES  the vote
+    ... '''
+    >>> groups = {"ALL": ("<w>", "p_1"), "VOTES": ("p_1",)}
+    >>> [(edge.source, edge.target) for edge in table(lines, ["1.1 bind", "2.1 fetch", "2.2+ add", "2.2- add"], groups)]
+    [('tokens', '1.1 bind'), ('positions', '1.1 bind'), ('1.1 bind', '2.1 fetch'), ('1.1 bind', '2.2+ add'), \
+('1.1 bind', '2.2- add')]
+
+What is stated is compared with what :func:`circuits.wires.wires` measures in running models (tests/circuits).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Literal, cast, get_args
+
+from interp.errors import require, unknown_name
+
+EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
+"""The sources before the first layer: the tokens' own embedding, what the slots carry, scalar payloads, positions."""
+EXITS = ("prediction", "update")
+"""The targets behind the last layer: what the unembedding reads, and what becomes the new latent."""
+
+Port = Literal["query", "key", "value", "residual"]
+Kind = Literal["content", "constant", "clean-up"]
+
+
+@dataclass(frozen=True)
+class Edge:
+    """Part ``target`` reads at its ``port`` what part ``source`` wrote.
+
+    Attributes:
+        source: a head, a group of neurons, or one of :data:`EMBEDDINGS`.
+        target: a head, a group of neurons, or one of :data:`EXITS`.
+        port: of the target; neurons and exits read the "residual".
+        carries: what it is about, in words.
+        kind: "clean-up" where either end clears what is left over; "constant" wiring (positions, tags) that is the same
+            in every round of every episode; else "content".
+        positions: labels where the target reads it, in the order of the round.
+    """
+
+    source: str
+    target: str
+    port: Port
+    carries: str
+    kind: Kind = "content"
+    positions: tuple[str, ...] = ()
+
+
+def table(lines: str, parts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> tuple[Edge, ...]:
+    """The edges that lines of text state.
+
+    Args:
+        lines: see above; a number without its mark stands for both halves of a pair of heads.
+        parts: names of all heads and groups of neurons.
+        groups: positions by the word that stands for them; "ALL", the labels of the round in order, is one of them.
+
+    Raises:
+        InputError: a line without its six columns, or an unknown part, port, kind or position.
+    """
+    edges: list[Edge] = []
+    for line in filter(None, lines.splitlines()):
+        columns = re.split(r" {2,}", line.strip())
+        require(len(columns) == 6, f"a line of edges has 6 columns, two spaces apart, got {len(columns)}: {line!r}")
+        sources, targets, port, kind, positions, carries = columns
+        for word, known in ((port, get_args(Port)), (kind, get_args(Kind))):
+            require(word in known, f"{word!r} in {line!r} is none of {', '.join(known)}")
+        where = _positions(positions, groups)
+        ends = (_parts(sources, [*parts, *EMBEDDINGS]), _parts(targets, [*parts, *EXITS]))
+        edges += [Edge(s, t, cast(Port, port), carries, cast(Kind, kind), where) for s, t in product(*ends)]
+    return tuple(edges)
+
+
+def _positions(words: str, groups: Mapping[str, Sequence[str]]) -> tuple[str, ...]:
+    """Labels and groups of them, as labels in the order of the round."""
+    named: set[str] = set()
+    for word in words.split():
+        if word not in groups and word not in groups["ALL"]:
+            raise unknown_name("position", word, (*groups, *groups["ALL"]), limit=40)
+        named.update(groups.get(word, (word,)))
+    return tuple(label for label in groups["ALL"] if label in named)
+
+
+def _parts(words: str, known: Sequence[str]) -> list[str]:
+    """Names of parts, given by name or number: "3.2" is "3.2 update", or "3.2+ update" and "3.2- update"."""
+    named: list[str] = []
+    for word in words.split(", "):
+        meant = [name for name in known if word == name]
+        meant = meant or [name for name in known if word == name.split(" ")[0].rstrip("+-")]
+        if not meant:
+            raise unknown_name("part of the circuit", word, known, limit=40)
+        named += meant
+    return named

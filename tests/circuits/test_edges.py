@@ -1,0 +1,100 @@
+"""The stated edges of every circuit are those that are measured in running models: no more, no fewer, of that kind."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+import circuits
+from circuits.edges import EMBEDDINGS, EXITS, Edge, table
+from circuits.wires import wires
+from interp.errors import InputError
+
+W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"
+SINUSOIDAL = {"positions": "sinusoidal"}
+SIGNED = {"signed": True, "rewards": (-1.0, 1.0)}
+FORMS: list[tuple[str, dict[str, Any]]] = [
+    *((W, {"variant": v, **form}) for v in ("R", "P") for form in ({}, {"eta": 80.0}, SINUSOIDAL, {"rotation": 1})),
+    *(
+        (Q, {"variant": v, **form})
+        for v in ("mlp", "softmlp", "lin")
+        for form in ({}, {"eta": 80.0}, SINUSOIDAL, SIGNED, {"beta": 2.0}, {"rewards": (0.0, 0.01)})
+    ),
+    *((R, form) for form in ({}, {"expand": "mean"}, {"eta": 60.0})),
+]
+SMALL = {
+    W: ({"n_experts": 3}, {"n_experts": 2}),
+    Q: ({"n_states": 3, "n_actions": 3}, {"n_states": 2, "n_actions": 4}),
+    R: ({"n_nodes": 6, "n_edges": 5}, {"n_nodes": 5, "n_edges": 4}),
+}
+
+
+def read(edges: tuple[Edge, ...]) -> set[tuple[object, ...]]:
+    """Everything about edges that is measured."""
+    return {(edge.source, edge.target, edge.port, edge.kind, edge.positions) for edge in edges}
+
+
+@pytest.mark.parametrize(
+    ("name", "form"), FORMS, ids=lambda given: given if isinstance(given, str) else "-".join(map(str, given.values()))
+)
+def test_the_stated_edges_are_the_measured_ones(name: str, form: dict[str, Any]) -> None:
+    for size in SMALL[name] if len(form) <= 1 else SMALL[name][:1]:
+        circuit = circuits.build(name, **size, **form)
+        assert read(circuit.edges) == read(wires(circuit, n_episodes=24 if name == R else 6))
+        assert len(read(circuit.edges)) == len(circuit.edges), "no edge is stated twice"
+        assert all(edge.carries for edge in circuit.edges)
+
+
+def test_a_circuit_wired_otherwise_is_seen() -> None:
+    """A head without its query, a key that reads one block more, a write that nobody asked for."""
+    circuit = circuits.build(W, n_experts=3)
+    basis, stated = circuit.basis, read(circuit.edges)
+    mute = circuit.edit("2.1", scores=circuit.head("2.1").scores[1:])
+    assert ("tokens", "2.1 fetch z", "query") in {edge[:3] for edge in stated - read(wires(mute))}
+    key = (basis["id"]["w?"], 1e-3 * basis["buf1"]["e_1"])
+    curious = circuit.edit("2.2", scores=(*circuit.head("2.2").scores, key))
+    assert ("1.1 bind", "2.2 fetch y", "key") in {edge[:3] for edge in read(wires(curious)) - stated}
+    stray = (basis["id"]["q1"], 1e-3 * basis["buf2"]["e_1"])
+    writing = circuit.edit("2.2", moves=(*circuit.head("2.2").moves, stray))
+    added = {edge[:3] for edge in read(wires(writing)) - stated}
+    assert added == {(source, "3.1 predict", "query") for source in ("2.2 fetch y", "latents")}, "and it is kept"
+
+
+def test_every_part_of_a_circuit_has_an_edge_in_and_a_head_has_one_out() -> None:
+    for name, form in FORMS:
+        circuit = circuits.build(name, **SMALL[name][0], **form)
+        parts = {part.name for part in (*circuit.heads, *circuit.neurons)}
+        sources, targets = {edge.source for edge in circuit.edges}, {edge.target for edge in circuit.edges}
+        assert parts <= sources and sources - parts <= set(EMBEDDINGS)
+        assert parts <= targets and targets - parts == set(EXITS)
+
+
+def test_a_table_is_checked_as_it_is_read() -> None:
+    groups = {"ALL": ("<w>", "p_1", "p_2"), "VOTES": ("p_1", "p_2")}
+    line = "tokens  1.1  key  constant  VOTES <w>  names"
+    assert table(line, ["1.1 bind"], groups) == (
+        Edge("tokens", "1.1 bind", "key", "names", "constant", ("<w>", "p_1", "p_2")),
+    )
+    for old, new, message in (
+        ("  names", "", "has 6 columns"),
+        ("key", "keys", "'keys' in .* is none of query, key, value, residual"),
+        ("constant", "fixed", "'fixed' in .* is none of content, constant, clean-up"),
+        ("VOTES", "VOTE", "unknown position 'VOTE'"),
+        ("1.1", "1.2", "unknown part of the circuit '1.2'"),
+    ):
+        with pytest.raises(InputError, match=message):
+            table(line.replace(old, new), ["1.1 bind"], groups)
+
+
+def test_halves_of_a_pair_are_measured_together() -> None:
+    """Alone each half writes 5e4 times every value; together they write what the linear head does."""
+    exact, soft = (circuits.build(W, n_experts=3, variant="P", eta=eta) for eta in (None, 80.0))
+    into = {edge[:1] + edge[2:] for edge in read(wires(exact)) if edge[1] == "update" and edge[0] == "3.2 update"}
+    for half in ("3.2+ update", "3.2- update"):
+        assert {edge[:1] + edge[2:] for edge in read(wires(soft)) if edge[1] == "update" and edge[0] == half} == {
+            (half, *edge[1:]) for edge in into
+        }
+    alone = replace(soft, heads=tuple(head for head in soft.heads if head.name != "3.2- update"))
+    assert ("tokens", "3.2+ update", "value") not in {edge[:3] for edge in read(wires(alone))}
