@@ -22,7 +22,9 @@ TITLE = "Interchange interventions"
 _TEXT = (
     "In one round of an episode, an activation is set to its value in another episode, and the outcome is compared "
     "with the algorithm's own counterfactual: the same round with one variable set to its value there. Accuracy is "
-    "over pairs in which that changes the algorithm's outcome. Beside it stand **doing nothing** and **moving the same "
+    "over pairs in which that changes the algorithm's outcome. **Score** grades how far the outcome moved against how "
+    "far it should have: 1 is the whole counterfactual effect in every pair, 0 no better than no effect; the **slope** "
+    "says whether it has the right size. Beside them stand **doing nothing** and **moving the same "
     "activations as far in a random direction**. An accuracy of 1 says that these places hold the variable in a form "
     "that the rest of the round uses, for such pairs; it is not evidence that they hold it alone, or that no other "
     "place does."
@@ -115,15 +117,21 @@ def draw(computed: _Tables, context: Context) -> Section:
             "interchanged at": _where(row["places"]) + (" (control)" if row["control"] else ""),
             "read in": _SHOWS[row["outcome"]],
             "accuracy": Interval(row["iia_informative"], row["low"], row["high"]),
+            "score": Interval(row["score"], row["score_low"], row["score_high"]),
+            "slope": Interval(row["slope"], row["slope_low"], row["slope_high"]),
             "doing nothing": row["chance_informative"],
             "random direction": row["random"],
+            "random direction, score": row["random_score"],
             "pairs": row["n_informative"],
             "of all pairs": row["iia"],
             "doing nothing, all pairs": row["chance"],
         }
         for row in computed.carried.to_dict("records")
     ]
-    decimals = dict.fromkeys(("doing nothing", "random direction", "of all pairs", "doing nothing, all pairs"), ".3f")
+    decimals = dict.fromkeys(
+        ("doing nothing", "random direction", "random direction, score", "of all pairs", "doing nothing, all pairs"),
+        ".3f",
+    )
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     blocks: list[object] = [
         Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}"),

@@ -1,0 +1,273 @@
+"""How near an intervened model comes to an algorithm's counterfactual: hits, and graded effects.
+
+An algorithm whose variable is set gives another outcome than it did; a model in which the place that carries this
+variable is changed should give the same other outcome. Two measures of that:
+
+* *hits*: is the choice (or the state that the round writes) the counterfactual's? Interchange accuracy (IIA) is their
+  share. It is blind to how far a probability moved, and many hits come without an intervention;
+* *effects*: how far did the outcome move (``effect``), and how far should it have moved (``wanted``)?
+
+      score = 1 - sum |effect - wanted|^2 / sum |wanted|^2        slope = sum effect wanted / sum wanted^2
+
+  A score of 1 is the whole counterfactual effect in every pair, 0 is no better than no effect, and it is negative
+  where the model moves elsewhere; the slope says whether the direction is right though the size is not.
+
+Effects tell algorithms apart that choose alike: the same intervention has a score under each of them
+(:func:`score_difference`). Sums are over pairs; intervals resample episodes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool, Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.algorithm import Algorithm, Values
+from interp.errors import require
+from interp.model.rollout import Rollout
+from interp.statistics import Interval, ratio_interval, resample_weights
+
+Outcome = Literal["prediction", "state"]
+
+
+@dataclass(frozen=True)
+class InterchangeResult:
+    """Interchange of one variable at some places: hits and effects.
+
+    Attributes:
+        variable: what was interchanged in the algorithm.
+        places: where in the network, as text.
+        outcome: "prediction" or "state".
+        correct: was the outcome the counterfactual's, ``[episode, round]``.
+        unpatched: would it have been without an intervention.
+        informative: does the algorithm's counterfactual differ from its outcome on the base.
+        error: largest difference from the counterfactual's probabilities, or state, ``[episode, round]``.
+        effect: how far the intervention moved the model's outcome, ``[episode, round, number]``: the probability of
+            each outcome, or each number of the state that the round writes.
+        wanted: how far setting the variable moves the algorithm's.
+        settings: model, algorithm, rounds, tolerance, versions.
+    """
+
+    variable: str
+    places: tuple[str, ...]
+    outcome: str
+    correct: Bool[np.ndarray, "episode round"]
+    unpatched: Bool[np.ndarray, "episode round"]
+    informative: Bool[np.ndarray, "episode round"]
+    error: Float[np.ndarray, "episode round"]
+    effect: Float[np.ndarray, "episode round number"]
+    wanted: Float[np.ndarray, "episode round number"]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def iia(self) -> float:
+        return float(self.correct.mean())
+
+    @property
+    def chance(self) -> float:
+        """The accuracy of doing nothing."""
+        return float(self.unpatched.mean())
+
+    @property
+    def chance_informative(self) -> float:
+        """The accuracy of doing nothing over informative pairs; NaN when there is none."""
+        return float(self.unpatched[self.informative].mean()) if self.informative.any() else float("nan")
+
+    @property
+    def iia_informative(self) -> float:
+        """Accuracy over informative pairs; NaN when there is none."""
+        return self.interval().estimate
+
+    @property
+    def max_error(self) -> float:
+        return float(self.error.max())
+
+    def interval(self, seed: int = 0) -> Interval:
+        """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
+        return ratio_interval((self.correct & self.informative).sum(1), self.informative.sum(1), seed=seed)
+
+    def score(self, seed: int = 0) -> Interval:
+        """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
+        missed = ratio_interval(self._missed, self._asked, seed=seed)
+        return Interval(1 - missed.estimate, 1 - missed.high, 1 - missed.low)
+
+    def slope(self, seed: int = 0) -> Interval:
+        """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
+        return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)
+
+    def by_magnitude(self, n_parts: int = 4) -> pd.DataFrame:
+        """Score and slope of pairs with small to large wanted effects, in parts of equally many pairs.
+
+        Raises:
+            InputError: fewer than 1 part, or fewer pairs with a wanted effect than parts.
+        """
+        size = np.abs(self.wanted).max(-1)
+        asked = size[size > 0]
+        require(
+            1 <= n_parts <= len(asked),
+            f"{len(asked)} pairs have a wanted effect; n_parts must be 1 to {len(asked)}, got {n_parts}",
+        )
+        edges = np.quantile(asked, np.linspace(0, 1, n_parts + 1))
+        part = np.clip(np.searchsorted(edges, size, side="left") - 1, 0, n_parts - 1)
+        rows = []
+        for i in range(n_parts):
+            chosen = (part == i) & (size > 0)
+            effect, wanted = self.effect[chosen], self.wanted[chosen]
+            total = float((wanted**2).sum())
+            rows.append(
+                {
+                    "wanted_from": edges[i],
+                    "wanted_to": edges[i + 1],
+                    "score": 1 - float(((effect - wanted) ** 2).sum()) / total if total else float("nan"),
+                    "slope": float((effect * wanted).sum()) / total if total else float("nan"),
+                    "n_pairs": int(chosen.sum()),
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
+        interval, score, slope = self.interval(), self.score(), self.slope()
+        row = {
+            "variable": self.variable,
+            "places": " + ".join(self.places),
+            "outcome": self.outcome,
+            "iia": self.iia,
+            "chance": self.chance,
+            "iia_informative": interval.estimate,
+            "low": interval.low,
+            "high": interval.high,
+            "chance_informative": self.chance_informative,
+            "n_pairs": self.correct.size,
+            "n_informative": int(self.informative.sum()),
+            "max_error": self.max_error,
+            "score": score.estimate,
+            "score_low": score.low,
+            "score_high": score.high,
+            "slope": slope.estimate,
+            "slope_low": slope.low,
+            "slope_high": slope.high,
+        }
+        return pd.DataFrame([row])
+
+    @property
+    def _asked(self) -> NDArray[np.float64]:
+        return np.einsum("btk,btk->b", self.wanted, self.wanted)
+
+    @property
+    def _missed(self) -> NDArray[np.float64]:
+        off = self.effect - self.wanted
+        return np.einsum("btk,btk->b", off, off)
+
+
+def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: int = 0) -> Interval:
+    """How much higher the score is than under a rival algorithm, for the same pairs; the bootstrap is paired.
+
+    An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
+    to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
+
+    Raises:
+        InputError: results of different pairs, or two that want nothing.
+    """
+    require(
+        result.effect.shape == rival.effect.shape,
+        f"the two results are of different pairs: effects {result.effect.shape} and {rival.effect.shape}",
+    )
+    require(bool(result._asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
+    silent = rival._asked.sum() == 0
+    weights = resample_weights(len(result.effect), seed=seed)
+    weights = np.concatenate([np.full((1, len(result.effect)), 1 / len(result.effect)), weights])
+    own = 1 - (weights @ result._missed) / (weights @ result._asked)
+    other = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
+    return Interval.of_samples((own - other)[1:], float((own - other)[0]))
+
+
+def judged(
+    algorithm: Algorithm,
+    own: Values,
+    wanted: Values,
+    run: Rollout,
+    at: list[int],
+    after: tuple[Tensor, Tensor],
+    *,
+    outcome: str,
+    read: Any,
+    tolerance: float,
+    decoded: bool,
+) -> dict[str, NDArray[Any]]:
+    """Hits and effects, as :class:`InterchangeResult` names them, of rounds ``at`` of ``run``.
+
+    Args:
+        own, wanted: variables of the algorithm on the base, and with the variable set.
+        after: predictions ``[episode, round, ...]`` and next latents with the intervention.
+        read: latents to state.
+        decoded: whether ``read`` was fitted, so that its own error is left out.
+    """
+    before = run.predictions[:, at], run.latents[:, [t + 1 for t in at]]
+    if outcome == "prediction":
+        patched, plain = (run.layout.distribution(p).double().numpy(force=True) for p, _ in (after, before))
+        return _of_predictions(algorithm.distribution(own), algorithm.distribution(wanted), patched, plain)
+    states = [
+        run.layout.written(read(latents), run.slots[:, at]).double().numpy(force=True) for _, latents in (after, before)
+    ]
+    return _of_states(own[algorithm.written], wanted[algorithm.written], *states, tolerance=tolerance, decoded=decoded)
+
+
+def _of_predictions(
+    before: NDArray[Any], goal: NDArray[Any], patched: NDArray[Any], plain: NDArray[Any]
+) -> dict[str, NDArray[Any]]:
+    """Whether the choice is the counterfactual's: patched, unpatched and by the algorithm on the base."""
+    return {
+        "correct": _same_choice(patched, goal),
+        "unpatched": _same_choice(plain, goal),
+        "informative": ~_same_choice(before, goal),
+        "error": np.abs(patched - goal).max(-1),
+        "effect": patched - plain,
+        "wanted": goal - before,
+    }
+
+
+def _of_states(
+    before: NDArray[Any],
+    goal: NDArray[Any],
+    patched: NDArray[Any],
+    plain: NDArray[Any],
+    *,
+    tolerance: float,
+    decoded: bool,
+) -> dict[str, NDArray[Any]]:
+    """Whether what the round wrote is the counterfactual's; a decoded change may be off by half of what is asked."""
+    effect, asked = _flat(patched - plain), _flat(np.asarray(goal - before, dtype=np.float64))
+    if decoded:
+        patched, plain = before + patched - plain, before
+    error, missed, moved = (np.abs(_flat(x - goal)).max(-1) for x in (patched, plain, before))
+    informative = moved > tolerance
+    near: Any = tolerance
+    if decoded and informative.any():
+        near = np.where(informative, moved, np.median(moved[informative])) / 2
+    return {
+        "correct": error <= near,
+        "unpatched": missed <= near,
+        "informative": informative,
+        "error": error,
+        "effect": effect,
+        "wanted": asked,
+    }
+
+
+def _flat(x: NDArray[Any]) -> NDArray[Any]:
+    return x.reshape(*x.shape[:2], -1)
+
+
+def _same_choice(p: NDArray[Any], q: NDArray[Any]) -> NDArray[np.bool_]:
+    return _choice(p) == _choice(q)
+
+
+def _choice(p: NDArray[Any]) -> NDArray[np.int64]:
+    """The most probable outcome; the lowest index within rounding of the maximum."""
+    return (p >= p.max(-1, keepdims=True) - 1e-9).argmax(-1)

@@ -1,0 +1,358 @@
+"""Move one variable where a fitted decoder reads it, keep the rest, and grade the effect against an algorithm's.
+
+Interchange takes whole activations, or a subspace that is known. In a learned model nobody says which subspace holds a
+variable, but a decoder reads it, and :meth:`interp.decoder.Decoder.move` changes the activation so that the decoded
+variable changes by what is asked for and nothing else that is decoded with it does. Two kinds of changes:
+
+* ``to=values``: the variable is set, to its values in other episodes, say;
+* ``by=change``: the variable is moved: a count by 8, the round by 10, one element alone.
+
+The outcome is graded against the same counterfactual in the algorithm (:class:`InterchangeResult`), or in several, of
+which at most one can be right about the model. States that no episode reaches can be asked for: an effect there says
+how the model *generalises*, and less about what it does on its data. The control is a move as far in a direction that
+is orthogonal to every move of what is decoded (:meth:`Writer.placebo`).
+
+    >>> import interp
+    >>> from interp.interventions.moves import Writer, move
+    >>> from interp.model.rollout import rollout
+    >>> from interp.tasks import experts
+    >>> model = interp.load("wma-handwired", n_experts=4).double()
+    >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
+    >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
+    >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
+    >>> move(model, episodes, algorithm, "log_weights", writer, by=[1.0, 0, 0, 0]).score().estimate > 0.999999
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from interp.algorithm import Algorithm, Episodes, Values
+from interp.decoder import RANK, RIDGE, Decoder
+from interp.errors import require, unknown_name
+from interp.interventions.counterfactual import InterchangeResult, judged
+from interp.interventions.interchange import check
+from interp.interventions.places import CHUNK
+from interp.interventions.sites import Site, resolve
+from interp.model.hooked import HookFunction
+from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+
+HELD = 0.5
+"""A carried variable counts as decodable where latents say at least this share of what the others leave open."""
+
+
+@dataclass(frozen=True)
+class Writer:
+    """Reads some variables in the activation of one site, and moves each of them without the others.
+
+    Attributes:
+        site: where.
+        shapes: the shape of each variable that is decoded there, by key.
+        size: rows and width of the activation: (latents, d_model), or (1, d_model) at a position.
+        decoder: from the activation to all of their elements, one after the other.
+        apart: None, or the direction of a control: every move goes as far, but along it, ``[latent, d_model]``.
+    """
+
+    site: Site
+    shapes: Mapping[str, tuple[int, ...]]
+    size: tuple[int, int]
+    decoder: Decoder
+    apart: Tensor | None = None
+
+    @classmethod
+    def fit(
+        cls,
+        model: HookedLatentTransformer,
+        run: Rollout,
+        values: Values,
+        keys: Sequence[str],
+        site: Site | str = "latent",
+        *,
+        rounds: Rounds = "all",
+        ridge: float = 0.0,
+    ) -> Writer:
+        """Fit on a rollout, whose episodes should be others than those that are moved.
+
+        Args:
+            values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
+            keys: those that are decoded together.
+            site: "latent" for the latents that a round reads, or a site of the residual stream.
+            rounds: that are fitted on.
+
+        Raises:
+            InputError: no such variable or site, a site inside a head.
+        """
+        place = resolve(site, model, run.layout)
+        require(
+            place.kind.axes in ("latent", "pos"),
+            f"a variable is moved in latents or in the residual stream, not at {str(place)!r}, inside a head",
+        )
+        for key in keys:
+            if key not in values:
+                raise unknown_name("variable", key, values, limit=40)
+        at = select_rounds(rounds, run.n_rounds)
+        held = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
+        if place == Site("latent"):
+            activation = run.latents[:, at]
+        else:
+            _, _, cache = replay(model, run, rounds=at, names_filter=[place.hook])
+            rows = cache[place.hook].flatten(0, 1)[place.index(run.layout)]
+            activation = rows.reshape(run.n_episodes, len(at), -1, model.config.d_model)
+        return cls(
+            place,
+            {key: tuple(np.shape(values[key])[2:]) for key in keys},
+            (activation.shape[-2], activation.shape[-1]),
+            Decoder.fit(activation, held, ridge=ridge),
+        )
+
+    @classmethod
+    def of_state(
+        cls,
+        model: HookedLatentTransformer,
+        run: Rollout,
+        algorithm: Algorithm,
+        episodes: Episodes,
+        *,
+        rounds: Rounds = "all",
+        ridge: float = RIDGE,
+    ) -> Writer:
+        """A writer of the state that an algorithm carries: those variables of it that the latents hold.
+
+        The first is always decoded, the others where :func:`decodable` says so.
+
+        Raises:
+            InputError: an algorithm that carries nothing from round to round.
+        """
+        require(
+            bool(algorithm.state), f"{algorithm.name} carries nothing from round to round, so no latent can hold it"
+        )
+        values = algorithm.run(episodes)
+        keys = decodable(run, values, algorithm.state, rounds=rounds, ridge=ridge)
+        return cls.fit(model, run, values, keys, rounds=rounds, ridge=ridge)
+
+    def step(
+        self, changes: Mapping[str, NDArray[np.float64]], shape: tuple[int, int]
+    ) -> Float[Tensor, "episode round latent d_model"]:
+        """How the activation moves where variables change by ``changes`` (``[episode, round, *shape]`` each)."""
+        parts = [
+            _flat(np.broadcast_to(changes.get(key, np.zeros(())), (*shape, *of))) for key, of in self.shapes.items()
+        ]
+        change = torch.from_numpy(np.concatenate(parts, -1))
+        origin = torch.zeros(*shape, *self.size, dtype=torch.float64)
+        step = self.decoder.move(origin, change)
+        if self.apart is None:
+            return step
+        return step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
+
+    def read(self, activation: Float[Tensor, "*batch latent d_model"]) -> dict[str, NDArray[np.float64]]:
+        """The decoded variables, by key."""
+        decoded, start, found = self.decoder(activation).numpy(force=True), 0, {}
+        for key, shape in self.shapes.items():
+            size = int(np.prod(shape, dtype=int))
+            found[key] = decoded[..., start : start + size].reshape(*decoded.shape[:-1], *shape)
+            start += size
+        return found
+
+    def placebo(self, seed: int = 0) -> Writer:
+        """The control: moves as far, along a random direction orthogonal to every move of what is decoded here.
+
+        Raises:
+            InputError: what is decoded fills the whole activation, so that no direction is left.
+        """
+        steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
+        basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
+        basis = basis[:, sizes > 1e-9 * sizes.max()]
+        require(
+            basis.shape[1] < len(basis),
+            f"what is decoded at {str(self.site)!r} fills its {len(basis)} dimensions; decode fewer variables there",
+        )
+        drawn = torch.from_numpy(np.random.default_rng(seed).standard_normal(len(basis)))
+        apart = drawn - basis @ (basis.T @ drawn)
+        return replace(self, apart=(apart / apart.norm()).reshape(self.size))
+
+
+def decodable(
+    run: Rollout, values: Values, keys: Sequence[str], *, rounds: Rounds = "all", ridge: float = RIDGE
+) -> tuple[str, ...]:
+    """Those of ``keys`` that the latents hold: the first, and each that they say more of than those before it do.
+
+    The number of rounds can be guessed from counts that add up with it; latents hold it only if a decoder of theirs
+    beats that guess. Fitted on one half of the episodes and scored on the other.
+
+    Raises:
+        InputError: fewer than 4 episodes.
+
+    Example:
+        >>> import interp
+        >>> from interp.model.rollout import rollout
+        >>> from interp.tasks import experts
+        >>> episodes = experts.sample(32, 12, 4, seed=0)
+        >>> values = experts.TASK.algorithm("bayes").run(episodes)
+        >>> run = rollout(interp.load("wma-handwired", n_experts=4), episodes)
+        >>> decodable(run, values, ("counts", "elapsed"))
+        ('counts',)
+    """
+    require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
+    at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
+    latents = run.latents[:, at]
+    kept = [keys[0]]
+    for key in keys[1:]:
+        target = _flat(values[key][:, at])
+        others = torch.from_numpy(np.concatenate([_flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
+        guessed, missed = (_left(x, target, half, ridge) for x in (others.to(latents), latents))
+        varies = float(((target[half:] - target[half:].mean((0, 1))) ** 2).sum())
+        if guessed > RANK * varies and missed <= (1 - HELD) * guessed:
+            kept.append(key)
+    return tuple(kept)
+
+
+def _left(x: Tensor, target: NDArray[np.float64], half: int, ridge: float) -> float:
+    """Squares that a decoder, fitted on the first ``half`` of the episodes, leaves on the others."""
+    decoded = Decoder.fit(x[:half], target[:half], ridge=ridge)(x[half:]).numpy(force=True)
+    return float(((decoded - target[half:]) ** 2).sum())
+
+
+def move(
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    algorithm: Algorithm,
+    variable: str,
+    writer: Writer,
+    *,
+    to: ArrayLike | None = None,
+    by: ArrayLike | None = None,
+    wants: Mapping[str, ArrayLike] | None = None,
+    outcome: str = "prediction",
+    rounds: Rounds = "all",
+    commit: str = "own",
+    decode: Callable[[Tensor], Tensor] | None = None,
+    tolerance: float = 1e-6,
+    run: Rollout | None = None,
+) -> InterchangeResult:
+    """Move ``variable`` along its decoder's directions in single rounds, and grade the outcome.
+
+    Args:
+        algorithm: whose counterfactual is asked for; where it has no variable of this name, nothing should happen.
+        to: what the variable is set to, ``[episode, chosen round, ...]``.
+        by: what is added to it, of a shape that broadcasts to the same.
+        wants: what is added to variables of the algorithm instead, by key, where it states the same with others
+            (log-weights that are gains times counts); by default the change of ``variable``.
+        outcome, rounds, decode, tolerance: as in :func:`~interp.interventions.interchange.interchange`.
+        run: the rollout of ``episodes``, where it is known.
+
+    Raises:
+        InputError: neither or both of ``to`` and ``by``, a variable that the writer does not read, shapes that do not
+            fit, and what :func:`~interp.interventions.interchange.interchange` refuses.
+    """
+    check(model, algorithm, outcome)
+    require((to is None) != (by is None), "give one of to= (what the variable becomes) and by= (what is added to it)")
+    if variable not in writer.shapes:
+        raise unknown_name("variable of this writer", variable, writer.shapes)
+    run = rollout(model.eval(), episodes, commit=commit) if run is None else run
+    at = select_rounds(rounds, run.n_rounds)
+    values = algorithm.run(episodes)
+    state, inputs = algorithm.at(values, at)
+    own = {key: array[:, at] for key, array in values.items()}
+    pairs = run.n_episodes, len(at)
+    change = _change(own.get(variable), to, by, (*pairs, *writer.shapes[variable]))
+    for key in wants or ():
+        algorithm.variable(key)
+    asked = wants or ({variable: change} if variable in own else {})
+    wanted = algorithm.step(state, inputs, {key: own[key] + given for key, given in asked.items()})[1]
+    found = judged(
+        algorithm,
+        own,
+        wanted,
+        run,
+        at,
+        moved(model, run, at, {writer.site: writer.step({variable: change}, pairs)}),
+        outcome=outcome,
+        read=model.read_state if decode is None else decode,
+        tolerance=tolerance,
+        decoded=decode is not None,
+    )
+    settings = provenance(
+        model=model.config.name,
+        digest=model.digest(),
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        decoded=list(writer.shapes),
+        placebo=writer.apart is not None,
+        rounds=at,
+        commit=commit,
+    )
+    return InterchangeResult(variable, (str(writer.site),), outcome, **found, settings=settings)
+
+
+def moved(
+    model: HookedLatentTransformer, run: Rollout, rounds: Sequence[int], steps: Mapping[Site, Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Predictions ``[episode, round, ...]`` and next latents of rounds whose activations are moved by ``steps``.
+
+    Args:
+        steps: by site, ``[episode, round, latent, d_model]``; one row where the site is a position.
+    """
+    index = torch.tensor(list(rounds), device=run.tokens.device)
+    tokens, latents, values, slots = (
+        x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)
+    )
+    rows = {site: step.flatten(0, 1).to(latents) for site, step in steps.items()}
+    predictions, after = [], []
+    with torch.no_grad():
+        for start in range(0, len(tokens), CHUNK):
+            part = slice(start, start + CHUNK)
+            fired: list[str] = []
+            hooks = [(site.hook, _adding(site, step[part], run, fired)) for site, step in rows.items()]
+            with model.hooks(fwd_hooks=hooks):
+                out = model(tokens[part], latents[part], values[part])
+            assert len(fired) == len(rows), f"hooks of {list(map(str, rows))} fired {len(fired)} times"
+            predictions.append(out.prediction)
+            after.append(model.write(out.latents, out.update, slots[part]))
+    shape = (run.n_episodes, len(rounds))
+    return torch.cat(predictions).unflatten(0, shape), torch.cat(after).unflatten(0, shape)
+
+
+def _adding(site: Site, step: Tensor, run: Rollout, fired: list[str]) -> HookFunction:
+    def hook(activation: Tensor, hook: object) -> Tensor:
+        fired.append(site.hook)
+        changed = activation.clone()
+        where = site.index(run.layout)
+        changed[where] = changed[where] + step.reshape(changed[where].shape).to(changed.dtype)
+        return changed
+
+    return hook
+
+
+def _change(
+    own: NDArray[Any] | None, to: ArrayLike | None, by: ArrayLike | None, shape: tuple[int, ...]
+) -> NDArray[np.float64]:
+    """What is added to the variable, ``[episode, round, ...]``."""
+    given = np.asarray(by if to is None else to, dtype=np.float64)
+    require(
+        to is None or own is not None,
+        "an algorithm without this variable has no value that it could be set from; give by= instead of to=",
+    )
+    try:
+        change = np.broadcast_to(given if to is None else given - np.asarray(own), shape)
+    except ValueError:
+        change = np.zeros(0)
+    require(
+        change.shape == shape,
+        f"the variable has shape {shape} at the chosen rounds; {'by' if to is None else 'to'} has shape {given.shape}",
+    )
+    return np.asarray(change, dtype=np.float64)
+
+
+def _flat(x: NDArray[Any]) -> NDArray[np.float64]:
+    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)

@@ -1,0 +1,172 @@
+"""Is a decoded state closed under an algorithm's update? One round and several, on states that occur and on others.
+
+A decoder D reads a statistic from the latents (counts and the round, say), and the algorithm says what a round makes of
+this statistic: ``F(state, inputs)``. If the model carries the statistic and updates it as the algorithm does, then
+decoding what a round leaves is the update of what was decoded before it:
+
+    step R2 = 1 - sum |D(f(m, x)) - F(D(m), x)|^2 / sum |step - mean step of the round|^2
+
+summed over the carried variables, each in units of its own root mean squared step. The denominator is what the round's
+inputs decide about the step; 1 is the algorithm's update and 0 is no better than the round's mean step. How well a
+state can be *decoded* says little beside this: untrained networks whose latents add up their updates hold what they
+were fed.
+
+Off the manifold: latents are first moved so that they decode as another state (:meth:`Decoder.move`), one that no
+episode reached, and then run on for some rounds, the model by itself and the algorithm from the decoded state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.algorithm import Algorithm, Episodes, Values
+from interp.errors import require
+from interp.interventions.moves import Writer
+from interp.model.layout import EncodedRounds
+from interp.model.rollout import Rollout, rollout, run_round, select_rounds
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.statistics import Interval, ratio_interval
+
+
+@dataclass(frozen=True)
+class StepResult:
+    """Closure of a decoded state under an algorithm's update.
+
+    Attributes:
+        keys: the carried variables that were decoded.
+        horizon: rounds that were run on.
+        missed: squared distance between the decoded state and the algorithm's, in units of each variable's step,
+            ``[episode, start]``.
+        varied: squares of the algorithm's steps about the round's mean.
+        settings: model, algorithm, start rounds, versions.
+    """
+
+    keys: tuple[str, ...]
+    horizon: int
+    missed: Float[np.ndarray, "episode start"]
+    varied: Float[np.ndarray, "episode start"]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def r2(self, seed: int = 0) -> Interval:
+        """The step R2 with its 95 % interval over episodes."""
+        missed = ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed)
+        return Interval(1 - missed.estimate, 1 - missed.high, 1 - missed.low)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: what was decoded, the horizon, the step R2 with its interval."""
+        r2 = self.r2()
+        row = {"state": " + ".join(self.keys), "horizon": self.horizon, "r2": r2.estimate}
+        return pd.DataFrame([{**row, "low": r2.low, "high": r2.high}])
+
+
+def step(
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    algorithm: Algorithm,
+    writer: Writer,
+    *,
+    starts: Sequence[int],
+    horizon: int = 1,
+    by: Mapping[str, NDArray[np.float64]] | None = None,
+    commit: str = "own",
+    run: Rollout | None = None,
+) -> StepResult:
+    """Step R2 of the variables that ``writer`` reads, from the rounds ``starts`` on.
+
+    Args:
+        writer: fitted on other episodes, at "latent"; carried variables that it does not read keep their true values.
+        starts: rounds whose latents are decoded, and moved; each is one start, apart from the others.
+        horizon: rounds to run on before decoding again.
+        by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; None: not at all.
+        run: the rollout of ``episodes``, where it is known.
+
+    Raises:
+        InputError: a writer that is not at the latents or reads what the algorithm does not carry, a start too late
+            for the horizon.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> model = interp.load("wma-handwired", n_experts=4).double()
+        >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
+        >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
+        >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
+        >>> step(model, episodes, algorithm, writer, starts=[3, 6], horizon=5).r2().estimate > 0.999999
+        True
+    """
+    require(
+        writer.site.component == "latent" and writer.site.position is None,
+        f"a carried state is decoded at 'latent', not at {str(writer.site)!r}",
+    )
+    carried = set(algorithm.state)
+    require(
+        set(writer.shapes) <= carried,
+        f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
+        f"the writer reads {', '.join(writer.shapes)}",
+    )
+    run = rollout(model.eval(), episodes, commit=commit) if run is None else run
+    require(
+        bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= run.n_rounds,
+        f"starts {list(starts)} with horizon {horizon} must lie within the {run.n_rounds} rounds; the last start is "
+        f"{run.n_rounds - horizon}",
+    )
+    values = algorithm.run(episodes)
+    latents = run.latents[:, list(starts)].double()
+    if by is not None:
+        latents = latents + writer.step(by, (run.n_episodes, len(starts))).to(latents)
+    state = {**{key: values[key][:, list(starts)] for key in algorithm.state}, **writer.read(latents)}
+    after = writer.read(_run_on(model, run, starts, horizon, latents.to(run.latents), commit))
+    before = {key: state[key] for key in writer.shapes}
+    for i in range(horizon):
+        _, inputs = algorithm.at(values, [t + i for t in starts])
+        state, _ = algorithm.step(state, inputs)
+    missed, varied = _distances(writer.shapes, before, state, after)
+    settings = provenance(
+        model=model.config.name,
+        digest=model.digest(),
+        algorithm=algorithm.key,
+        parameters=dict(algorithm.parameters),
+        starts=list(starts),
+        moved=sorted(by or ()),
+    )
+    return StepResult(tuple(writer.shapes), horizon, missed, varied, settings)
+
+
+def _distances(
+    keys: Mapping[str, Any], before: Values, goal: Values, after: Values
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Squared misses and squared steps about the round's mean, ``[episode, start]``, each variable in its own unit."""
+    missed, varied = [], []
+    for key in keys:
+        steps = np.asarray(goal[key] - before[key], dtype=np.float64)
+        unit = float(np.sqrt((steps**2).mean())) or 1.0
+        missed.append(_squares((after[key] - goal[key]) / unit))
+        varied.append(_squares((steps - steps.mean(0)) / unit))
+    return np.sum(missed, 0), np.sum(varied, 0)
+
+
+def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((x**2).reshape(*x.shape[:2], -1).sum(-1))
+
+
+def _run_on(
+    model: HookedLatentTransformer, run: Rollout, starts: Sequence[int], horizon: int, latents: Tensor, commit: str
+) -> Float[Tensor, "episode start latent d_model"]:
+    """The latents after ``horizon`` rounds from each start, the model by itself."""
+    held = latents.flatten(0, 1)
+    with torch.no_grad():
+        for i in range(horizon):
+            at = select_rounds([t + i for t in starts], run.n_rounds)
+            encoded = EncodedRounds(*(x[:, at].flatten(0, 1) for x in (run.tokens, run.values, run.slots)))
+            held = run_round(model, encoded, held, run.layout, commit, ()).latents
+    return held.unflatten(0, (run.n_episodes, len(starts)))

@@ -1,0 +1,127 @@
+"""Graded effects: decoded variables are moved alone, scores tell algorithms apart, states follow their steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp.errors import InputError
+from interp.interventions.counterfactual import InterchangeResult, score_difference
+from interp.interventions.moves import Writer, decodable, move
+from interp.interventions.steps import step
+from interp.model.untrained import untrained
+from interp.tasks import experts
+from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
+
+
+def _result(effect: float, wanted: float) -> InterchangeResult:
+    """Two pairs whose outcome moves by ``effect`` where ``wanted`` was asked for."""
+    flags = np.ones((2, 1), dtype=bool)
+    full = np.ones((2, 1, 1))
+    return InterchangeResult("x", ("y",), "state", flags, ~flags, flags, full[..., 0], effect * full, wanted * full)
+
+
+@pytest.mark.parametrize(
+    ("effect", "score", "slope"), [(2.0, 1.0, 1.0), (1.0, 0.75, 0.5), (0.0, 0.0, 0.0), (4.0, 0.0, 2.0)]
+)
+def test_score_and_slope_on_a_napkin(effect, score, slope):
+    """Of 2 that are wanted: all, half, none and twice as much."""
+    result = _result(effect, 2.0)
+    assert result.score().estimate == pytest.approx(score) and result.slope().estimate == pytest.approx(slope)
+    assert result.by_magnitude(1).score.item() == pytest.approx(score)
+
+
+def test_a_rival_that_wants_nothing_misses_the_whole_effect():
+    """score_difference: against another size 1 - .75, against silence 1 - (1 - 1)."""
+    assert score_difference(_result(2.0, 2.0), _result(2.0, 4.0)).estimate == pytest.approx(1 - 0.75)
+    assert score_difference(_result(2.0, 2.0), _result(2.0, 0.0)).estimate == pytest.approx(1.0)
+    with pytest.raises(InputError, match="changes no outcome of the algorithm"):
+        score_difference(_result(2.0, 0.0), _result(2.0, 2.0))
+    with pytest.raises(InputError, match="n_parts must be 1 to 2, got 3"):
+        _result(1.0, 2.0).by_magnitude(3)
+
+
+@pytest.fixture(scope="module")
+def learned():
+    """wma-learned, its run on 48 episodes, and a writer of Bayes' state fitted on others."""
+    model = interp.load("wma-learned")
+    known, episodes = (experts.sample(48, 16, 4, seed=seed) for seed in (0, 1))
+    writer = Writer.of_state(model, interp.rollout(model, known), bayes(), known, rounds=range(2, 16))
+    return model, episodes, interp.rollout(model, episodes), writer
+
+
+def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
+    """The cleanest test: the round alone is nothing to Weighted Majority, and the model follows Bayes."""
+    model, episodes, run, writer = learned
+    assert tuple(writer.shapes) == ("counts", "elapsed")
+    options = {"rounds": range(4, 14), "run": run, "by": 10.0}
+    own = move(model, episodes, bayes(), "elapsed", writer, **options)
+    rival = move(model, episodes, weighted_majority(), "elapsed", writer, **options)
+    assert own.score().low > 0.95 and score_difference(own, rival).low > 0.5
+    placebo = move(model, episodes, bayes(), "elapsed", writer.placebo(), **options)
+    assert placebo.score().high < 0.2
+
+
+def test_counts_move_alone_and_as_bayes_wants(learned):
+    """All counts at once from other episodes: score above .95; under Weighted Majority a good deal less."""
+    model, episodes, run, writer = learned
+    rounds = slice(4, 14)
+    other = bayes().run(experts.sample(48, 16, 4, seed=2))["counts"][:, rounds]
+    own = move(model, episodes, bayes(), "counts", writer, to=other, rounds=rounds, run=run)
+    assert own.score().low > 0.95
+    with pytest.raises(InputError, match="give by= instead of to="):
+        move(model, episodes, majority_vote(), "counts", writer, to=other, rounds=rounds, run=run)
+
+
+def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_not(learned):
+    """Step R2 of counts and round, where episodes go and where none went; an untrained network loses its reading."""
+    model, episodes, run, writer = learned
+    starts = [3, 6, 9]
+    strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
+    for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
+        found = step(model, episodes, bayes(), writer, starts=starts, horizon=horizon, by=by, run=run)
+        assert found.r2().low > 0.98
+    control = untrained(model, 0)
+    known = experts.sample(48, 16, 4, seed=0)
+    reading = Writer.fit(control, interp.rollout(control, known), bayes().run(known), ("counts", "elapsed"), ridge=1e-3)
+    assert step(control, episodes, bayes(), reading, starts=starts).r2().high < 0.9
+
+
+def test_the_handwired_latent_holds_no_round(wma):
+    """The round can be guessed from counts that add up with it, and is not decodable beyond that."""
+    episodes = experts.sample(32, 12, 3, seed=0)
+    values, run = bayes().run(episodes), interp.rollout(wma[1], episodes)
+    assert decodable(run, values, ("counts", "elapsed")) == ("counts",)
+
+
+def test_a_writer_at_a_position_moves_the_prediction_alone(wma):
+    """Log-weights at p? drive the prediction and not the state, as the circuit says."""
+    circuit, model = wma
+    known, episodes = (experts.sample(32, 10, 3, seed=seed) for seed in (0, 1))
+    algorithm = circuit.algorithm
+    writer = Writer.fit(model, interp.rollout(model, known), algorithm.run(known), ("log_weights",), "resid_post[1]@p?")
+    change = [0.5, 0.0, -0.5]
+    assert move(model, episodes, algorithm, "log_weights", writer, by=change).score().estimate == pytest.approx(1)
+    written = move(model, episodes, algorithm, "log_weights", writer, by=change, outcome="state")
+    assert np.abs(written.effect).max() < 1e-9 and np.abs(written.wanted).max() == pytest.approx(0.5)
+
+
+def test_what_cannot_be_moved_is_refused(wma, learned):
+    circuit, model = wma
+    episodes = experts.sample(8, 6, 3, seed=0)
+    run, values = interp.rollout(model, episodes), circuit.algorithm.run(episodes)
+    with pytest.raises(InputError, match="inside a head"):
+        Writer.fit(model, run, values, ("log_weights",), "z[1.0]@p?")
+    writer = Writer.fit(model, run, values, ("log_weights",))
+    with pytest.raises(InputError, match="give one of to="):
+        move(model, episodes, circuit.algorithm, "log_weights", writer)
+    with pytest.raises(InputError, match="the variable has shape"):
+        move(model, episodes, circuit.algorithm, "log_weights", writer, by=np.zeros(5))
+    with pytest.raises(InputError, match="unknown variable of this writer 'counts'"):
+        move(model, episodes, circuit.algorithm, "counts", writer, by=1.0)
+    with pytest.raises(InputError, match="the last start is 5"):
+        step(model, episodes, circuit.algorithm, writer, starts=[6])
+    with pytest.raises(InputError, match="a change of shape"):
+        writer.decoder.move(torch.zeros(1, model.config.d_model), torch.zeros(2))
