@@ -4,6 +4,7 @@
 * patching: ``patching`` (sweeps), ``rounds`` (round x round), ``resume`` (how sweeps are fast), ``heatmaps``;
 * against the algorithm: ``interchange``, ``carriers`` (many claims of what lives where, with controls), ``alignment``
   (learned subspaces with theirs), ``steering``;
+* by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``);
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
   minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
 * ``command`` and ``tables``: what ``interp patch`` writes.
@@ -31,9 +32,11 @@ __all__ = [
     "attribution",
     "carriers",
     "command",
+    "effects",
     "graph",
     "heatmaps",
     "interchange",
+    "mediation",
     "metrics",
     "pairs",
     "patching",
@@ -41,6 +44,7 @@ __all__ = [
     "pruning",
     "resume",
     "rounds",
+    "routes",
     "sites",
     "steering",
     "tables",

@@ -1,0 +1,171 @@
+"""Effects of a swap while some sites are held: the passes and the sums of :mod:`interp.interventions.mediation`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from interp.errors import require
+from interp.interventions.places import CHUNK, Place
+from interp.interventions.routes import Sites
+from interp.interventions.sites import Site, write
+from interp.model.layout import RoundLayout
+from interp.model.rollout import Rollout
+from interp.model.transformer import HookedLatentTransformer, RoundOutput
+
+ROUNDING = 100
+"""A total effect below so many units of rounding, relative to the outcome, is none."""
+
+
+class Rows(NamedTuple):
+    """Rounds of many episodes in one batch, ``[row, ...]``."""
+
+    tokens: Tensor
+    latents: Tensor
+    values: Tensor
+    slots: Tensor
+
+    @classmethod
+    def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
+        """Some rounds of every episode: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
+        index = torch.tensor(list(rounds), device=run.tokens.device)
+        return cls(*(x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)))
+
+
+Edit = Callable[[Tensor], Tensor]
+Measure = Callable[[RoundOutput, Rows], Float[Tensor, "row value"]]
+"""The outcome of each row as a vector."""
+
+
+def passed(
+    model: HookedLatentTransformer,
+    rows: Rows,
+    layout: RoundLayout,
+    edits: Sequence[tuple[Site, Edit]] = (),
+    watched: Sequence[Site] = (),
+) -> tuple[RoundOutput, dict[Site, Tensor]]:
+    """Run rounds with the activations at some sites edited: what they give, and the activations at other sites.
+
+    Raises:
+        InputError: a site whose hook did not fire just once.
+    """
+    names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in edits), *watched)))
+    fired: Counter[str] = Counter()
+    kept: dict[Site, Tensor] = {}
+
+    def at(name: str, activation: Tensor, hook: object) -> Tensor:
+        fired[name] += 1
+        for site, edit in edits:
+            if site.hook == name:
+                activation = write(activation, site, layout, edit(site.read(activation, layout)))
+        kept.update({site: site.read(activation, layout) for site in watched if site.hook == name})
+        return activation
+
+    with torch.no_grad(), model.hooks(fwd_hooks=[(name, partial(at, name)) for name in names]):
+        out = model(rows.tokens, rows.latents, rows.values)
+    for name in names:
+        require(fired[name] == 1, f"the hook at {name!r} fired {fired[name]} times in one round, which must be once")
+    return out, kept
+
+
+@dataclass(frozen=True)
+class Effects:
+    """Sums over outcomes of products of effects, row by row, for every set of sites that was held.
+
+    Attributes:
+        total: <TE, TE> ``[row]``.
+        lost: <TE - DE, TE>, and brought: <IE, TE>, by set, ``[row]``.
+        moved: the share of rows in which the swap changes some site of the set.
+        is_null: the total effect is 0, but for rounding.
+    """
+
+    total: Float[np.ndarray, " row"]
+    lost: dict[Sites, Float[np.ndarray, " row"]]
+    brought: dict[Sites, Float[np.ndarray, " row"]]
+    moved: dict[Sites, float]
+    is_null: bool
+
+    def shares(self, case: Sites) -> tuple[float, float]:
+        """The shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
+        if self.is_null or not case:
+            return float("nan"), float("nan")
+        return tuple(float(part[case].sum() / self.total.sum()) for part in (self.lost, self.brought))  # type: ignore
+
+
+def effects(
+    model: HookedLatentTransformer,
+    runs: tuple[Rollout, Rollout],
+    rounds: Sequence[int],
+    causes: Sequence[Place],
+    sets: Sequence[Sites],
+    measure: Measure,
+) -> Effects:
+    """The effect of taking ``causes`` from the source, whole and with every set of sites held, in chunks of rows."""
+    base, source = (Rows.of(run, rounds) for run in runs)
+    chunks, size = [], 0.0
+    for start in range(0, len(base.tokens), CHUNK):
+        mine, theirs = (Rows(*(x[start : start + CHUNK] for x in side)) for side in (base, source))
+        plain, products = _chunk(model, runs[0].layout, mine, theirs, causes, sets, measure)
+        chunks.append(products)
+        size = max(size, float(plain.abs().max()))
+    total, lost, brought, moved = (np.concatenate(parts, -1) for parts in zip(*chunks, strict=True))
+    rounding = ROUNDING * torch.finfo(runs[0].latents.dtype).eps * size
+    return Effects(
+        total,
+        dict(zip(sets, lost, strict=True)),
+        dict(zip(sets, brought, strict=True)),
+        dict(zip(sets, map(float, moved.mean(-1)), strict=True)),
+        bool(np.sqrt(total.mean()) <= rounding),
+    )
+
+
+def _chunk(
+    model: HookedLatentTransformer,
+    layout: RoundLayout,
+    mine: Rows,
+    theirs: Rows,
+    causes: Sequence[Place],
+    sets: Sequence[Sites],
+    measure: Measure,
+) -> tuple[Tensor, tuple[NDArray, NDArray, NDArray, NDArray]]:
+    """The plain outcomes of some rows, and total ``[row]``, lost, brought and moved ``[set, row]``."""
+    every = tuple(dict.fromkeys(site for case in sets for site in case))
+    _, given = passed(model, theirs, layout, watched=[place.site for place in causes])
+    swap = [(place.site, partial(_taken, place, given[place.site])) for place in causes]
+    out, before = passed(model, mine, layout, watched=every)
+    plain = measure(out, mine)
+    out, after = passed(model, mine, layout, swap, every)
+    effect = measure(out, mine) - plain
+    changed = {site: ~torch.isclose(after[site], before[site]).flatten(1).all(1).numpy(force=True) for site in every}
+    lost, brought, moved = [], [], []
+    for case in sets:
+        frozen, alone = ([(site, partial(_held, values[site])) for site in case] for values in (before, after))
+        direct = measure(passed(model, mine, layout, [*swap, *frozen])[0], mine) - plain
+        indirect = measure(passed(model, mine, layout, alone)[0], mine) - plain
+        lost.append(_product(effect - direct, effect))
+        brought.append(_product(indirect, effect))
+        moved.append(np.any([changed[site] for site in case], axis=0))
+    return plain, (_product(effect, effect), np.stack(lost), np.stack(brought), np.stack(moved))
+
+
+def _taken(place: Place, given: Tensor, own: Tensor) -> Tensor:
+    """What a place becomes that is taken from the source."""
+    return place(own, given)
+
+
+def _held(value: Tensor, own: Tensor) -> Tensor:
+    """What a site becomes that is held at a value."""
+    return value
+
+
+def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
+    return np.asarray((x * y).sum(1).numpy(force=True))

@@ -1,0 +1,140 @@
+"""Routes: which sites lie between a cause and an outcome of a round, so that an effect can pass through them.
+
+A swap at one place acts on later components of its own position and, through attention, on later positions. That is
+read off layers and positions alone: a site that lies between may still carry nothing.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+
+from interp.errors import require
+from interp.interventions.sites import COMPONENTS, Site, resolve, sites
+from interp.model.layout import RoundLayout
+from interp.model.transformer import HookedLatentTransformer
+
+Sites = tuple[Site, ...]
+Moment = tuple[int, int]
+"""When something is computed: its layer (-1 before the first) and the place of its component in that layer."""
+Span = tuple[int, int]
+"""The first and the last position that something covers."""
+
+_ORDER = {key: i for i, key in enumerate(COMPONENTS)}
+
+
+class Routes:
+    """What lies between the causes and what is read of a round.
+
+    Args:
+        causes: sites that are swapped.
+        prediction: the prediction is read, and not the update.
+    """
+
+    def __init__(
+        self, model: HookedLatentTransformer, layout: RoundLayout, causes: Sequence[Site], *, prediction: bool
+    ) -> None:
+        self.model, self.layout, self.causes = model, layout, tuple(causes)
+        self.read = "prediction" if prediction else "update"
+        self.end = layout.predict_position if prediction else layout.update_position
+        self.pool = cache(self._pool)
+
+    def mediators(self, through: Sequence[Site | str]) -> Sites:
+        """Sites from texts, each checked to lie between.
+
+        Raises:
+            InputError: none, a site that the model does not have, or one that does not lie between.
+        """
+        found = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
+        require(bool(found), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
+        causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
+        for site in (*self.causes, *found):
+            require(not site.rounds, f"site {str(site)!r} names rounds of its own; give rounds={list(site.rounds)}")
+        for site in found:
+            require(
+                not any(overlap(site, cause) for cause in self.causes),
+                f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
+            )
+            require(
+                self.is_downstream(site),
+                f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on later components of "
+                "its own position and, through attention, on later positions; choose one of these",
+            )
+            require(
+                self.is_upstream(site),
+                f"mediator {str(site)!r} cannot act on the {self.read}, which is read at {end!r} after the last "
+                f"layer; choose a site at {end!r}, or an earlier position before the last layer's attention",
+            )
+        return found
+
+    def is_downstream(self, site: Site) -> bool:
+        """Whether some cause can act on the site."""
+        return any(leads(*self._where(cause), *self._where(site)) for cause in self.causes)
+
+    def is_upstream(self, site: Site) -> bool:
+        """Whether the site can act on what is read."""
+        return leads(*self._where(site), (self.model.config.n_layers, 0), (self.end, self.end))
+
+    def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
+        """As many sites of the same components as ``case``, drawn from all that lie between, none of them a mediator.
+
+        Where fewer are left, these; none where none is.
+        """
+        generator = np.random.default_rng(seed)
+        kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
+        drawn: list[Site] = []
+        for kind, n in kinds.items():
+            pool = [site for site in self.pool(*kind) if not any(overlap(site, known) for known in mediators)]
+            drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n])]
+        return tuple(drawn)
+
+    def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
+        """Every site of a component that lies between."""
+        found = sites(self.model, self.layout, component, None if everywhere else "all")
+        found = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in found))
+        return [
+            site
+            for site in found
+            if self.is_downstream(site)
+            and self.is_upstream(site)
+            and not any(overlap(site, cause) for cause in self.causes)
+        ]
+
+    def _where(self, site: Site) -> tuple[Moment, Span]:
+        moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
+        if site.kind.axes == "latent":
+            positions = self.layout.latent_positions
+            at = None if site.position is None else self.layout.position(site.position)
+            return moment, (positions[0], positions[-1]) if at is None else (at, at)
+        if site.position is None:
+            return moment, (0, self.layout.n_positions - 1)
+        return moment, (self.layout.position(site.position),) * 2
+
+
+def leads(start: Moment, of: Span, end: Moment, to: Span) -> bool:
+    """Whether what is computed at ``start`` and positions ``of`` can act on what is at ``end`` and positions ``to``.
+
+    >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
+    >>> leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
+    True
+    >>> leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
+    False
+    >>> leads((0, z), (3, 3), (1, mlp_out), (5, 5))
+    True
+    """
+    if start < end and of[0] <= to[1] and to[0] <= of[1]:
+        return True
+    layer, component = start
+    is_read = component <= _ORDER["v"] and component != _ORDER["q"]  # a query is read at its own position only
+    attention = max(layer, 0) if is_read else layer + 1
+    return of[0] < to[1] and (attention, _ORDER["scores"]) <= end
+
+
+def overlap(one: Site, other: Site) -> bool:
+    """Whether two sites hold some activation in common."""
+    pairs = ((one.head, other.head), (one.position, other.position))
+    return one.hook == other.hook and all(a is None or b is None or a == b for a, b in pairs)

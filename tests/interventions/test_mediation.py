@@ -1,0 +1,213 @@
+"""Mediation: shares worked out on a napkin, the handwired circuit's own routes, and mediators that cannot be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import interp
+from interp.decoder import Decoder
+from interp.errors import InputError
+from interp.interventions import effects
+from interp.interventions.effects import Rows, passed
+from interp.interventions.mediation import mediate, paths
+from interp.interventions.places import Place
+from interp.interventions.routes import Routes, overlap
+from interp.interventions.sites import Site, sites
+from interp.model.untrained import untrained as reset
+from interp.tasks import experts
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return [experts.sample(12, 8, 3, seed=seed) for seed in (0, 1)]
+
+
+def both(model, pair):
+    return interp.rollout(model, pair[0]), interp.rollout(model, pair[1])
+
+
+def head(episodes, n):
+    """The first ``n`` episodes."""
+    return replace(episodes, **{key: getattr(episodes, key)[:n] for key in ("advice", "labels", "accuracies")})
+
+
+@pytest.fixture(scope="module")
+def through_patterns(untrained, pair):
+    """The untrained softmax model: latents -> prediction through every pattern at p?, with both controls."""
+    through = paths(untrained, "pattern", "p?")
+    options = {"rounds": [3, 6], "n_random": 3, "with_untrained": True}
+    return mediate(untrained, *pair, "latent@<z>", through, **options)
+
+
+@pytest.mark.parametrize(
+    ("through", "frozen", "alone"),
+    [
+        # the vote falls from v = 3 to 2 (P: 117 to 62), and P = 6 (2 v^2 + 3) - v^2
+        ("z[0.0]@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
+        ("z[1.1]@p?", 6 * (8 + 3) - 9, 6 * (18 + 3) - 4),  # it works against the rest: shares below 0
+        (["z[0.0]@p?", "z[1.1]@p?"], 117, 62),  # all routes
+        ("pattern[0.0]@p?", 6 * (2 * 3 * 2 + 3) - 4, 6 * (2 * 2 * 3 + 3) - 9),  # interaction: score v times value v
+        ("pattern[1.0]@p?", 11 + 5 * 21 - 4, 21 + 5 * 11 - 9),
+        ("attn_out[0]@p?", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),
+        ("z[0.1]@p?", 62, 117),  # reads the latent, which is the same
+        ("z[0.0]", 6 * (18 + 3) - 4, 6 * (8 + 3) - 9),  # everywhere: other positions do not count
+    ],
+)
+def test_shares_on_a_napkin(napkin, napkin_pair, through, frozen, alone):
+    """Both shares, of one mediator and of several at once, equal those of P with the mediators set by hand."""
+    result = mediate(napkin, *napkin_pair, "embed@p_1", through, rounds=0, n_random=0)
+    total = 62 - 117
+    assert result.blocked().estimate == pytest.approx(1 - (frozen - 117) / total, abs=1e-12)
+    assert result.carried().estimate == pytest.approx((alone - 117) / total, abs=1e-12)
+    assert result.to_frame()["effect"].tolist() == pytest.approx([np.sqrt(2) * 55] * len(result.mediators))
+
+
+def test_a_subspace_is_swapped_and_the_state_is_read(napkin, napkin_pair):
+    """Only the direction of the vote is the cause; at w? head 1.1 writes v^2 + y^2 to the latent, and no other."""
+    cause, state = Place.of("embed@p_1", [[0, 1, 0, 0, 0]]), {"outcome": "state", "decode": lambda x: x[..., 0, 2:3]}
+    result = mediate(napkin, *napkin_pair, cause, paths(napkin, "z", "w?"), rounds=0, n_random=0, **state)
+    shares = {name: result.blocked(name).estimate for name in result.mediators}
+    assert shares == pytest.approx({"z[0.0]@w?": 0, "z[0.1]@w?": 0, "z[1.0]@w?": 0, "z[1.1]@w?": 1, "all": 1})
+    none = Place.of("embed@p_1", [[1.0, 0, 0, 0, 0]])
+    assert mediate(napkin, *napkin_pair, none, "z[1.1]@w?", rounds=0, n_random=0, **state).reason
+
+
+@pytest.mark.parametrize(
+    ("cause", "position", "outcome", "head"),
+    [("latent@<z>", "p?", "prediction", "2.0"), ("embed@y", "w?", "state", "2.1")],
+)
+def test_handwired_effects_pass_through_one_pattern(wma, pair, cause, position, outcome, head):
+    """Latents act on P, and the label on the state, wholly through one head's attention; the controls carry nothing."""
+    _, model = wma
+    result = mediate(model, *pair, cause, paths(model, "pattern", position), outcome=outcome, rounds=[4, 7])
+    frame = result.to_frame().set_index("mediator")
+    (route,) = [name for name in frame.index[:-1] if abs(frame.blocked[name]) > 1e-9]
+    assert route == f"pattern[{head}]@{position}"
+    for name in (route, "all"):
+        row = frame.loc[name, ["blocked", "blocked_low", "blocked_high", "carried", "carried_low", "carried_high"]]
+        assert row.astype(float).tolist() == pytest.approx([1.0] * 6, abs=1e-9)
+    assert frame[["random_blocked", "random_carried"]].abs().to_numpy().max() < 1e-9
+    assert frame.n_random_sites["all"] >= 1
+
+
+def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
+    """What other positions do to p? comes through its heads' outputs: jointly 1 in any model, singly less."""
+    result = mediate(untrained, *pair, "latent@<z>", paths(untrained, "z", "p?"), rounds=[3, 6], n_random=0)
+    assert result.blocked().estimate == pytest.approx(1.0, abs=1e-9)
+    assert result.carried().estimate == pytest.approx(1.0, abs=1e-9)
+    assert max(result.blocked(name).estimate for name in result.mediators[:-1]) < 0.99
+
+
+def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
+    """Sums by episode equal those of each episode on its own, in chunks of any size."""
+    monkeypatch.setattr(effects, "CHUNK", 5)
+    through, runs = paths(untrained, "pattern", "p?"), both(untrained, pair)
+    chunked = mediate(untrained, *pair, "latent@<z>", through, rounds=[3, 6], n_random=0, runs=runs)
+    first = mediate(
+        untrained, *(head(episodes, 1) for episodes in pair), "latent@<z>", through, rounds=[3, 6], n_random=0
+    )
+    for key in ("total", "lost", "brought"):
+        whole = getattr(through_patterns, key)
+        np.testing.assert_allclose(getattr(chunked, key), whole, rtol=1e-9, atol=1e-14)
+        np.testing.assert_allclose(getattr(first, key)[..., 0], whole[..., 0], rtol=1e-9, atol=1e-14)
+    assert through_patterns.moved.tolist() == chunked.moved.tolist() == [1.0] * len(chunked.mediators)
+
+
+def test_controls(untrained, pair, through_patterns):
+    """The untrained control is the same analysis of a reset model; draws repeat with the seed, and say how many."""
+    frame = through_patterns.to_frame()
+    through = paths(untrained, "pattern", "p?")
+    alone = mediate(reset(untrained, 0), *pair, "latent@<z>", through, rounds=[3, 6], n_random=0).to_frame()
+    for share in ("blocked", "carried"):
+        assert frame[f"untrained_{share}"].tolist() == pytest.approx(alone[share].tolist(), abs=1e-9)
+        assert frame[f"random_{share}"].notna().all() and alone[f"random_{share}"].isna().all()
+    assert frame.n_random_sites.tolist() == [1, 1, 1, 1, 4]
+    routes = Routes(untrained, untrained.layout, [Site.parse("latent@<z>")], prediction=True)
+    drawn = [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
+    assert drawn == [routes.others(tuple(through), tuple(through), (0, i)) for i in range(8)]
+    assert len(set(drawn)) > 1
+    assert not any(overlap(site, mediator) for draw in drawn for site in draw for mediator in through)
+
+
+def test_routes_are_those_that_a_generic_model_has(untrained, pair):
+    """In a model of random weights a site changes with the cause, and the outcome with it, just where routes say so."""
+    layout, cause = untrained.layout, Site.parse("resid_mid[0]@e_2")
+    base, source = (Rows.of(interp.rollout(untrained, episodes), [5]) for episodes in pair)
+    every = sites(untrained, components=("q", "k", "v", "pattern", "z", "attn_out", "mlp_out"))
+    every += [Site.parse(text) for text in ("embed@e_1", "resid_post[0]@e_2", "latent", "z[1]", "pattern[1.0]")]
+    _, given = passed(untrained, source, layout, watched=[cause, *every])
+    out, before = passed(untrained, base, layout, watched=every)
+    _, after = passed(untrained, base, layout, [(cause, lambda own: given[cause])], every)
+    routes = Routes(untrained, layout, [cause], prediction=True)
+    for site in every:
+        if "<w>" not in str(site):  # its content is constant
+            moved = not np.allclose(after[site].numpy(), before[site].numpy())
+            assert moved == routes.is_downstream(site), str(site)
+            changed, _ = passed(untrained, base, layout, [(site, lambda own, site=site: own.roll(1, 0) * 1.5)])
+            assert (changed.prediction != out.prediction).any().item() == routes.is_upstream(site), str(site)
+
+
+def test_states_of_learned_models_are_decoded(untrained, pair):
+    """Where the map is linear, so are effects: decoding a doubled state gives the same shares, and the map is used."""
+    runs = both(untrained, pair)
+    decoder = Decoder.fit(runs[0].latents, runs[0].latents[:, :, 0, :2].numpy())
+    through = paths(untrained, "pattern", "w?")
+    frames = [
+        mediate(
+            untrained, *pair, "embed@y", through, outcome=kind, decode=decode, rounds=[3, 6], n_random=0, runs=runs
+        ).to_frame()
+        for kind, decode in (
+            ("state", decoder),
+            ("state", lambda latents: 2 * decoder(latents)),
+            ("state", lambda latents: latents.flatten(-2)),
+            ("latents", None),
+        )
+    ]
+    assert frames[0].blocked.tolist() == pytest.approx(frames[1].blocked.tolist(), abs=1e-9)
+    assert frames[1].effect[0] == pytest.approx(2 * frames[0].effect[0])
+    assert frames[2].blocked.tolist() == pytest.approx(frames[3].blocked.tolist(), abs=1e-9)
+    assert frames[0].blocked.tolist() != pytest.approx(frames[3].blocked.tolist(), abs=1e-3)
+
+
+def test_without_an_effect_there_is_no_share(wma, pair):
+    """A cause that is the same in base and source has nothing to mediate: NaN with the reason, no noise over noise."""
+    _, model = wma
+    result = mediate(model, *pair, "embed@e_1", paths(model, "pattern", "p?"), rounds=[4], with_untrained=True)
+    frame = result.to_frame()
+    assert frame.blocked.isna().all() and frame.random_carried.isna().all() and frame.untrained_blocked.isna().all()
+    assert set(frame.reason) == {"there is no effect to mediate: the total effect of the cause is 0"}
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"cause": "embed@y"}, r"'z\[0.0\]@p\?' is not downstream of the cause 'embed@y', which acts on later"),
+        ({"cause": "resid_post[1]@p_1"}, r"is not downstream of the cause 'resid_post\[1\]@p_1'"),
+        ({"through": "z[0.0]@w?"}, r"'z\[0.0\]@w\?' cannot act on the prediction, which is read at 'p\?' after the"),
+        ({"through": "z[1.0]@p_1"}, r"cannot act on the prediction"),
+        ({"cause": ["latent", "z[0]"]}, r"'z\[0.0\]@p\?' is a cause \(latent \+ z\[0\]\) and cannot mediate its"),
+        ({"through": []}, r"no mediators were given; mediation.paths"),
+        ({"through": "z[0.0]@p?#3"}, r"names rounds of its own; give rounds=\[3\]"),
+        ({"through": "z[0.7]@p?"}, r"has heads 0 to 1"),
+        ({"through": "paths[0.0]"}, r"unknown component 'paths'"),
+        ({"outcome": "predictions"}, r"unknown outcome 'predictions'; did you mean 'prediction'\?"),
+        ({"outcome": "state"}, r"no exact readout; give decode=.* or ask for outcome='latents'"),
+        ({"n_random": -1}, r"n_random must be an integer >= 0, got -1"),
+        ({"rounds": 9}, r"round 9 is out of range"),
+    ],
+)
+def test_errors_teach(untrained, pair, options, told):
+    given = {"cause": "latent@<z>", "through": "z[0.0]@p?", **options}
+    with pytest.raises(InputError, match=told):
+        mediate(untrained, *pair, **given)
+
+
+def test_results_name_their_mediators(untrained, pair, through_patterns):
+    with pytest.raises(InputError, match=r"unknown mediator 'pattern\[0.0\]@p'; did you mean 'pattern\[0.0\]@p\?'"):
+        through_patterns.blocked("pattern[0.0]@p")
+    with pytest.raises(InputError, match="base and source must pair up"):
+        mediate(untrained, pair[0], head(pair[1], 3), "latent@<z>", "z[0.0]@p?")
+    assert {"model", "digest", "rounds", "seed", "versions"} <= through_patterns.settings.keys()
