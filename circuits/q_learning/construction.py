@@ -54,7 +54,7 @@ def q_learning(
         rewards: (lowest, highest) reward that the model will meet.
         signed: double the MLP neurons so that Q may be negative ("lin" needs none).
         tau: tie slope; smaller differences of Q than this are ties. None takes ``relative_tau`` times M, the power of
-            two that bounds |Q| (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9.
+            two that bounds |Q| (:func:`value_bound`): 1e-13 for rewards in [0, 1] and gamma .9. 0 averages over ties.
         relative_tau: about 28 roundings of M: 6.25e-15 in float64, 2.5e-7 (2 roundings) in float32.
         beta: inverse temperature of Boltzmann exploration in head 3.1 alone; None chooses greedily.
         eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``
@@ -65,7 +65,8 @@ def q_learning(
         rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
 
     Raises:
-        InputError: a value outside its range, or rewards that the variant is not proven for.
+        InputError: a value outside its range, rewards that the variant is not proven for, or a slope that rounding of
+            M swallows. Compiling to float32 asks for more than float64 does, and refuses a slope built for float64.
     """
     arguments = dict(locals())
     if variant not in VARIANTS:
@@ -92,6 +93,12 @@ def q_learning(
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
     basis = Basis.of(blocks, (token.strip("<>") for token in layout.vocabulary), codes, rotation)
     slope = relative_tau * bound if tau is None else tau
+    finest = resolution(bound, "float64")
+    require(
+        slope == 0 or slope >= finest,
+        f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
+        "not be broken; give no tau, one above that bound, or 0 to average over ties",
+    )
     wiring = Wiring(basis, n_states, n_actions, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness)
     heads = _heads(wiring)
     if eta is not None:
@@ -114,11 +121,16 @@ def q_learning(
         algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness),
         sites=sites(basis, layout, variant, alpha, gamma),
         edges=edges(layout, names((*heads, *neurons)), variant, eta is None, positions == "one-hot", bound < 1),
-        float64_only=_float64_only(variant, eta, tau, bound),
+        float64_only=_float64_only(variant, eta, slope, bound),
     )
 
 
-def _float64_only(variant: str, eta: float | None, tau: float | None, bound: float) -> str:
+def resolution(bound: float, dtype: str) -> float:
+    """The smallest tie slope that rounding beside values up to ``bound`` = M leaves: M times the machine's epsilon."""
+    return float(np.finfo(dtype).eps) * bound
+
+
+def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -> str:
     """Why float32 does not do, with the bound that it breaks; empty where it does."""
     if eta is not None and variant != "softmlp":
         return needs_float64(f"variant {variant!r}", "'softmlp'")
@@ -127,11 +139,12 @@ def _float64_only(variant: str, eta: float | None, tau: float | None, bound: flo
             f"values up to M = {bound:g} are beyond {LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
             "dtype='float64', or give rewards in larger units"
         )
-    resolved = 2.0**-23 * bound
-    if tau is not None and 0 < tau < resolved:
+    resolved = resolution(bound, "float32")
+    if 0 < slope < resolved:
         return (
-            f"tau = {tau:g} is below {resolved:g}, what float32 resolves of values up to M = {bound:g}, so that ties "
-            "would not be broken; load it with dtype='float64', give no tau, or one above that bound"
+            f"tau = {slope:g} is below {resolved:g}, what float32 resolves of values up to M = {bound:g}, so that ties "
+            "would not be broken; load it by name with dtype='float32', which sets relative_tau, or give relative_tau "
+            f">= {resolved / bound:.3g}, tau >= {resolved:.4g}, or tau=0 to average over ties, or take dtype='float64'"
         )
     return ""
 

@@ -80,11 +80,43 @@ def test_too_many_undecided_rows_fail() -> None:
 
 
 def test_float32_limits_are_refused_with_the_bound_that_they_break() -> None:
-    with pytest.raises(InputError, match=r"tau = 1e-13 is below 2048, what float32 resolves .* M = 1\.71799e\+10"):
-        circuits.load(Q, dtype="float32", rewards=(0.0, 1e9), tau=1e-13)
+    """Whether the slope is given or the default of float64; 0, or one above the bound, is accepted."""
+    for circuit in (circuits.build(Q), circuits.build(Q, variant="lin"), circuits.build(Q, tau=1.8e-6)):
+        with pytest.raises(
+            InputError, match=r"tau = .* is below 1\.90735e-06, what float32 resolves .* tau >= 1\.907e-06"
+        ):
+            compile_circuit(circuit, torch.float32)
+    for given in ({"tau": 0.0}, {"tau": 2e-6}, {"relative_tau": 1.2e-7}, {"gamma": 0.0, "tau": 1.2e-7}):
+        assert compile_circuit(circuits.build(Q, **given), torch.float32).W_E.dtype == torch.float32
+    with pytest.raises(InputError, match=r"tau = 1e-05 is below 2048, what float32 resolves .* M = 1\.71799e\+10"):
+        circuits.load(Q, dtype="float32", rewards=(0.0, 1e9), tau=1e-5)
     with pytest.raises(InputError, match=r"values up to M = .* are beyond 1\.32923e\+36"):
         circuits.load(Q, dtype="float32", rewards=(0.0, 1e37))
-    assert circuits.load(Q, rewards=(0.0, 1e9), tau=1e-13).W_E.dtype == torch.float64
+    assert circuits.load(Q, rewards=(0.0, 1e9), tau=1e-5).W_E.dtype == torch.float64
+    with pytest.raises(InputError, match=r"tau = 1e-13 is below 3\.8147e-06, what float64 resolves .* give no tau"):
+        circuits.load(Q, rewards=(0.0, 1e9), tau=1e-13)
+
+
+@pytest.mark.parametrize("variant", ["mlp", "softmlp", "lin"])
+def test_the_refused_slopes_are_those_that_break_no_ties(variant: str) -> None:
+    """Random tables up to M in float32, the best value twice: a slope at the bound always chooses the first of them."""
+    right = {}
+    for share in (1.0, 1 / 64):
+        circuit = circuits.build(Q, n_states=2, n_actions=4, variant=variant, tau=share * 16 * 2.0**-23)
+        assert bool(circuit.float64_only) == (share < 1)
+        model = compile_circuit(replace(circuit, float64_only=""), torch.float32)
+        episodes = handwired(Q).plan.episodes(circuit, 1, 300, 0)
+        run = rollout(model, episodes)
+        table = torch.rand(300, 2, 4, generator=torch.Generator().manual_seed(0)) * 15.9
+        every, first, best = torch.arange(300), torch.arange(300) % 3, table.amax(-1)
+        table *= 0.9
+        table[every, :, first] = table[every, :, first + 1] = best
+        latents = run.latents[:, 0] + torch.einsum("esa, sd -> ead", table, model.state_map)
+        with torch.no_grad():
+            chosen = model(run.tokens[:, 0], latents, run.values[:, 0].float()).prediction
+        right[share] = float((chosen == torch.eye(4)[first]).all(-1).float().mean())
+    assert right[1.0] == 1.0
+    assert right[1 / 64] < 0.6
 
 
 @pytest.mark.parametrize("n_lines", [1, 2, 3])
