@@ -20,9 +20,10 @@ The two shares are equal where the mediators and everything beside them add up. 
 redundant routes, each blocks nothing and carries everything; a pattern that selects among values which the cause
 changes, too, does either in part. For the same reasons, and because mediators in series hand on one effect, shares of
 single mediators need not add up to 1 or to the joint share, and may be negative or above 1. A frozen mediator meets
-activations that it never meets in a run: a share says how a computation is wired, not what happens in use. All head outputs at the
-place that is read mediate everything that comes from other positions, in any model; and patterns carry much of some
-effects in untrained models, too: read a share beside the untrained one.
+activations that it never meets in a run: a share says how a computation is wired, not what happens in use.
+
+Read a share beside that of an untrained model: all head outputs at the place that is read mediate everything that comes
+from other positions, whatever the model, and random patterns can carry much of an effect, too.
 
     >>> import interp
     >>> from interp.interventions import mediation
