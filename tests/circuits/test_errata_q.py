@@ -9,6 +9,7 @@ means that the defect is real but does not reach the table. Labels Q1, Q2, ... n
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,9 @@ import torch
 import circuits
 import interp
 from circuits.circuit import Circuit
-from circuits.heads import Head, copy, match
+from circuits.heads import Head, Neuron, copy, match
+from circuits.q_learning import construction
+from interp.model.layout import EncodedRounds
 from interp.tasks import mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.layout import QLearningRound
@@ -56,12 +59,46 @@ def corrections_hold(ours: Circuit) -> None:
     assert table_error(build(variant="lin")).max() < 1e-14
 
 
-def test_q1_q2_length_and_vocabulary() -> None:
-    """The displayed sequence has 3 |A| + 10 tokens, not 3 |A| + 9; six special tokens are listed, not five or seven."""
-    for n_states, n_actions in ((4, 3), (2, 5)):
-        layout = QLearningRound(n_states, n_actions)
-        assert len(layout.labels) == 3 * n_actions + 10
-        assert len(layout.vocabulary) == n_states + n_actions + 6
+DISPLAYED = "<BOS> c* | Qcurr s a r Qnext s' (s'_i a_i)* Select | a* Update"
+"""The displayed sequence of section 4, one word a token; a star stands for one token, or one pair, an action."""
+
+
+def test_q1_the_displayed_sequence_has_one_token_more_than_its_stated_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    """``3 |A| + 10`` tokens, stated are ``3 |A| + 9``; without the stand-alone s' it has that many, and is as exact."""
+    for n_actions in (3, 4, 7):
+        fixed = [word for word in DISPLAYED.split() if word not in ("|", "c*", "(s'_i", "a_i)*")]
+        displayed = len(fixed) + n_actions + 2 * n_actions
+        assert displayed == 3 * n_actions + 10 != 3 * n_actions + 9
+        assert displayed == QLearningRound(4, n_actions).n_positions
+    monkeypatch.setattr(construction, "QLearningRound", WithoutNextState)
+    monkeypatch.setattr(construction, "edges", lambda *given: ())  # Their table names the position of s'.
+    for variant in ("mlp", "lin"):
+        shorter = build(variant=variant)
+        assert shorter.layout.n_positions == 3 * 4 + 9
+        assert table_error(shorter).max() < 1e-14
+
+
+class WithoutNextState(QLearningRound):
+    """The round of the stated length: s' stands in the pairs only."""
+
+    @cached_property
+    def labels(self) -> tuple[str, ...]:
+        return tuple(label for label in super().labels if label != "s'")
+
+    def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
+        whole = QLearningRound(self.n_states, self.n_actions)
+        encoded, keep = whole.encode(episodes), [i for i, label in enumerate(whole.labels) if label != "s'"]
+        return replace(encoded, tokens=encoded.tokens[..., keep], values=encoded.values[..., keep])
+
+
+def test_q2_six_special_tokens_are_listed_and_needed_and_seven_are_stated(ours: Circuit) -> None:
+    """The stated size is ``2 + S + A + 5``. The six listed do; without the embedding of one the table is wrong."""
+    listed = ("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update")
+    assert set(ours.layout.vocabulary) == {*listed, *STATES, *ACTIONS}
+    assert len(ours.layout.vocabulary) == 6 + 4 + 4 != 2 + 4 + 4 + 5
+    for token in listed:
+        missing = replace(ours, tokens={**ours.tokens, token: ours.basis.zero})
+        assert table_error(missing).max() > 1e-3, f"{token} is idle"
 
 
 def test_q3_a_linear_head_sums_over_the_past_instead_of_multiplying(ours: Circuit) -> None:
@@ -129,11 +166,33 @@ def test_q8_the_td_heads_must_be_linear(ours: Circuit, rule: str) -> None:
 
 
 def test_q9_the_state_must_go_to_id_because_buf1_holds_the_column(ours: Circuit) -> None:
-    """The proof sketch routes the state to buf1, the appendix to id; on buf1 it collides with the column."""
-    wrong = ours
+    """The proof sketch routes states to buf1, the appendix to id; on buf1 they collide with the columns.
+
+    Every reader of a state is moved along with it, so that nothing is wrong but the collision: on the axes of buf2,
+    which are free, the same circuit is exact.
+    """
+    assert table_error(with_states_in(ours, "buf2")).max() < 1e-14
+    error = table_error(with_states_in(ours, "buf1"))
+    assert error[0] > 0.05
+    assert error.max() > 1
+
+
+def with_states_in(circuit: Circuit, block: str) -> Circuit:
+    """The circuit whose heads 1.1 to 1.3 write states to another block, and whose later parts read them there."""
+    ids, there = circuit.basis["id"], circuit.basis[block]
+    made = circuit
     for number in ("1.1", "1.2", "1.3"):
-        wrong = wrong.edit(number, moves=copy(ours.basis, STATES, "id", "buf1"))
-    assert table_error(wrong)[0] > 0.05
+        made = made.edit(number, moves=copy(circuit.basis, STATES, "id", block))
+    for number in ("2.1", "4.1", "4.2"):
+        writes = [write for _, write in circuit.head(number).moves]
+        made = made.edit(number, moves=tuple((there[s], write) for s, write in zip(STATES, writes, strict=True)))
+
+    def moved(neuron: Neuron) -> Neuron:
+        (state,) = [s for s in STATES if ("id", s) in neuron.read.coefficients]
+        weight = neuron.read.coefficients["id", state]
+        return replace(neuron, read=neuron.read - weight * ids[state] + weight * there[state])
+
+    return replace(made, neurons=tuple(map(moved, circuit.neurons)))
 
 
 def test_q10_the_latent_is_an_action_and_an_update_and_doubles_itself(ours: Circuit) -> None:
