@@ -22,7 +22,7 @@ evidence about one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -251,6 +251,18 @@ class Algorithm:
         Raises:
             InputError: episodes of another task, or ``do`` names no variable or has another shape.
         """
+        state, inputs = self.carried(episodes, do)
+        return self.step(state, inputs, do)[1]
+
+    def carried(self, episodes: Any, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
+        """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes.
+
+        Args:
+            do: variables that are set, at every round, ``[episode, round, ...]``.
+
+        Raises:
+            InputError: episodes of another task, or ``do`` names no variable or has another shape.
+        """
         inputs, do = self.read(episodes), {} if do is None else do
         n_rounds = episodes.n_rounds
         for key, value in do.items():
@@ -266,8 +278,7 @@ class Algorithm:
             state = self._advance(
                 state, {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
             )
-        held = {key: np.stack(steps, 1) for key, steps in before.items()}
-        return self.step(held, inputs, do)[1]
+        return {key: np.stack(steps, 1) for key, steps in before.items()}, inputs
 
     def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
         """The inputs of every round.
@@ -305,6 +316,14 @@ class Algorithm:
         state = {k: base[k] for k in self.state}
         inputs = {v.key: base[v.key] for v in self.variables if v.role == "input"}
         return self.step(state, inputs, {key: value})[1]
+
+    def downstream(self, keys: Iterable[str]) -> set[str]:
+        """These variables and all that depend on them within a round."""
+        reached = set(keys)
+        for variable in self.variables:
+            if reached & set(variable.parents):
+                reached.add(variable.key)
+        return reached
 
     @cached_property
     def _needed(self) -> tuple[Variable, ...]:
@@ -347,6 +366,50 @@ class AlgorithmRecord:
     def for_episodes(self, episodes: Any, **parameters: Any) -> Algorithm:
         """The algorithm with the episodes' own parameters, but for those given."""
         return self.make(**{**self.parameters(episodes), **parameters})
+
+
+@dataclass(frozen=True)
+class Searched:
+    """A parameter of a family of algorithms, and where a fit looks for it.
+
+    Attributes:
+        name: of the argument of :attr:`Family.make`.
+        grid: the values that are tried, ascending; the first and the last are its bounds.
+        kind: "real" values between those of the grid are tried, too; "choice" takes those of the grid alone, such as
+            whole numbers.
+        enters: keys of the variables whose equations it enters; all of them, where none is named. A fit computes again
+            what depends on these: a parameter that only the prediction reads costs no second run of the state.
+    """
+
+    name: str
+    grid: tuple[float, ...]
+    kind: Literal["real", "choice"] = "real"
+    enters: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        rising = all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
+        require(bool(self.grid) and rising, f"the grid of {self.name!r} must be ascending numbers, got {self.grid}")
+
+
+@dataclass(frozen=True)
+class Family:
+    """Algorithms that differ in their parameters alone: one answer to "which algorithm explains this model?".
+
+    Attributes:
+        key, name: for code and sentences.
+        make: parameters to :class:`Algorithm`, whose own ``parameters`` are what a fit reports.
+        searched: the parameters that a fit looks for; none for a single algorithm.
+        memoryless: whether its algorithms keep nothing from round to round, so that any learner should do better.
+        extends: key of the family that it adds something to and can imitate, such as a memory that fades. The simpler
+            one stands unless the extension explains much more; they are no rivals of each other.
+    """
+
+    key: str
+    name: str
+    make: Callable[..., Algorithm]
+    searched: tuple[Searched, ...] = ()
+    memoryless: bool = False
+    extends: str = ""
 
 
 def numbered(prefix: str, suffix: str = "") -> Callable[[NDArray[Any]], tuple[str, ...]]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interp.algorithm import Algorithm, AlgorithmRecord
+from interp.algorithm import Algorithm, AlgorithmRecord, Family
 from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
@@ -178,6 +178,10 @@ class Task:
         regimes: names of what episodes can be drawn from, each with what it is.
         algorithms: the algorithms that it registers, in order of preference: a variable that several share is the
             first one's.
+        families: families of algorithms that comparison fits to a model's predictions; by default every registered
+            algorithm, as it is.
+        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the families predict
+            differently, by name; its default regime alone by default.
         hypothesis: model to the algorithm that it is held against; its first one by default.
         round_inputs: what one round says by itself.
         probed: variables that ``interp probe`` decodes by default.
@@ -203,6 +207,8 @@ class Task:
     interaction: Callable[..., Any] | None = None
     regimes: Callable[[], Mapping[str, str]] = dict
     algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
+    families: Callable[[], tuple[Family, ...]] | None = None
+    battery: Callable[..., Mapping[str, Any]] | None = None
     hypothesis: Callable[[HookedLatentTransformer], Algorithm] | None = None
     round_inputs: Callable[[Any], RoundInputs] | None = None
     probed: tuple[str, ...] = ()
@@ -265,6 +271,44 @@ class Task:
         if key not in records:
             raise unknown_name(f"algorithm of {self.key!r}", key, records, limit=20)
         return records[key].make(**parameters)
+
+    def rivals(self) -> dict[str, Family]:
+        """The families of algorithms that could explain a model, by key.
+
+        Raises:
+            InputError: two of them share a key or a name, one extends a family that is not there, or the task registers
+                neither families nor algorithms.
+        """
+        if self.families is not None:
+            found = unique(self.families(), f"family of {self.key!r}")
+        else:
+            records = self.algorithm_records()
+            require(bool(records), f"task {self.key!r} registers no algorithm; give its record algorithms=...")
+            found = {k: Family(k, r.name, r.make, memoryless=not r.make().state) for k, r in records.items()}
+        for family in found.values():
+            if family.extends and (family.extends not in found or found[family.extends].extends):
+                raise unknown_name(f"family that {family.key!r} extends", family.extends, found, limit=20)
+        return found
+
+    def sets_for(self, layout: RoundLayout, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
+        """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.
+
+        Sizes are the task's defaults where the layout serves them, so that models of a range share sets, else the
+        nearest ones that it serves.
+        """
+        sizes = {}
+        for size in self.sizes:
+            own = int(getattr(layout, size.name))
+            low, high = getattr(layout, f"{size.name}_range", None) or (own, own)
+            sizes[size.name] = int(np.clip(size.default, low, high))
+
+        def drawn(seed: int) -> Mapping[str, Any]:
+            if self.battery is not None:
+                return self.battery(n_episodes, n_rounds, seed=seed, **sizes)
+            return {"default": self.sample(n_episodes, n_rounds, seed=seed, **sizes)}
+
+        fits, scores = drawn(2 * seed), drawn(2 * seed + 1)
+        return {name: (fits[name], scores[name]) for name in fits}
 
     def corruption(self, key: str) -> Corruption:
         """The corruption called ``key``.

@@ -6,7 +6,8 @@
     ((2, 5, 4), (2, 5))
 
 ``episodes`` and ``regimes`` (the data), ``layout`` (the round), ``algorithms`` (causal models), ``predictors``
-(baselines, Bayes predictors, the oracle), ``posterior`` and ``assignments`` (what they are made of), ``regret``,
+(baselines, Bayes predictors, the oracle), ``rivals``, ``families`` and ``battery`` (what could explain a model, and
+episodes that tell it), ``posterior`` and ``assignments`` (what they are made of), ``regret``,
 ``calibration`` and ``theory`` (scores and the paper's Appendix B), ``corruptions``, ``hypotheses`` (what interventions
 test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
@@ -27,6 +28,8 @@ TASK = Task(
     losses=lazy("interp.tasks.experts.hypotheses:losses"),
     regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
     algorithms=lazy("interp.tasks.experts.algorithms:records"),
+    families=lazy("interp.tasks.experts.families:families"),
+    battery=lazy("interp.tasks.experts.battery:battery"),
     hypothesis=lazy("interp.tasks.experts.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.experts.hypotheses:round_inputs"),
     probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),

@@ -23,7 +23,8 @@ from scipy import special
 from interp.errors import require
 from interp.tasks.experts import Bounds
 
-Counts = Integer[np.ndarray, "*shape"]
+Counts = Integer[np.ndarray, "*shape"] | Float[np.ndarray, "*shape"]
+"""Whole numbers, or fractions where old rounds fade."""
 Reals = Float[np.ndarray, "*shape"]
 Mask = Bool[np.ndarray, "*shape"]
 
@@ -84,7 +85,9 @@ def keep_uncertain(accuracies: Reals) -> Reals:
 
 
 def _once_per_record(function: Callable[[Reals, Reals], Reals], hits: Counts, misses: Counts) -> Reals:
-    """Many episodes share few records: evaluate ``function`` once for each different one."""
+    """Many episodes share few records: evaluate ``function`` once for each different one, unless they are fractions."""
+    if hits.dtype.kind == "f":
+        return function(hits, misses)
     base = int(misses.max(initial=0)) + 1
     codes, where = np.unique(hits * base + misses, return_inverse=True)
     return function((codes // base).astype(float), (codes % base).astype(float))[where].reshape(hits.shape)

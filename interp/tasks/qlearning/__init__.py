@@ -6,7 +6,8 @@
     ((2, 5), (2, 6, 4, 3))
 
 ``mdps``, ``episodes``, ``sampling``, ``regimes``, ``datasets`` and ``environment`` (the data), ``bellman`` (the
-update), ``layout`` (the round), ``algorithms`` (causal models), ``tabular`` and ``planning`` (agents), ``returns``,
+update), ``layout`` (the round), ``algorithms`` (causal models), ``rivals``, ``families`` and ``battery`` (what could
+explain a model, and episodes that tell it), ``tabular`` and ``planning`` (agents), ``returns``,
 ``agreement`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what interventions test), ``training`` and
 ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
@@ -32,6 +33,8 @@ TASK = Task(
     interaction=Interaction,
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
     algorithms=lazy("interp.tasks.qlearning.algorithms:records"),
+    families=lazy("interp.tasks.qlearning.families:families"),
+    battery=lazy("interp.tasks.qlearning.battery:battery"),
     hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),
     probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),

@@ -26,7 +26,8 @@ from interp.tasks.qlearning.tabular import QLearner
 Array = NDArray[Any]
 
 
-def _inputs(episodes: MDPEpisodes) -> dict[str, Array]:
+def inputs(episodes: MDPEpisodes) -> dict[str, Array]:
+    """State, action, reward and next state of every round."""
     return {
         "state": episodes.states,
         "action": episodes.actions,
@@ -40,7 +41,8 @@ def _initial(episodes: MDPEpisodes) -> dict[str, Array]:
     return {"table": start, "visits": np.zeros(start.shape)}
 
 
-def _row(table: Array, state: Array) -> Array:
+def row(table: Array, state: Array) -> Array:
+    """``table[..., state, :]``: the values of the actions at one state of each table."""
     return np.take_along_axis(table, state[..., None, None], -2)[..., 0, :]
 
 
@@ -52,7 +54,7 @@ def _entry(values: Array, index: Array) -> Array:
     return np.take_along_axis(values, index[..., None], -1)[..., 0]
 
 
-def _pair(v: Values) -> Array:
+def pair(v: Values) -> Array:
     """One where the round's state and action meet, ``[..., S, A]``."""
     n_states, n_actions = v["table"].shape[-2:]
     return np.eye(n_states)[v["state"]][..., :, None] * np.eye(n_actions)[v["action"]][..., None, :]
@@ -67,7 +69,7 @@ def _entries(name: str) -> Any:
 
 
 def _untied(v: Values) -> Array:
-    return bellman.greedy_sets(_row(v["next_table"], v["next_state"])).sum(-1) == 1
+    return bellman.greedy_sets(row(v["next_table"], v["next_state"])).sum(-1) == 1
 
 
 def _n_states(v: Values) -> int:
@@ -187,7 +189,7 @@ def q_learning(
             "the row of the state left",
             "reward",
             parents=("table", "state"),
-            equation=lambda v: _row(v["table"], v["state"]),
+            equation=lambda v: row(v["table"], v["state"]),
             outputs=numbered("Q(s,a_", ")"),
         ),
         _one(
@@ -204,7 +206,7 @@ def q_learning(
             "what each action is worth at the state reached",
             "reward",
             parents=("table", "next_state"),
-            equation=lambda v: _row(v["table"], v["next_state"]),
+            equation=lambda v: row(v["table"], v["next_state"]),
             outputs=numbered("Q(s',a_", ")"),
         ),
         _one(
@@ -290,7 +292,7 @@ def q_learning(
             "how often every pair was visited, this round included",
             "visits",
             parents=("visits", "state", "action", "table"),
-            equation=lambda v: v["visits"] + _pair(v),
+            equation=lambda v: v["visits"] + pair(v),
             outputs=_entries("N"),
         ),
         Variable(
@@ -309,7 +311,7 @@ def q_learning(
             "the greedy action by the table after the round, scored where it is unique",
             _n_actions,
             parents=("next_table", "next_state"),
-            equation=lambda v: bellman.greedy(_row(v["next_table"], v["next_state"])),
+            equation=lambda v: bellman.greedy(row(v["next_table"], v["next_state"])),
             scored=_untied,
         ),
     )
@@ -319,7 +321,7 @@ def q_learning(
         task="qlearning",
         parameters={"alpha": alpha, "gamma": gamma, "tie_slope": tie_slope, "beta": beta, "hardness": hardness},
         variables=(*INPUTS, *STATE, *round_),
-        inputs=_inputs,
+        inputs=inputs,
         initial=_initial,
         distribution=lambda v: v["policy"],
         memory="table",

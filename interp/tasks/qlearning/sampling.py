@@ -246,7 +246,7 @@ def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regim
     _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
     source = regime_named(regime)
     mdps = draw(source, allocate(source, n_mdps, stream(seed, "cells")), n_states, n_actions, stream(seed, "mdps"))
-    return mdps.permuted(*_relabelling(mdps, seed))
+    return mdps.permuted(*relabelling(mdps, seed))
 
 
 def sample_grid(
@@ -311,10 +311,11 @@ def _sample(
     while not interaction.done:
         interaction.advance(bellman.greedy(interaction.values))
     episodes = interaction.episodes(regime.key)
-    return episodes.permuted(*_relabelling(mdps, seed))
+    return episodes.permuted(*relabelling(mdps, seed))
 
 
-def _relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """New labels of states and of actions, ``[episode, label]`` each, at random."""
     rng, n = stream(seed, "relabel"), len(mdps)
     states = rng.permuted(np.tile(np.arange(mdps.n_states), (n, 1)), axis=1)
     return states, rng.permuted(np.tile(np.arange(mdps.n_actions), (n, 1)), axis=1)

@@ -7,8 +7,9 @@
 
 ``graphs`` (adjacency, distances, ancestors), ``episodes``, ``regimes``, ``sampling`` and ``prosqa`` (the data),
 ``layout`` (the round), ``algorithms``, ``paths`` and ``heuristics`` (causal models: breadth-first search and its
-rivals), ``corruptions``, ``hypotheses`` (what interventions test), ``training``, ``evaluation`` and ``controls``. No
-handwired model (``circuits``) and no picture (``reports``) lives here.
+rivals), ``families`` and ``battery`` (what could explain a model, and episodes that tell it), ``corruptions``,
+``hypotheses`` (what interventions test), ``training``, ``evaluation`` and ``controls``. No handwired model
+(``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -31,6 +32,8 @@ TASK = Task(
     losses=lazy("interp.tasks.reachability.hypotheses:losses"),
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
     algorithms=lazy("interp.tasks.reachability.records:records"),
+    families=lazy("interp.tasks.reachability.families:families"),
+    battery=lazy("interp.tasks.reachability.battery:battery"),
     hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
     probed=("reached", "next_reached", "member", "prediction"),

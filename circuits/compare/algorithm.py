@@ -1,0 +1,282 @@
+r"""Which algorithm explains what a model predicts?
+
+Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
+others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over rounds::
+
+    JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2          explained = 1 - JS(family) / JS(best without a memory)
+                                                           ratio     = JS(family) / JS(best other family)
+
+Kullback-Leibler is of no use here: Weighted Majority says exactly 0 and 1. The best family, its runner-up and the best
+that keeps no memory are chosen where families are fitted, and scored where they are not; the sets of episodes pull the
+families apart (``Task.battery``) and count alike. A family *explains* the model where, by 95 % intervals over episodes,
+it explains at least :data:`EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else the answer
+is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where it
+leaves at most :data:`RATIO` of *its* divergence, or explains where the simpler one does not; the two are no rivals.
+
+What this is NOT: evidence of how the model computes. A lookup table with the same predictions scores the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from circuits.compare.fitting import checked, divergence, fit, predictor, task_of
+from interp.algorithm import Algorithm, Family
+from interp.errors import require
+from interp.progress import bar
+from interp.provenance import provenance
+from interp.statistics import Interval, ratio_interval, resample_weights
+from interp.tasks.task import Task, unique
+
+EXPLAINED, RATIO = 0.95, 0.25
+"""The rule: at least so much explained, at most so much of the runner-up's divergence left. A 50 : 50 mixture of
+Weighted Majority and the Bayes predictor explains .93 as the better of the two; the learned models .98 to .996."""
+EVENLY = "evenly"
+"""What the guess is called that gives every outcome the same probability: without a memory, for every task."""
+
+Array = NDArray[np.float64]
+Divergences = Mapping[str, Array]
+"""Nats a round by set, ``[episode]`` each."""
+
+
+@dataclass(frozen=True)
+class FamilyScore:
+    """One family, fitted.
+
+    Attributes:
+        key, name: of the family; group: of the simplest family that it extends, or its own key.
+        memoryless: whether it keeps nothing from round to round.
+        algorithm: with the parameters found; None for the guess that is even over outcomes.
+        fitted: divergence on the episodes that it was fitted on, nats a round.
+        divergences: on the other episodes.
+    """
+
+    key: str
+    name: str
+    group: str
+    memoryless: bool
+    algorithm: Algorithm | None
+    fitted: float
+    divergences: Divergences = field(repr=False)
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What the algorithm was made with."""
+        return dict(self.algorithm.parameters) if self.algorithm is not None else {}
+
+
+@dataclass(frozen=True)
+class AlgorithmPart:
+    """Which algorithm explains a model's predictions.
+
+    Attributes:
+        family: key of the family that explains them; None for none of these.
+        closest: key of the one that comes closest, whether or not it explains.
+        parameters: of that one.
+        explained: 1 less its divergence over that of the best family without a memory, over all sets.
+        ratio: its divergence over that of the runner-up.
+        runner_up, baseline: keys of the best other family, and of the best one without a memory.
+        by_set: set to (explained, ratio).
+        scores: every family by key, the closest first.
+        settings: seed, numbers of episodes, versions.
+    """
+
+    family: str | None
+    closest: str
+    parameters: Mapping[str, Any]
+    explained: Interval
+    ratio: Interval
+    runner_up: str
+    baseline: str
+    by_set: Mapping[str, tuple[Interval, Interval]]
+    scores: Mapping[str, FamilyScore]
+    settings: Mapping[str, Any] = field(repr=False, default_factory=dict)
+
+    def __str__(self) -> str:
+        made = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in self.parameters.items())
+        answer = self.scores[self.closest].name if self.family else f"none of these; closest {self.closest}"
+        return (
+            f"{answer} ({made}): explained {self.explained}, {self.ratio} of what the runner-up leaves "
+            f"({self.runner_up})"
+        )
+
+    @property
+    def algorithm(self) -> Algorithm | None:
+        """The closest algorithm, with the parameters found."""
+        return self.scores[self.closest].algorithm
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a family, a set ("all" for all of them) and a quantity: "divergence", "explained" or "ratio"."""
+        seed, rows = self.settings["seed"], []
+        base, rival = self.scores[self.baseline].divergences, self.scores[self.runner_up].divergences
+        for score in self.scores.values():
+            nats = {name: np.ones_like(values) for name, values in score.divergences.items()}
+            for name in (*score.divergences, "all"):
+                chosen = None if name == "all" else name
+                quantities = {
+                    "divergence": _ratio(score.divergences, nats, seed, chosen),
+                    "explained": _less(_ratio(score.divergences, base, seed, chosen)),
+                }
+                if score.key == self.closest:
+                    quantities["ratio"] = _ratio(score.divergences, rival, seed, chosen)
+                for quantity, value in quantities.items():
+                    row = {"name": quantity, "set": name, "family": score.key}
+                    rows.append({**row, "value": value.estimate, "low": value.low, "high": value.high})
+        return pd.DataFrame(rows)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that do not exist are None."""
+        return {
+            "family": self.family,
+            "closest": self.closest,
+            "parameters": {key: _json(value) for key, value in self.parameters.items()},
+            "explained": _bounds(self.explained),
+            "ratio": _bounds(self.ratio),
+            "runner_up": self.runner_up,
+            "baseline": self.baseline,
+            "by_set": {
+                name: {"explained": _bounds(explained), "ratio": _bounds(ratio)}
+                for name, (explained, ratio) in self.by_set.items()
+            },
+            "families": [
+                {
+                    "key": score.key,
+                    "name": score.name,
+                    "parameters": {key: _json(value) for key, value in score.parameters.items()},
+                    "divergence": float(np.mean([values.mean() for values in score.divergences.values()])),
+                    "memoryless": score.memoryless,
+                }
+                for score in self.scores.values()
+            ],
+            "settings": dict(self.settings),
+        }
+
+
+def explain(
+    subject: Any,
+    task: Task,
+    sets: Mapping[str, tuple[Any, Any]],
+    *,
+    seed: int,
+    families: Sequence[Family] | None = None,
+) -> AlgorithmPart:
+    """Which family of algorithms predicts what the subject predicts.
+
+    Args:
+        subject: a model, an algorithm, or a function of episodes to distributions ``[episode, round, outcome]``.
+        sets: by name, (episodes to fit on, other episodes to score on), such as ``task.sets_for(...)`` gives.
+        seed: of the bootstrap over episodes.
+        families: those that are asked; all of the task's when None.
+
+    Raises:
+        InputError: no sets, sets of another task, families that are none or share a key, or predictions that are no
+            distributions.
+
+    >>> from interp.tasks import experts
+    >>> from interp.tasks.experts.algorithms import weighted_majority
+    >>> pair = tuple(experts.sample(16, 20, 4, seed=seed) for seed in (0, 1))
+    >>> some = [f for f in experts.TASK.rivals().values() if f.key in ("weighted_majority", "follow_the_leader")]
+    >>> found = explain(weighted_majority(0.5), experts.TASK, {"uniform": pair}, seed=0, families=some)
+    >>> found.family, found.parameters
+    ('weighted_majority', {'gain': 0.5})
+    """
+    require(task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}")
+    asked = task.rivals() if families is None else unique(families, "family")
+    require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
+    predict = predictor(subject)
+    fits = {name: checked(predict(pair[0]), pair[0]) for name, pair in sets.items()}
+    given = {name: checked(predict(pair[1]), pair[1]) for name, pair in sets.items()}
+    scores = [_even(fits, given)]
+    with bar("families", len(asked)) as done:
+        for family in asked.values():
+            scores.append(_scored(family, sets, fits, given))
+            done(1)
+    n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
+    return _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
+
+
+def _even(fits: Mapping[str, Array], given: Mapping[str, Array]) -> FamilyScore:
+    """The guess that gives every outcome the same probability."""
+
+    def from_even(predictions: Array) -> Array:
+        return divergence(predictions, np.full_like(predictions, 1 / predictions.shape[-1]))
+
+    fitted = float(np.mean([from_even(predictions).mean() for predictions in fits.values()]))
+    scored = {name: from_even(predictions) for name, predictions in given.items()}
+    return FamilyScore(EVENLY, "every outcome alike", EVENLY, True, None, fitted, scored)
+
+
+def _scored(
+    family: Family, sets: Mapping[str, tuple[Any, Any]], fits: Mapping[str, Array], given: Mapping[str, Array]
+) -> FamilyScore:
+    found = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
+    predict = predictor(found.algorithm)
+    divergences = {name: divergence(given[name], predict(pair[1])) for name, pair in sets.items()}
+    group = family.extends or family.key
+    return FamilyScore(
+        family.key, family.name, group, family.memoryless, found.algorithm, found.divergence, divergences
+    )
+
+
+def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> AlgorithmPart:
+    """The closest family and whether it explains: chosen by the fits, judged by the scores."""
+    ranked, seed = sorted(scores, key=lambda score: score.fitted), settings["seed"]
+    base = next(score for score in ranked if score.memoryless)
+    group = [score for score in ranked if score.group == ranked[0].group]
+    rival = next(score for score in ranked if score.group != ranked[0].group)
+
+    def judged(score: FamilyScore, name: str | None = None) -> tuple[Interval, Interval]:
+        explained = _less(_ratio(score.divergences, base.divergences, seed, name))
+        return explained, _ratio(score.divergences, rival.divergences, seed, name)
+
+    def explains(score: FamilyScore) -> bool:
+        explained, ratio = judged(score)
+        return not score.memoryless and explained.low >= EXPLAINED and ratio.high <= RATIO
+
+    closest = next((score for score in group if score.key == score.group), group[0])
+    extended = next((score for score in group if score.key != score.group), None)
+    if extended is not None and extended.fitted < closest.fitted:
+        left = _ratio(extended.divergences, closest.divergences, seed)
+        if left.high <= RATIO or (explains(extended) and not explains(closest)):
+            closest = extended
+    explained, ratio = judged(closest)
+    return AlgorithmPart(
+        family=closest.key if explains(closest) else None,
+        closest=closest.key,
+        parameters=closest.parameters,
+        explained=explained,
+        ratio=ratio,
+        runner_up=rival.key,
+        baseline=base.key,
+        by_set={name: judged(closest, name) for name in closest.divergences},
+        scores={score.key: score for score in (closest, *ranked)},
+        settings=settings,
+    )
+
+
+def _ratio(over: Divergences, under: Divergences, seed: int, name: str | None = None) -> Interval:
+    """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes."""
+    chosen = list(over) if name is None else [name]
+    draws = [resample_weights(len(over[key]), seed=seed + 7919 * list(over).index(key)) for key in chosen]
+    parts = [np.concatenate([values[key] / len(values[key]) for key in chosen]) for values in (over, under)]
+    weights = np.concatenate([draw * draw.shape[1] for draw in draws], axis=1)
+    return ratio_interval(*parts, weights=weights)
+
+
+def _less(ratio: Interval) -> Interval:
+    return Interval(1 - ratio.estimate, 1 - ratio.high, 1 - ratio.low)
+
+
+def _bounds(interval: Interval) -> dict[str, float | None]:
+    return {name: _json(getattr(interval, name)) for name in ("estimate", "low", "high")}
+
+
+def _json(value: Any) -> Any:
+    number = isinstance(value, float | np.floating)
+    return (float(value) if np.isfinite(value) else None) if number else value

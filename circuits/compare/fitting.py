@@ -1,0 +1,220 @@
+"""Fit a family of algorithms to predicted distributions: the parameters of least Jensen-Shannon divergence.
+
+A grid first, then Nelder-Mead between its points for real parameters, in units of grid steps, so that a grid says how
+finely each stretch of a parameter is searched. All rounds of all episodes are computed at once; a parameter that only
+the prediction reads (``Searched.enters``) costs no second run of the state.
+
+A fit finds a local best near the best grid point, never a proof that no better one exists.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import optimize, special
+
+from interp import tasks
+from interp.algorithm import NEXT, Algorithm, Episodes, Family, Searched, Values
+from interp.errors import InputError, require
+
+Array = NDArray[np.float64]
+Predict = Callable[[Any], Array]
+"""Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``."""
+STEPS_PER_PARAMETER, STARTS = 40, 2
+"""Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined."""
+ROUNDING = 1e-14
+"""A divergence below this is rounding, and counts as 0."""
+
+
+def predictor(subject: Any) -> Predict:
+    """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is.
+
+    Raises:
+        InputError: something else.
+    """
+    if isinstance(subject, Algorithm):
+        return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
+    if hasattr(subject, "run_with_hooks"):
+        from interp.model.rollout import rollout
+
+        def of_a_model(episodes: Any) -> Array:
+            run = rollout(subject, episodes)
+            return np.asarray(run.layout.distribution(run.predictions).detach().cpu().numpy(), np.float64)
+
+        return of_a_model
+    if callable(subject):
+        return subject
+    raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")
+
+
+def divergence(p: Array, q: Array) -> Array:
+    """Jensen-Shannon divergence of distributions ``[episode, round, outcome]``, mean over rounds, in nats, [episode].
+
+    >>> certain, even = np.array([[[1.0, 0.0]]]), np.array([[[0.5, 0.5]]])
+    >>> divergence(certain, certain), divergence(certain, 1 - certain).round(4), divergence(certain, even).round(4)
+    (array([0.]), array([0.6931]), array([0.2158]))
+    """
+    between = special.entr((p + q) / 2) - (special.entr(p) + special.entr(q)) / 2
+    nats = between.sum(-1).mean(1)
+    return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
+
+
+def checked(predictions: Any, episodes: Episodes) -> Array:
+    """Predictions as distributions that sum to 1.
+
+    Raises:
+        InputError: they are none, or not one for each episode and round.
+    """
+    given = np.asarray(predictions, np.float64)
+    wanted = (len(episodes), episodes.n_rounds)
+    require(
+        given.ndim == 3 and given.shape[:2] == wanted,
+        f"predictions must be [episode, round, outcome] with {wanted} first, got shape {given.shape}",
+    )
+    total = given.sum(-1, keepdims=True)
+    require(
+        bool(np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()),
+        f"predictions must be probabilities that sum to 1, got sums {total.min():.4g} to {total.max():.4g}",
+    )
+    return np.asarray(np.clip(given, 0.0, None) / total)
+
+
+class _OnDemand(dict[str, NDArray[Any]]):
+    """Values of an algorithm's variables, each computed when it is first read."""
+
+    def __init__(self, algorithm: Algorithm, given: Values) -> None:
+        super().__init__(given)
+        self._algorithm = algorithm
+
+    def __missing__(self, key: str) -> NDArray[Any]:
+        equation = self._algorithm.variable(key).equation
+        assert equation is not None, f"{key!r} is an input or a state variable: it was given"
+        self[key] = np.asarray(equation(self))
+        return self[key]
+
+
+class Distributions:
+    """What each member of a family predicts on given episodes: parameters to ``[episode, round, outcome]``."""
+
+    def __init__(self, family: Family, episodes: Any) -> None:
+        self.family, self.episodes = family, episodes
+        self._parameters: dict[str, float] = {}
+        self._values: dict[str, NDArray[Any]] = {}
+
+    def __call__(self, parameters: Mapping[str, float]) -> Array:
+        algorithm = self.family.make(**parameters)
+        stale = self._stale(algorithm, parameters)
+        if stale is None:
+            state, inputs = algorithm.carried(self.episodes)
+            self._values = {**state, **inputs}
+        else:
+            self._values = {key: value for key, value in self._values.items() if key not in stale}
+        values = _OnDemand(algorithm, self._values)
+        predicted = np.asarray(algorithm.distribution(values), np.float64)
+        self._parameters, self._values = dict(parameters), dict(values)
+        return predicted
+
+    def _stale(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> set[str] | None:
+        """The variables that changed parameters change; None where these change the state."""
+        changed = [s for s in self.family.searched if self._parameters.get(s.name) != parameters[s.name]]
+        if not self._values or not all(s.enters for s in changed):
+            return None
+        stale = algorithm.downstream(key for s in changed for key in s.enters)
+        return None if stale & {NEXT + key for key in algorithm.state} else stale
+
+
+@dataclass(frozen=True)
+class Fitted:
+    """The member of a family that predicts most like the subject.
+
+    Attributes:
+        algorithm: with the parameters found.
+        divergence: from the subject, nats a round, on the episodes that it was fitted on.
+    """
+
+    algorithm: Algorithm
+    divergence: float
+
+
+def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> Fitted:
+    """Fit a family to predictions on batches of episodes that count alike.
+
+    Args:
+        batches: episodes; predictions: of the subject on each of them, ``[episode, round, outcome]``.
+    """
+    members = [Distributions(family, episodes) for episodes in batches]
+
+    def loss(parameters: Mapping[str, float]) -> float:
+        pairs = zip(predictions, members, strict=True)
+        return float(np.mean([divergence(given, member(parameters)).mean() for given, member in pairs]))
+
+    # Parameters of the state change slowest, so that its run serves many values of the others.
+    searched = sorted(family.searched, key=lambda parameter: bool(parameter.enters))
+    grids = [parameter.grid for parameter in searched]
+    tried = {point: loss(_named(searched, point)) for point in product(*grids)}
+    # The best grid point of each value of the choices; real parameters are refined from the best few of these.
+    leaders: dict[tuple[float, ...], tuple[float, ...]] = {}
+    for point in sorted(tried, key=tried.__getitem__):
+        leaders.setdefault(tuple(x for x, s in zip(point, searched, strict=True) if s.kind == "choice"), point)
+    found = [(tried[point], point) for point in list(leaders.values())[:STARTS]]
+    if found[0][0] > 0:
+        found += [_refined(lambda point: loss(_named(searched, point)), searched, point) for _, point in found]
+    least, best = min(found)
+    return Fitted(family.make(**_named(searched, best)), least)
+
+
+def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, float]:
+    return {parameter.name: value for parameter, value in zip(searched, point, strict=True)}
+
+
+def _refined(
+    loss: Callable[[tuple[float, ...]], float], searched: Sequence[Searched], point: tuple[float, ...]
+) -> tuple[float, tuple[float, ...]]:
+    """The least loss that Nelder-Mead finds from a grid point, and where; what must be chosen stays as it is."""
+    moved = [i for i, parameter in enumerate(searched) if parameter.kind == "real" and len(parameter.grid) > 1]
+    last = np.array([len(searched[i].grid) - 1 for i in moved], float)
+    best, least = np.array([searched[i].grid.index(point[i]) for i in moved], float), np.inf
+
+    def at(steps: Array) -> tuple[float, ...]:
+        places = dict(zip(moved, steps, strict=True))
+        return tuple(_between(s.grid, places[i]) if i in places else point[i] for i, s in enumerate(searched))
+
+    # A simplex that was flattened against a bound finds nothing more: a fresh, smaller one starts where it ended.
+    for size in (0.5, 0.25) if moved else ():
+        corners = np.tile(best, (len(moved) + 1, 1))
+        corners[1:] += np.diag(np.where(best + size <= last, size, -size))
+        result = optimize.minimize(
+            lambda steps: loss(at(steps)),
+            best,
+            method="Nelder-Mead",
+            bounds=[(0, end) for end in last],
+            options={
+                "initial_simplex": corners,
+                "maxfev": STEPS_PER_PARAMETER * len(moved),
+                "xatol": 1e-3,
+                "fatol": 1e-9,
+            },
+        )
+        best, least = result.x, float(result.fun)
+    return (least, at(best)) if moved else (loss(point), point)
+
+
+def _between(grid: tuple[float, ...], step: float) -> float:
+    return float(np.interp(step, np.arange(len(grid)), grid))
+
+
+def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
+    """Key of the task of all episodes.
+
+    Raises:
+        InputError: no set, or episodes of several tasks.
+    """
+    require(bool(sets), "no set of episodes to explain; give {name: (episodes to fit on, episodes to score on)}")
+    keys = {tasks.of(batch).key for pair in sets.values() for batch in pair}
+    require(len(keys) == 1, f"the sets must be of one task, got {', '.join(sorted(keys))}")
+    return keys.pop()
