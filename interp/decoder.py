@@ -16,12 +16,22 @@ the columns of a Q-table do::
     held = layout.per_latent(torch.from_numpy(episodes.q_tables))                     # [episode, step, action, state]
     decoded = layout.state(cross_fitted(latents, held, per_latent=True, seed=seed))   # [episode, step, state, action]
 
+:meth:`Decoder.move` writes: it changes latents so that what is decoded changes by what is asked for, along the way in
+which latents vary with what is decoded::
+
+    h + C A (A^T C A)^-1 change          A: the slopes of the map, C: the covariance of the latents
+
+Of all changes that are decoded as the one asked for, this is the most probable one for Gaussian latents: whatever does
+not vary with the decoded state stays (the change is the regression of latents on it). What is decoded together stays,
+too: with counts and the round in one decoder, counts move alone.
+
 A state that can be decoded may still be idle: interventions show what a model uses.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -33,17 +43,23 @@ from torch import Tensor
 from interp.errors import require
 
 N_FOLDS = 5
+RIDGE = 1e-3
+"""Penalty of decoders of learned models. Latents that add up their updates are sums of random features of every round,
+and without a penalty a map reads counts off those even in an untrained network: it then follows 78 to 96 % of the
+algorithm's step, with this penalty 27 to 46 % (three seeds of ``wma-learned``'s shape; the learned model 99.8 and
+99.7)."""
 RANK = 1e-10
 """A direction that varies less than this share of the widest one is left out of a fit: it is rounding."""
 
 
 @dataclass(frozen=True)
 class Affine:
-    """``y = (x - centre) slopes + middle``."""
+    """``y = (x - centre) slopes + middle``; ``covariance`` is that of ``x``."""
 
     centre: Float[Tensor, " feature"]
     middle: Float[Tensor, " output"]
     slopes: Float[Tensor, "feature output"]
+    covariance: Float[Tensor, "feature feature"]
 
     @classmethod
     def fit(cls, x: Float[Tensor, "sample feature"], y: Float[Tensor, "sample output"], ridge: float = 0.0) -> Affine:
@@ -55,17 +71,28 @@ class Affine:
         x, y = x.double(), y.double()
         centre, middle = x.mean(0), y.mean(0)
         features, outputs = x - centre, y - middle
+        covariance = features.T @ features / max(len(features), 1)
         if not ridge:
             # Features may have any rank. Solvers on accelerators take none but the full one, and the CPU's default
             # ("gelsy") reads uninitialised memory and then finds too low a rank (pytorch/pytorch#71222).
             slopes = torch.linalg.lstsq(features.cpu(), outputs.cpu(), rcond=RANK, driver="gelsd").solution
-            return cls(centre, middle, slopes.to(x.device))
-        square = features.T @ features
+            return cls(centre, middle, slopes.to(x.device), covariance)
+        square = covariance * len(features)
         penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
-        return cls(centre, middle, torch.linalg.solve(square + penalty, features.T @ outputs))
+        slopes = torch.linalg.solve(square + penalty, features.T @ outputs)
+        return cls(centre, middle, slopes, covariance)
 
     def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:
         return (x - self.centre) @ self.slopes + self.middle
+
+    @cached_property
+    def steps(self) -> Float[Tensor, "output feature"]:
+        """How ``x`` moves for one unit of each output, the others unchanged: ``(A^T C A)^-1 A^T C``.
+
+        Outputs that only vary together (numbers that are centred, say) move together as far as they can.
+        """
+        along = self.slopes.T @ self.covariance
+        return torch.linalg.pinv(along @ self.slopes, rtol=RANK, hermitian=True) @ along
 
 
 @dataclass(frozen=True)
@@ -123,6 +150,33 @@ class Decoder:
             return self.maps[0](_flat(latents)).unflatten(-1, self.shape)
         parts = [read(_flat(latents[..., i : i + 1, :])) for i, read in enumerate(self.maps)]
         return torch.stack(parts, -2).unflatten(-1, self.shape[1:])
+
+    def move(
+        self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, ...]
+    ) -> Float[Tensor, "*batch latent d_model"]:
+        """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``.
+
+        Raises:
+            InputError: a change of another shape.
+
+        Example:
+            >>> latents = torch.randn(64, 1, 4, dtype=torch.float64)
+            >>> decoder = Decoder.fit(latents, latents[:, 0, :2].numpy())
+            >>> moved = decoder.move(latents, torch.tensor([1.0, 0.0]))
+            >>> torch.allclose(decoder(moved) - decoder(latents), torch.tensor([1.0, 0.0], dtype=torch.float64))
+            True
+        """
+        require(
+            tuple(change.shape[change.ndim - len(self.shape) :]) == self.shape,
+            f"this decoder's states have shape {self.shape}, got a change of shape {tuple(change.shape)}",
+        )
+        asked = change.to(self.maps[0].slopes)
+        if len(self.maps) == 1:
+            step = (asked.flatten(-len(self.shape)) if self.shape else asked.unsqueeze(-1)) @ self.maps[0].steps
+            return latents + step.unflatten(-1, latents.shape[-2:]).to(latents)
+        parts = asked.flatten(-len(self.shape) + 1)
+        steps = [parts[..., i, :] @ read.steps for i, read in enumerate(self.maps)]
+        return latents + torch.stack(steps, -2).to(latents)
 
 
 def cross_fitted(

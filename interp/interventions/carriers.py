@@ -4,8 +4,8 @@ A claim says that some places of the network hold a variable of the algorithm an
 tested by :func:`interp.interventions.interchange.interchange`, and beside its accuracy stand those of
 
 * doing nothing: pairs in which the unpatched run already gives the counterfactual's outcome;
-* an equally large displacement of the same places in a random direction (a random subspace of equal rank), because
-  moving an activation does something wherever it points.
+* an equally large displacement of the same places in a random direction (a subspace of equal rank, orthogonal to the
+  one interchanged), because moving an activation does something wherever it points.
 
 A whole activation that is interchanged holds everything that reaches this place, so an accuracy of 1 says that the
 variable is among it and that nothing else there matters to the outcome, not that the place holds the variable alone or
@@ -61,7 +61,7 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row per claim: accuracy over informative pairs with its interval, and that of its controls.
+    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
 
     Args:
         base, source: episodes that pair up.
@@ -87,7 +87,14 @@ def carriers(
     for claim in claims:
         elsewhere = [place.placebo(model.config.d_model, seed) for place in claim.places]
         placebos = [place for place in elsewhere if place is not None]  # attention scores have no direction
-        random = score(claim, placebos).iia_informative if placebos else float("nan")
-        row = score(claim, claim.places).to_frame()
-        rows.append(row.assign(random=random, control=claim.control))
+        random = score(claim, placebos) if placebos else None
+        rows.append(
+            score(claim, claim.places)
+            .to_frame()
+            .assign(
+                random=random.iia_informative if random else float("nan"),
+                random_score=random.score().estimate if random else float("nan"),
+                control=claim.control,
+            )
+        )
     return pd.concat(rows, ignore_index=True)

@@ -182,8 +182,9 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     silent = rival._asked.sum() == 0
     weights = resample_weights(len(result.effect), seed=seed)
     weights = np.concatenate([np.full((1, len(result.effect)), 1 / len(result.effect)), weights])
-    own = 1 - (weights @ result._missed) / (weights @ result._asked)
-    other = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
+    with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
+        own = 1 - (weights @ result._missed) / (weights @ result._asked)
+        other = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
     return Interval.of_samples((own - other)[1:], float((own - other)[0]))
 
 

@@ -129,7 +129,8 @@ class Writer:
     ) -> Writer:
         """A writer of the state that an algorithm carries: those variables of it that the latents hold.
 
-        The first is always decoded, the others where :func:`decodable` says so.
+        Asked for are the carried variables that the algorithm's memory is made of, where it names one; the first is
+        always decoded, the others where :func:`decodable` says so.
 
         Raises:
             InputError: an algorithm that carries nothing from round to round.
@@ -138,7 +139,8 @@ class Writer:
             bool(algorithm.state), f"{algorithm.name} carries nothing from round to round, so no latent can hold it"
         )
         values = algorithm.run(episodes)
-        keys = decodable(run, values, algorithm.state, rounds=rounds, ridge=ridge)
+        made_of = [k for k in algorithm.state if not algorithm.memory or algorithm.memory in algorithm.downstream([k])]
+        keys = decodable(run, values, made_of, rounds=rounds, ridge=ridge)
         return cls.fit(model, run, values, keys, rounds=rounds, ridge=ridge)
 
     def step(

@@ -55,16 +55,25 @@ class Place:
         return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
 
     def placebo(self, d_model: int, seed: int) -> Place | None:
-        """The control that moves the activation as far, in a random subspace of equal rank (a line for a whole one).
+        """The control that moves the activation as far, in a random subspace orthogonal to the one interchanged.
 
-        Heads and attention scores have no direction in the residual stream, and so no such control: None.
+        It has equal rank, or what is left of the space; where the whole activation is interchanged nothing is left,
+        and it is a random line. A random subspace that was not made orthogonal holds a part of the variable: it
+        scored up to .46 at true sites of handwired models. Heads and attention scores have no direction in the
+        residual stream, and so no such control: None.
         """
         from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
 
         if self.site.kind.axes not in ("pos", "latent"):
             return None
-        rank = 1 if self.basis is None else self.basis.shape[1]
-        return replace(self, elsewhere=random_basis(d_model, rank, seed))
+        if self.basis is None:
+            return replace(self, elsewhere=random_basis(d_model, 1, seed))
+        rank = min(self.basis.shape[1], d_model - self.basis.shape[1])
+        if rank == 0:
+            return None
+        drawn = random_basis(d_model, rank, seed).to(self.basis)
+        apart, _ = torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn))
+        return replace(self, elsewhere=apart)
 
     def __call__(self, own: Tensor, source: Tensor) -> Tensor:
         """The base's activation after the interchange."""

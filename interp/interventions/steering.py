@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from einops import rearrange
 from jaxtyping import Float
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes
-from interp.decoder import Affine
+from interp.decoder import RIDGE
 from interp.errors import require
+from interp.interventions.moves import Writer, decodable
 from interp.interventions.resume import one_round, tile
 from interp.model.rollout import Rollout, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -62,26 +62,28 @@ def write_state(
 
 
 def fitted_direction(
-    latents: Float[Tensor, "*sample latent d_model"], states: ArrayLike, change: ArrayLike
+    model: HookedLatentTransformer, episodes: Episodes, algorithm: Algorithm, change: ArrayLike
 ) -> Float[Tensor, "latent d_model"]:
-    """How latents move, on average, when the state moves by ``change``: the least-squares map from states to latents.
+    """How a model's latents move when the memory that a decoder reads in them moves by ``change``.
 
-    For a learned model. A decoder's weights say how to *read* a state and point where noise is small; this says how
-    latents *vary* with it, which is what to add in order to write it.
+    For a learned model. A decoder's weights say how to *read* a state and point where noise is small; this is the way
+    in which latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
 
     Args:
-        latents: of a rollout, with any leading axes.
-        states: what the algorithm holds at the same times, ``[*sample, ...]``.
+        episodes: that the decoder is fitted on.
+        change: of the algorithm's memory, in its shape at one round.
+
+    Raises:
+        InputError: an algorithm without a memory, a change of another shape.
     """
-    moved = rearrange(latents, "... latent d -> (...) (latent d)")
-    values = torch.as_tensor(np.asarray(states, dtype=np.float64)).reshape(len(moved), -1).to(latents.device)
-    step = torch.as_tensor(np.asarray(change, dtype=np.float64)).flatten().to(latents.device)
-    require(
-        values.shape[1] == len(step),
-        f"a state has {values.shape[1]} numbers, the change {len(step)}; give one for each",
-    )
-    direction = step @ Affine.fit(values, moved).slopes
-    return direction.to(latents).unflatten(0, latents.shape[-2:])
+    memory, run = algorithm.memory, rollout(model.eval(), episodes)
+    require(bool(memory), f"{algorithm.name} does not say what it keeps from round to round; give it memory=...")
+    values = algorithm.run(episodes)
+    others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
+    writer = Writer.fit(model, run, values, decodable(run, values, (memory, *others)), ridge=RIDGE)
+    shape, asked = writer.shapes[memory], np.asarray(change, dtype=np.float64)
+    require(asked.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {asked.shape}")
+    return writer.step({memory: asked}, (1, 1))[0, 0]
 
 
 @dataclass(frozen=True)

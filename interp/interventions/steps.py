@@ -125,7 +125,7 @@ def step(
     if by is not None:
         latents = latents + writer.step(by, (run.n_episodes, len(starts))).to(latents)
     state = {**{key: values[key][:, list(starts)] for key in algorithm.state}, **writer.read(latents)}
-    after = writer.read(_run_on(model, run, starts, horizon, latents.to(run.latents), commit))
+    after = writer.read(run_on(model, run, starts, horizon, latents, commit)[1])
     before = {key: state[key] for key in writer.shapes}
     for i in range(horizon):
         _, inputs = algorithm.at(values, [t + i for t in starts])
@@ -159,14 +159,26 @@ def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((x**2).reshape(*x.shape[:2], -1).sum(-1))
 
 
-def _run_on(
-    model: HookedLatentTransformer, run: Rollout, starts: Sequence[int], horizon: int, latents: Tensor, commit: str
-) -> Float[Tensor, "episode start latent d_model"]:
-    """The latents after ``horizon`` rounds from each start, the model by itself."""
-    held = latents.flatten(0, 1)
+def run_on(
+    model: HookedLatentTransformer,
+    run: Rollout,
+    starts: Sequence[int],
+    horizon: int,
+    latents: Tensor,
+    commit: str = "own",
+) -> tuple[Tensor, Float[Tensor, "episode start latent d_model"]]:
+    """Put ``latents`` in at each of the rounds ``starts`` and let the model run on by itself for ``horizon`` rounds.
+
+    Returns:
+        Predictions of these rounds ``[episode, start, horizon, ...]``, and the latents that the last one leaves.
+    """
+    held, predictions = latents.flatten(0, 1).to(run.latents), []
     with torch.no_grad():
         for i in range(horizon):
             at = select_rounds([t + i for t in starts], run.n_rounds)
             encoded = EncodedRounds(*(x[:, at].flatten(0, 1) for x in (run.tokens, run.values, run.slots)))
-            held = run_round(model, encoded, held, run.layout, commit, ()).latents
-    return held.unflatten(0, (run.n_episodes, len(starts)))
+            done = run_round(model, encoded, held, run.layout, commit, ())
+            held = done.latents
+            predictions.append(done.prediction)
+    shape = (run.n_episodes, len(starts))
+    return torch.stack(predictions, 1).unflatten(0, shape), held.unflatten(0, shape)

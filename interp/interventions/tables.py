@@ -14,7 +14,7 @@ from typing import Any
 import pandas as pd
 
 from interp import tasks
-from interp.decoder import Decoder
+from interp.decoder import RIDGE, Decoder
 from interp.errors import require
 from interp.files import write_atomic
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve
@@ -33,8 +33,6 @@ from interp.tasks import Task
 N_PARTS = 5
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
-RIDGE = 1e-3
-"""Penalty of that decoder, in units of the mean variance of a latent's coordinates."""
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
 
@@ -88,7 +86,7 @@ def alignment_table(model: HookedLatentTransformer, episodes: Any, other: Any, t
     """
     task = tasks.of(model)
     algorithm = task.explains(model)
-    options: dict[str, Any] = {"rounds": recent(t), "epochs": 15, "lr": 3e-2, "seed": seed}
+    options: dict[str, Any] = {"rounds": recent(t), "seed": seed}
     frames = [
         align(model, episodes, other, algorithm, variable, site, rank=rank, **options).to_frame()
         for variable, site, rank in given(task, "aligned", task.aligned(model))
@@ -107,7 +105,7 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     held = algorithm.run(episodes)[algorithm.memory]
     change, direction = how.change(held.shape[2:]), None
     if not model.is_handwired:
-        direction = fitted_direction(rollout(model, episodes).latents[:, :-1], held, change)
+        direction = fitted_direction(model, episodes, algorithm, change)
     options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed}
     return steer(model, episodes, t, change, algorithm, direction=direction, **options).to_frame()
 

@@ -8,7 +8,7 @@ import torch
 import circuits
 import interp
 from interp import tasks
-from interp.decoder import Decoder
+from interp.decoder import RIDGE, Decoder
 from interp.interventions import tables
 from interp.interventions.carriers import Claim, carriers
 from interp.interventions.interchange import Place
@@ -46,6 +46,8 @@ def test_a_placebo_moves_as_far_and_elsewhere():
         moved, instead = (p(own, source) - own for p in (place, place.placebo(8, seed=0)))
         torch.testing.assert_close(instead.norm(dim=-1), moved.norm(dim=-1))
         assert (torch.cosine_similarity(moved, instead, dim=-1).abs() < 0.95).all()
+        if place.basis is not None:
+            torch.testing.assert_close(instead @ place.basis, torch.zeros(5, 3).double())
     assert Place.of("scores[2.1]@w?").placebo(8, seed=0) is None
 
 
@@ -54,7 +56,7 @@ def test_a_fitted_decoder_reads_the_state_and_judges_changes(wma, pair):
     _, model = wma
     known, algorithm = experts.sample(64, 12, 3, seed=2), weighted_majority(0.5)
     run = interp.rollout(model, known)
-    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(known)["log_weights"], ridge=tables.RIDGE)
+    decode = Decoder.fit(run.latents[:, :-1], algorithm.run(known)["log_weights"], ridge=RIDGE)
     torch.testing.assert_close(decode(run.latents), model.read_state(run.latents), atol=0.02, rtol=0)
     claims = [
         Claim.at("label", ["embed@y"], "state"),

@@ -55,6 +55,11 @@ def test_wma_every_variable_is_where_the_circuit_says(wma, places_of, pair, vari
     assert result.iia == 1.0 and result.iia_informative == 1.0
     assert result.max_error < 1e-14
     assert not (result.unpatched & result.informative).any()
+    assert result.score().low == pytest.approx(1, abs=1e-6) and result.slope().low == pytest.approx(1, abs=1e-6)
+    placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
+    if None not in placebos:
+        instead = interchange(model, *pair, circuit.algorithm, variable, placebos, outcome=outcome)
+        assert instead.score().estimate <= 0.05
 
 
 def test_wma_binding_is_a_constant_that_flips_nothing(wma, places_of, pair):
@@ -120,6 +125,10 @@ def test_q_learning_every_variable_is_where_the_circuit_says(
     assert result.informative.sum() >= 20
     assert result.iia == 1.0 and result.max_error < 1e-12
     assert not (result.unpatched & result.informative).any()
+    assert result.score().low == pytest.approx(1, abs=1e-6) and result.slope().low == pytest.approx(1, abs=1e-6)
+    placebos = [place.placebo(model.config.d_model, seed=0) for place in places]
+    instead = interchange(model, *q_pair, q_learning(), variable, placebos, outcome=outcome, rounds=slice(5, 16))
+    assert instead.score().low <= 0.05  # choices change when names are disturbed: single draws score -.13 to .10
 
 
 def test_q_learning_td_error(qlearning, q_pair):

@@ -64,7 +64,7 @@ def test_its_variables_are_interchanged_and_steered(bandit, model):
     written = interchange(model, base, source, algorithm, "wins", "latent", outcome="state", decode=decode)
     assert written.correct.shape == (12, 8) and written.informative.any()
     change = np.array([0.1, 0.0])
-    direction = fitted_direction(run.latents[:, :-1], algorithm.run(base)["chances"], change)
+    direction = fitted_direction(model, base, algorithm, change)
     steered = steer(model, base, 5, change, algorithm, doses=(0, 1), direction=direction, outcome=1)
     first = base.arms[:, 5] == 0  # the other arm's chance is not what this round predicts
     np.testing.assert_allclose(steered.algorithm[1] - steered.algorithm[0], np.where(first, 0.1, 0), atol=1e-12)

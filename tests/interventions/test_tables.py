@@ -83,14 +83,13 @@ def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
 
 
 def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
-    """Least squares from states to latents finds the latent change that the circuit defines, and steers exactly."""
+    """A decoder's move is the latent change that the circuit defines, but for the decoder's penalty, and steers so."""
     _, model = wma
     episodes, change = experts.sample(12, 10, 3, seed=0), [0.0, 1.0, 0.0]
-    run, algorithm = interp.rollout(model, episodes), weighted_majority(0.5)
-    held = algorithm.run(episodes)["log_weights"]
-    fitted = fitted_direction(run.latents[:, :-1], held, change)
-    torch.testing.assert_close(fitted, state_direction(model, change), rtol=0, atol=1e-9)
-    assert steer(model, episodes, 7, change, algorithm, direction=fitted).max_error < 1e-9
+    algorithm = weighted_majority(0.5)
+    fitted = fitted_direction(model, episodes, algorithm, change)
+    torch.testing.assert_close(fitted, state_direction(model, change), rtol=0, atol=0.02)
+    assert steer(model, episodes, 7, change, algorithm, direction=fitted).max_error < 0.02
 
 
 @pytest.mark.parametrize(

@@ -54,6 +54,8 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
     algorithm, last = hypothesis(model), model.config.n_layers - 1
     memory = algorithm.memory
+    # An update that is added to its slot holds what changes, one that replaces it the new state as well.
+    written = ("match",) if model.config.latent_update == "add" else ("match", algorithm.written)
     return (
         Claim.at(memory, ["latent@<z>"]),
         *(Claim.at(memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
@@ -64,7 +66,7 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
         Claim.at("label", ["embed@y"], "state"),
         *(Claim.at("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
         Claim.at("label", ["embed@p?"], "state", control=True),
-        *(Claim.at(key, [f"resid_post[{last}]@w?"], "state") for key in ("match", algorithm.written)),
+        *(Claim.at(key, [f"resid_post[{last}]@w?"], "state") for key in written),
     )
 
 

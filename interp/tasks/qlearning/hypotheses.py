@@ -63,7 +63,9 @@ def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
 
 def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
-    last, written = model.config.n_layers - 1, hypothesis(model).written
+    last = model.config.n_layers - 1
+    # An update that is added to its slot holds what changes, one that replaces it the new column as well.
+    written = ("change",) if model.config.latent_update == "add" else ("change", hypothesis(model).written)
     candidates = list(model.layout.outcomes)
     arrived = [label for label in model.layout.labels if label.startswith("s'")]
     return (
@@ -75,7 +77,7 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
         Claim.at("table", ["latent"], "state"),
         *(Claim.at(key, [f"embed@{label}"], "state") for key, label in (("action", "a"), ("reward", "r"))),
         Claim.at("reward", ["embed@<BOS>"], "state", control=True),
-        *(Claim.at(key, [f"resid_post[{last}]@Update"], "state") for key in ("change", written)),
+        *(Claim.at(key, [f"resid_post[{last}]@Update"], "state") for key in written),
     )
 
 

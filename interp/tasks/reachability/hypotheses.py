@@ -66,6 +66,8 @@ def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
 def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
     """Where a model could hold the search's variables, by whole activations, and where it cannot."""
     last = model.config.n_layers - 1
+    # An update that is added to its slot holds what changes, and not the whole set.
+    written = () if model.config.latent_update == "add" else ("next_reached",)
     return (
         Claim.at("reached", ["latent@<z>"]),
         Claim.at("member", [f"resid_post[{0}]@{label}" for label in ("c_1", "c_2")]),
@@ -75,7 +77,7 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
         Claim.at("root", ["embed@r"], "state"),
         *(Claim.at("frontier", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
         Claim.at("root", ["embed@p?"], "state", control=True),
-        Claim.at("next_reached", [f"resid_post[{last}]@w?"], "state"),
+        *(Claim.at(key, [f"resid_post[{last}]@w?"], "state") for key in written),
     )
 
 
