@@ -1,0 +1,294 @@
+"""What does moving one variable do? Graded moves, under the algorithm that explains the model and under its rivals.
+
+In the latents, every carried variable that they hold is moved alone (:mod:`interp.interventions.moves`): all of its
+elements to their values in other episodes, one element alone, or, where it does not differ between episodes (the
+round), by an amount. At the tokens, inputs are taken from other episodes where the task says that they stand. Each has
+a score against what each algorithm wants, the difference from the rival with its interval, and its controls: a move as
+far in an orthogonal direction, and the same in an untrained model.
+
+A rival may state the same thing with other variables (log-weights that are gains times counts): its change is the
+linear map of the change, where its state is one of the moved state on these episodes (R2 of at least .99). Where it
+is none, that rival has no score for this move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+
+from circuits.compare.subject import Effort, Subject
+from interp.algorithm import NEXT, Algorithm
+from interp.decoder import RIDGE, Affine, Decoder
+from interp.interventions.counterfactual import InterchangeResult, score_difference
+from interp.interventions.interchange import interchange
+from interp.interventions.moves import Writer, move
+from interp.statistics import Interval
+
+Array = NDArray[np.float64]
+SAME_STATE = 0.99
+"""R2 from which on a rival's state counts as a linear map of the one that is moved."""
+
+
+@dataclass(frozen=True)
+class Effect:
+    """One move, under one algorithm.
+
+    Attributes:
+        variable, what: which variable, and which change: "all", "one" (its first element), "+ k", or "input".
+        where: the site that is moved.
+        outcome: "prediction" or "state".
+        algorithm: key of the one whose counterfactual is asked for.
+        score, slope: with intervals over episodes; None where the algorithm wants no effect.
+        difference: score less that under the rival, None without one.
+        placebo, untrained: score of the orthogonal move; largest score in an untrained model.
+        by_magnitude: score and slope of small to large wanted effects.
+    """
+
+    variable: str
+    what: str
+    where: str
+    outcome: str
+    algorithm: str
+    score: Interval | None
+    slope: Interval | None
+    difference: Interval | None
+    placebo: float
+    untrained: float
+    by_magnitude: pd.DataFrame = field(repr=False, compare=False)
+
+
+@dataclass(frozen=True)
+class EffectsPart:
+    """Every move under every algorithm."""
+
+    effects: tuple[Effect, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a move and an algorithm."""
+        rows = []
+        for e in self.effects:
+            row: dict[str, Any] = {
+                "name": "graded effect",
+                "variable": e.variable,
+                "what": e.what,
+                "where": e.where,
+                "outcome": e.outcome,
+                "algorithm": e.algorithm,
+            }
+            for name, value in (("", e.score), ("slope ", e.slope), ("difference ", e.difference)):
+                given = value or Interval(float("nan"), float("nan"), float("nan"))
+                row |= {f"{name}{k}": v for k, v in zip(("value", "low", "high"), vars(given).values(), strict=True)}
+            rows.append({**row, "placebo": e.placebo, "untrained": e.untrained})
+        return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class _Move:
+    """A change of one carried variable at the start rounds."""
+
+    variable: str
+    what: str
+    change: Array
+
+
+def effects(
+    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+) -> EffectsPart:
+    """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
+    moved = next(iter(algorithms.values()))
+    found: list[Effect] = []
+    if moved.state:
+        found += _in_latents(subject, algorithms, untrained, effort)
+    found += _at_inputs(subject, algorithms, untrained, effort)
+    return EffectsPart(tuple(found), {"rounds": effort.at, "ridge": RIDGE, "seed": effort.seed})
+
+
+# Moves of the carried state.
+
+
+def _in_latents(
+    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+) -> list[Effect]:
+    known, test = subject.samples.known, subject.samples.test
+    own = next(iter(algorithms.values()))
+    writer = Writer.of_state(subject.model, subject.run(known), own, known)
+    values = own.run(known)
+    controls = [
+        (u, Writer.fit(u.model, u.run(known), values, tuple(writer.shapes), ridge=RIDGE)) for u in untrained[:1]
+    ]
+
+    def result(
+        s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Mapping[str, Array] | None
+    ) -> InterchangeResult:
+        options: dict[str, Any] = {"rounds": effort.at, "run": s.run(test), "by": m.change, "wants": wants}
+        return move(s.model, test, algorithm, m.variable, w, **options)
+
+    found = []
+    for m in _moves(own, writer, subject, effort):
+        results = {}
+        for key, algorithm in algorithms.items():
+            wants = None if algorithm is own else _stated(own, algorithm, m, subject, effort)
+            if algorithm is own or wants is not None:
+                results[key] = result(subject, algorithm, writer, m, wants)
+        first = next(iter(results.values()))
+        placebo = result(subject, own, writer.placebo(effort.seed), m, None).score().estimate
+        fresh = max(result(u, own, w, m, None).score().estimate for u, w in controls)
+        found += _graded(results, first, m.variable, m.what, "latent", effort, placebo, fresh)
+    return found
+
+
+def _moves(algorithm: Algorithm, writer: Writer, subject: Subject, effort: Effort) -> list[_Move]:
+    """All elements to those of other episodes and the first one alone; what does not differ, by a quarter of its range.
+
+    Only states that could occur: a count cannot exceed the number of rounds.
+    """
+    own, other = (algorithm.run(e) for e in (subject.samples.test, subject.samples.other))
+    found = []
+    for key in writer.shapes:
+        here, there = (np.asarray(v[key], dtype=np.float64)[:, effort.at] for v in (own, other))
+        if np.array_equal(here, there):
+            by = max(1.0, float(np.ptp(own[key])) // 4)
+            found.append(_Move(key, f"+ {by:g}", np.full_like(here, by)))
+            continue
+        found.append(_Move(key, "all", there - here))
+        if here[0, 0].size > 1:
+            mask = np.zeros(here.shape[2:])
+            mask.flat[0] = 1
+            found.append(_Move(key, "one", (there - here) * mask))
+    return found
+
+
+def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort: Effort) -> dict[str, Array] | None:
+    """What the rival's state changes by, where it is a linear map of the moved state; None where it is none."""
+    if not rival.state:
+        return {}
+    mine, theirs = (a.run(subject.samples.known) for a in (own, rival))
+    x = np.concatenate([_flat(mine[key]) for key in own.state], -1)
+    change = np.concatenate(
+        [
+            _flat(m.change if key == m.variable else np.zeros((*m.change.shape[:2], *mine[key].shape[2:])))
+            for key in own.state
+        ],
+        -1,
+    )
+    wants = {}
+    for key in rival.state:
+        y = _flat(theirs[key])
+        given, held = (torch.from_numpy(v.reshape(-1, v.shape[-1])) for v in (x, y))
+        fitted = Affine.fit(given, held)
+        left = fitted(torch.from_numpy(x)).numpy() - y
+        varies = ((y - y.mean((0, 1))) ** 2).sum()
+        if varies and (left**2).sum() > (1 - SAME_STATE) * varies:
+            return None
+        slopes = fitted.slopes.numpy()
+        slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = 0.0  # rounding
+        step = change @ slopes
+        wants[key] = step.reshape(*m.change.shape[:2], *theirs[key].shape[2:])
+    return wants
+
+
+# Inputs, at the tokens that say them.
+
+
+def _at_inputs(
+    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+) -> list[Effect]:
+    """Inputs of the round from other episodes, where the task's claims say that they stand."""
+    algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
+    own = next(iter(algorithms.values()))
+    claims = [c for c in subject.task.claims(subject.model) if not c.control and c.variable in own.of_the_inputs]
+    labels, found = subject.run(subject.samples.test).layout.labels, []
+    for claim in claims:
+        places = [p for p in claim.places if p.site.component == "embed" and p.site.position in labels]
+        usable = {k: a for k, a in algorithms.items() if _speaks_of(a, claim)}
+        if not places or own not in usable.values():
+            continue
+        results = {key: _interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
+        apart = [p for p in (place.placebo(subject.model.config.d_model, effort.seed) for place in places) if p]
+        placebo = _interchanged(subject, own, claim, apart, effort).score().estimate
+        fresh = _interchanged(untrained[0], own, claim, places, effort).score().estimate
+        where = " + ".join(str(place.site) for place in places)
+        first = next(r for k, r in results.items() if usable[k] is own)
+        found += _graded(results, first, claim.variable, "input", where, effort, placebo, fresh, claim.outcome)
+    return found
+
+
+def _speaks_of(algorithm: Algorithm, claim: Any) -> bool:
+    """Whether the algorithm has the variable, and for a claim about the state writes one."""
+    return claim.variable in algorithm.keys and (claim.outcome == "prediction" or bool(algorithm.written))
+
+
+def _carrying(algorithm: Algorithm) -> Algorithm:
+    """The algorithm, with its carried state as what a round writes, where it names something computed from it."""
+    if not algorithm.state or algorithm.memory in algorithm.state:
+        return algorithm
+    return replace(algorithm, memory=algorithm.state[0], written=NEXT + algorithm.state[0])
+
+
+def _interchanged(s: Subject, algorithm: Algorithm, claim: Any, places: Any, effort: Effort) -> InterchangeResult:
+    test, other = s.samples.test, s.samples.other
+    decode = None
+    if claim.outcome == "state":
+        held = algorithm.run(s.samples.known)[algorithm.memory]
+        decode = Decoder.fit(s.run(s.samples.known).latents[:, :-1], held, ridge=RIDGE)
+    return interchange(
+        s.model,
+        test,
+        other,
+        algorithm,
+        claim.variable,
+        places,
+        outcome=claim.outcome,
+        rounds=effort.at,
+        decode=decode,
+        runs=(s.run(test), s.run(other)),
+    )
+
+
+def _graded(
+    results: Mapping[str, InterchangeResult],
+    first: InterchangeResult,
+    variable: str,
+    what: str,
+    where: str,
+    effort: Effort,
+    placebo: float,
+    untrained: float,
+    outcome: str = "prediction",
+) -> list[Effect]:
+    """An effect under each algorithm; the first one's beside its difference from each rival's best."""
+    found = []
+    rivals = [r for r in results.values() if r is not first]
+    for key, result in results.items():
+        wants = bool((result.wanted**2).sum())
+        difference = None
+        if result is first and rivals and wants:
+            difference = min((score_difference(result, r, effort.seed) for r in rivals), key=lambda d: d.estimate)
+        asked = int((np.abs(result.wanted).max(-1) > 0).sum())
+        found.append(
+            Effect(
+                variable,
+                what,
+                where,
+                outcome,
+                key,
+                result.score(effort.seed) if wants else None,
+                result.slope(effort.seed) if wants else None,
+                difference,
+                placebo,
+                untrained,
+                result.by_magnitude(min(4, asked)) if asked else pd.DataFrame(),
+            )
+        )
+    return found
+
+
+def _flat(x: NDArray[Any]) -> Array:
+    return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)

@@ -1,0 +1,176 @@
+"""Do two models hold the same state? Stitching: put one model's latents, mapped, into the other, and let it run on.
+
+An affine map from the latents of one model ("from") to those of another ("to") is fitted on known episodes. On others,
+the second model gets the mapped latents of the first at some rounds and runs on by itself::
+
+    score = 1 - JS(stitched, own) / JS(cut, own)
+
+with the Jensen-Shannon divergence of its predictions, and "cut" the same model put back to its initial latents. 1: the
+first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. What the
+memory is worth, JS(cut, own) in nats, stands beside it: where it is nothing, any map is perfect.
+
+Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
+it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
+
+Controls: the map fitted to the latents of other episodes ("shuffled"), and the latents of untrained models. These score
+high (they hold what they were fed, which a good map can add up): a score counts as far as it is above theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+from torch import Tensor
+
+from circuits.compare.fitting import divergence
+from circuits.compare.subject import Effort, Subject
+from interp.decoder import RIDGE, Affine
+from interp.interventions.steps import run_on
+from interp.statistics import Interval, mean_interval, ratio_interval
+
+Array = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class Stitching:
+    """One model's latents in another.
+
+    Attributes:
+        source, target: names of the models.
+        supplied: what was given beside the latents: () or ("round",).
+        control: "" for the models themselves, "shuffled", or "untrained".
+        score: with its interval over episodes.
+    """
+
+    source: str
+    target: str
+    supplied: tuple[str, ...]
+    control: str
+    score: Interval
+
+
+@dataclass(frozen=True)
+class StatePart:
+    """Stitchings both ways.
+
+    Attributes:
+        model, reference: names.
+        stitchings: all of them.
+        worth: nats a round that each model's memory is worth, by name.
+        settings: rounds put in, horizon, penalty of the map.
+    """
+
+    model: str
+    reference: str
+    stitchings: tuple[Stitching, ...]
+    worth: dict[str, Interval]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def best(self, source: str, target: str) -> Stitching:
+        """The stitching that supplies least among those that do best: with the round only where it adds .01 or more."""
+        own = [s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")]
+        plain, helped = sorted(own, key=lambda s: len(s.supplied))
+        return helped if helped.score.estimate > plain.score.estimate + 0.01 else plain
+
+    def control(self, source: str, target: str, control: str, supplied: tuple[str, ...]) -> list[Stitching]:
+        """Its controls of one kind; untrained sources have names of their own."""
+        named = [s for s in self.stitchings if s.target == target and s.control == control and s.supplied == supplied]
+        return named if control == "untrained" else [s for s in named if s.source == source]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a stitching, and one a model's memory."""
+        rows = [
+            {
+                "name": "stitching",
+                "source": s.source,
+                "target": s.target,
+                "supplied": " + ".join(s.supplied),
+                "control": s.control,
+                "value": s.score.estimate,
+                "low": s.score.low,
+                "high": s.score.high,
+            }
+            for s in self.stitchings
+        ]
+        rows += [
+            {"name": "worth of memory, nats", "target": name, "value": w.estimate, "low": w.low, "high": w.high}
+            for name, w in self.worth.items()
+        ]
+        return pd.DataFrame(rows)
+
+
+def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], effort: Effort) -> StatePart:
+    """Both directions, with and without the round, beside shuffled maps and untrained models' latents."""
+    found, worth = [], {}
+    for source, target in ((subject, reference), (reference, subject)):
+        cut, own = _cut(target, effort)
+        worth[target.name] = mean_interval(cut.mean(1), seed=effort.seed)
+        for supplied in ((), ("round",)):
+            controls = [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
+            cases = [(source, "", ""), (source, "shuffled", ""), *controls]
+            for giver, control, number in cases:
+                missed = _missed(giver, target, own, effort, supplied, shuffled=control == "shuffled")
+                lost = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed)
+                score = Interval(1 - lost.estimate, 1 - lost.high, 1 - lost.low)
+                found.append(Stitching(giver.name + number, target.name, supplied, control, score))
+    settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_episodes": effort.test}
+    return StatePart(subject.name, reference.name, tuple(found), worth, settings)
+
+
+def _cut(target: Subject, effort: Effort) -> tuple[Array, Array]:
+    """Divergence of the target without its memory, ``[episode, start]``, and its own distributions."""
+    run = target.run(target.samples.test)
+    initial = run.latents[:, :1].expand(-1, len(effort.at), -1, -1)
+    own = np.stack([_distribution(target, run.predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
+    return _divergence(_run(target, initial, effort), own), own
+
+
+def _missed(
+    source: Subject, target: Subject, own: Array, effort: Effort, supplied: tuple[str, ...], *, shuffled: bool
+) -> Array:
+    """Divergence of the stitched target from its own predictions, ``[episode, start]``."""
+    known, test = source.run(source.samples.known).latents, source.run(source.samples.test).latents
+    goal = target.run(target.samples.known).latents
+    if shuffled:
+        goal = goal.roll(1, 0)
+    mapped = _mapped(known.flatten(2), goal.flatten(2), test.flatten(2)[:, effort.at], effort.at, supplied)
+    return _divergence(_run(target, mapped.unflatten(-1, goal.shape[-2:]), effort), own)
+
+
+def _mapped(known: Tensor, goal: Tensor, test: Tensor, at: Sequence[int], supplied: tuple[str, ...]) -> Tensor:
+    """The affine map of ``known`` to ``goal``, ``[episode, round, ...]``, at ``test [episode, start, ...]``.
+
+    Where the round is supplied the map has an offset of its own at every round.
+    """
+    x, y, z = known.double(), goal.double(), test.double()
+    if "round" not in supplied:
+        return Affine.fit(x.flatten(0, 1), y.flatten(0, 1), RIDGE)(z)
+    offset = y.mean(0)[list(at)]
+    return (
+        Affine.fit((x - x.mean(0)).flatten(0, 1), (y - y.mean(0)).flatten(0, 1), RIDGE)(z - x.mean(0)[list(at)])
+        + offset
+    )
+
+
+def _run(target: Subject, latents: Tensor, effort: Effort) -> Array:
+    """The target's distributions from latents that were put in, ``[episode, start, horizon, outcome]``."""
+    run = target.run(target.samples.test)
+    predictions, _ = run_on(target.model, run, effort.at, effort.horizon, latents)
+    return _distribution(target, predictions)
+
+
+def _distribution(target: Subject, predictions: Tensor) -> Array:
+    layout = target.run(target.samples.test).layout
+    p = layout.distribution(predictions).double().clamp(0, 1)  # linear heads leave rounding below 0
+    return np.asarray((p / p.sum(-1, keepdim=True)).numpy(force=True))
+
+
+def _divergence(p: Array, q: Array) -> Array:
+    """Mean over the rounds run on, ``[episode, start]``."""
+    shape = p.shape[:2]
+    return divergence(p.reshape(-1, *p.shape[2:]), q.reshape(-1, *q.shape[2:])).reshape(shape)

@@ -1,0 +1,150 @@
+"""Does the model update its state as an algorithm does? Step R2 of each candidate's state, on and off the manifold.
+
+For every algorithm that could explain the model, its carried state is decoded from the latents (those variables of it
+that they hold) and its update is compared with the model's (:mod:`interp.interventions.steps`): one round on and
+several, from states that occur and from states that were moved to where no episode went. Beside each stands every
+untrained model: the same decoder, fitted on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import NDArray
+
+from circuits.compare.subject import Effort, Subject
+from interp.algorithm import Algorithm
+from interp.decoder import RIDGE
+from interp.interventions.moves import Writer
+from interp.interventions.steps import step
+from interp.statistics import Interval
+
+ON, OFF = "on", "off"
+STRANGE = 1.0
+"""How far states are moved off the manifold: standard deviations of each element at the round."""
+
+
+@dataclass(frozen=True)
+class Update:
+    """The step R2 of one algorithm's state in one model.
+
+    Attributes:
+        model, algorithm: keys.
+        state: the variables that were decoded; missing: those carried by the algorithm that the latents do not hold.
+        decoded: R2 of the decoder on other episodes, worst variable.
+        manifold: "on", or "off" where states were moved.
+        horizon: rounds on.
+        r2: with its interval over episodes.
+        untrained: that of each untrained model.
+    """
+
+    model: str
+    algorithm: str
+    state: tuple[str, ...]
+    missing: tuple[str, ...]
+    decoded: float
+    manifold: str
+    horizon: int
+    r2: Interval
+    untrained: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class UpdatePart:
+    """Step R2 of every candidate."""
+
+    updates: tuple[Update, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def of(self, algorithm: str) -> list[Update]:
+        """Those of one algorithm's state."""
+        return [update for update in self.updates if update.algorithm == algorithm]
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a candidate, a manifold and a horizon."""
+        return pd.DataFrame(
+            [
+                {
+                    "name": "step R2",
+                    "model": u.model,
+                    "algorithm": u.algorithm,
+                    "state": " + ".join(u.state),
+                    "not decodable": " + ".join(u.missing),
+                    "decoded R2": u.decoded,
+                    "manifold": u.manifold,
+                    "horizon": u.horizon,
+                    "value": u.r2.estimate,
+                    "low": u.r2.low,
+                    "high": u.r2.high,
+                    "untrained": max(u.untrained),
+                }
+                for u in self.updates
+            ]
+        )
+
+
+def updates(
+    subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
+) -> UpdatePart:
+    """Step R2 of the state of every algorithm that carries one."""
+    found = [
+        update
+        for key, algorithm in algorithms.items()
+        if algorithm.state
+        for update in _updates(subject, key, algorithm, untrained, effort)
+    ]
+    return UpdatePart(tuple(found), {"starts": effort.at, "ridge": RIDGE, "strange": STRANGE, "seed": effort.seed})
+
+
+def _updates(
+    subject: Subject, key: str, algorithm: Algorithm, untrained: Sequence[Subject], effort: Effort
+) -> Iterable[Update]:
+    known, test = subject.samples.known, subject.samples.test
+    own = Writer.of_state(subject.model, subject.run(known), algorithm, known)
+    values = algorithm.run(known)
+    writers = [own] + [Writer.fit(u.model, u.run(known), values, tuple(own.shapes), ridge=RIDGE) for u in untrained]
+    decoded = _decoded(own, subject, algorithm)
+    for manifold, by in ((ON, None), (OFF, strange(algorithm, subject, own, effort))):
+        for horizon in (1, effort.horizon):
+            scores = [
+                step(s.model, test, algorithm, w, starts=effort.at, horizon=horizon, by=by, run=s.run(test)).r2(
+                    effort.seed
+                )
+                for s, w in zip((subject, *untrained), writers, strict=True)
+            ]
+            controls = tuple(score.estimate for score in scores[1:])
+            missing = tuple(k for k in algorithm.state if k not in own.shapes)
+            yield Update(subject.name, key, tuple(own.shapes), missing, decoded, manifold, horizon, scores[0], controls)
+
+
+def strange(algorithm: Algorithm, subject: Subject, writer: Writer, effort: Effort) -> dict[str, NDArray[np.float64]]:
+    """Changes of the decoded state that lead off the manifold: each element by its own random amount.
+
+    A variable that does not vary between episodes, such as the round, is moved by itself for each episode, too, by up
+    to a quarter of its range over rounds.
+    """
+    values, rng = algorithm.run(subject.samples.test), np.random.default_rng([effort.seed, 7])
+    changes = {}
+    for key in writer.shapes:
+        held = np.asarray(values[key], dtype=np.float64)
+        spread = held[:, effort.at].std(0, keepdims=True)
+        if not spread.any():
+            spread = np.full_like(spread, np.ptp(held) / 8)
+        noise = rng.standard_normal(held[:, effort.at].shape)
+        changes[key] = STRANGE * spread * noise
+    return changes
+
+
+def _decoded(writer: Writer, subject: Subject, algorithm: Algorithm) -> float:
+    """R2 of the decoder on the test episodes, of the variable that it reads worst."""
+    run, values = subject.run(subject.samples.test), algorithm.run(subject.samples.test)
+    read = writer.read(run.latents[:, :-1])
+    scores = []
+    for key in writer.shapes:
+        held = np.asarray(values[key], dtype=np.float64)
+        scores.append(1 - ((read[key] - held) ** 2).sum() / ((held - held.mean((0, 1))) ** 2).sum())
+    return float(min(scores))
