@@ -1,0 +1,171 @@
+"""Variants of a model for which the right verdict is known: what a comparison is calibrated on.
+
+* :func:`rotated`: the same machine in another basis of its residual stream. Everything is the same but the numbers.
+* :func:`with_distractors`: the same machine with heads and neurons that compute something which nobody reads.
+* :func:`noisy`: the same machine with a memory that is worse: noise is added to every update.
+
+    >>> import interp
+    >>> model = interp.load("wma-handwired", n_experts=3)
+    >>> other = rotated(model, seed=0)
+    >>> episodes = interp.tasks.of(model).sample(2, 5, n_experts=3, seed=0)
+    >>> here, there = (interp.rollout(m, episodes).predictions for m in (model, other))
+    >>> bool((here - there).abs().max() < 1e-9)
+    True
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp import tasks
+from interp.errors import require
+from interp.model.components import Affine, Block
+from interp.model.config import LatentTransformerConfig
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+
+N_EPISODES, N_ROUNDS = 32, 30
+"""On so many episodes the spread of a model's latents is measured."""
+
+
+def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
+    """The model in a random orthogonal basis of its residual stream: every weight that reads or writes it is turned.
+
+    LayerNorm subtracts the mean over coordinates, so a model that has one is turned about the direction of equal
+    coordinates, which keeps mean and norm. Predictions are the same but for rounding; hard attention that rests on
+    exact ties could lose them.
+
+    Example:
+        >>> import interp
+        >>> rotated(interp.load("wma-handwired", n_experts=2)).config.name
+        'wma-handwired-rotated'
+    """
+    turned, turn = copy.deepcopy(model), _rotation(model, seed)
+    with torch.no_grad():
+        for table in (turned.W_E, turned.value_embed.table, turned.W_pos, turned.latents.table):
+            table.copy_(table @ turn)
+        for block in turned.blocks:
+            for read in (block.attn.W_Q, block.attn.W_K, block.attn.W_V):
+                read.copy_(turn.T @ read)
+            for write in (block.attn.W_O, block.attn.b_O):
+                write.copy_(write @ turn)
+            if block.mlp is not None:
+                block.mlp.W_in.copy_(turn.T @ block.mlp.W_in)
+                for write in (block.mlp.W_out, block.mlp.b_out):
+                    write.copy_(write @ turn)
+        turned.W_U.copy_(turn.T @ turned.W_U)
+        if isinstance(turned.write_map, Affine):
+            turned.write_map.weight.copy_(turn.T @ turned.write_map.weight @ turn)
+            turned.write_map.bias.copy_(turned.write_map.bias @ turn)
+    turned.state_map = turned.state_map @ turn
+    turned.config = _renamed(model.config, "rotated", f"rotated, seed {seed}")
+    return turned
+
+
+def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) -> HookedLatentTransformer:
+    """The model with ``n`` more heads in every layer, and ``n`` more neurons where it has MLPs, of random weights.
+
+    They read what the model's own parts write. Without LayerNorm they write to ``n`` new coordinates, which nothing
+    reads: the latents hold them, too. With LayerNorm, whose scale new coordinates would change, they write nothing.
+
+    Raises:
+        InputError: fewer than one.
+    """
+    require(n >= 1, f"n must be an integer >= 1, got {n}")
+    config, has_norm = model.config, model.config.normalization_type is not None
+    d_model = config.d_model + (0 if has_norm else n)
+    named = config.head_names and tuple((*row, *(f"distractor {i + 1}" for i in range(n))) for row in config.head_names)
+    larger = replace(
+        _renamed(config, "distractors", f"{n} distractors a layer, seed {seed}"),
+        d_model=d_model,
+        n_heads=config.n_heads + n,
+        d_mlp=config.d_mlp and config.d_mlp + n,
+        attention_rules=tuple((*row, *("softmax",) * n) for row in config.attention_rules),
+        head_names=named,
+    )
+    state_map = model.state_map.new_zeros(len(model.state_map), d_model)
+    grown = HookedLatentTransformer(larger, state_map).to(model.W_E)
+    generator = torch.Generator().manual_seed(seed)
+    own = dict(model.named_parameters())
+    with torch.no_grad():
+        grown.state_map[:, : config.d_model] = model.state_map
+        for name, parameter in grown.named_parameters():
+            parameter.zero_()
+            parameter[tuple(slice(0, size) for size in own[name].shape)] = own[name]
+        for block in grown.blocks:
+            _distract(block, config, generator, writes=not has_norm)
+    return grown.eval()
+
+
+def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLatentTransformer:
+    """The model with Gaussian noise on every update, ``sd`` times the spread of its own latents.
+
+    The noise has the covariance of the latents over episodes and rounds, so it stays among the directions in which they
+    vary. It is added by a permanent hook at ``hook_update``: :func:`interp.rollout` and every intervention meet it, and
+    replaying a rollout, whose latents hold it, does not add it again. It is drawn from ``seed`` and the updates
+    themselves, so that a run can be repeated: the same batch of updates gets the same noise.
+
+    Raises:
+        InputError: a negative ``sd``.
+    """
+    require(sd >= 0, f"sd must be a number >= 0, got {sd}")
+    task, worse = tasks.of(model), copy.deepcopy(model)
+    latents = rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed)).latents[:, 1:].flatten(0, 2).double()
+    values, vectors = torch.linalg.eigh(torch.cov(latents.T))
+    worse.hook_update.add_hook(_adding(sd * values.clamp_min(0).sqrt() * vectors, seed), is_permanent=True)
+    worse.config = _renamed(model.config, "noisy", f"noise of {sd:g} in the latents, seed {seed}")
+    return worse
+
+
+def _renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentTransformerConfig:
+    """The configuration of an edited model, which cannot be built again by name."""
+    origin = dict(config.origin)
+    return replace(config, name=f"{config.name}-{suffix}", origin={**origin, "edits": [*origin.get("edits", []), edit]})
+
+
+def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
+    """A random orthogonal matrix; with LayerNorm one that leaves the direction of equal coordinates where it is."""
+    d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
+    kept = int(model.config.normalization_type is not None)
+    start = torch.cat([torch.ones(d, kept), torch.randn(d, d - kept, generator=generator)], 1).double()
+    frame, _ = torch.linalg.qr(start)
+    turn, _ = torch.linalg.qr(torch.randn(d - kept, d - kept, generator=generator).double())
+    return (frame @ torch.block_diag(torch.eye(kept).double(), turn) @ frame.T).to(model.W_E)
+
+
+def _distract(block: Block, config: LatentTransformerConfig, generator: torch.Generator, *, writes: bool) -> None:
+    """Random weights for the heads and neurons of a block that came after those of ``config``."""
+    old, first, attn, mlp = config.d_model, config.n_heads, block.attn, block.mlp
+
+    def fill(weight: Tensor, fan_in: int) -> None:
+        weight.copy_(torch.randn(weight.shape, generator=generator) / fan_in**0.5)
+
+    for read in (attn.W_Q, attn.W_K, attn.W_V):
+        fill(read[first:, :old], old)
+    if writes:
+        fill(attn.W_O[first:, :, old:], config.d_head)
+    if mlp is not None:
+        fill(mlp.W_in[:old, config.d_mlp :], old)
+        if writes:
+            fill(mlp.W_out[config.d_mlp :, old:], 1)
+
+
+def _adding(scale: Float[Tensor, "d_model d_model"], seed: int) -> Callable[[Tensor, Any], Tensor]:
+    """A hook that adds noise ``scale @ normal`` to a batch of updates, the same to the same batch."""
+
+    def add(update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:
+        content = hashlib.sha256(update.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
+        content.update(str(seed).encode())
+        generator = torch.Generator().manual_seed(int.from_bytes(content.digest()[:8], "little") >> 1)
+        drawn = torch.randn(update.shape, generator=generator, dtype=torch.float64)
+        return update + (drawn @ scale.T).to(update)
+
+    return add
