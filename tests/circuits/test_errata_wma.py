@@ -268,15 +268,14 @@ def attended(head: Head, state: Direction, position: int) -> set[int]:
     return {j for j, score in enumerate(scores) if score > max(scores) - 1e-9}
 
 
-@pytest.mark.parametrize("n_lines", [8, 16])
-def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere(n_lines: int) -> None:
+def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere() -> None:
     """``<u_{not T}, z>`` of a state is ``sum_i lambda_i``, any number; the lemma (FO with T, -1) allows for 0 and 1.
 
     As printed, a state that sums to 1 goes to the sink, one that sums to 0 (z_1) fires as if it were in T, and one that
     sums to -1 is repelled by the sink and goes, for half of the queries, to a position that is neither. Gated by what
     is in T, every state goes to the sink.
     """
-    code = PositionCode.sinusoidal([f"t_{i}" for i in range(1, 35)], n_lines, seed=0)
+    code = PositionCode.sinusoidal([f"t_{i}" for i in range(1, 35)], 8, seed=0)
     basis = Basis.of(("id",), ("sink", "fires", "e_1", "e_2"), code)
     ids, p_1, (_, xi) = basis["id"], basis.code(0), lemma(code, 1e-8)
     outside = ids.sum(("sink", "e_1", "e_2"))
@@ -284,7 +283,7 @@ def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere(n_lines: int) -> 
     printed = Head("as printed", 0, "hard", (*shift_terms(basis, 1), *back), ())
     ours = fixed_offset("ours", 0, 1, (), basis.one - ids["fires"], ids["sink"])
     elsewhere = 0
-    for i in range(3, 34):
+    for i in range(3, 34, 6):
         states = {total: (total - 2.0) * ids["e_1"] + 2.0 * ids["e_2"] for total in (1.0, 0.0, -1.0, -30.0)}
         for head in (printed, ours):
             assert attended(head, ids["fires"], i) == {i - 1}
@@ -293,4 +292,4 @@ def test_w13_the_lemmas_chooser_sends_a_superposition_anywhere(n_lines: int) -> 
         assert 0 not in attended(printed, states[-1.0], i)
         elsewhere += attended(printed, states[-1.0], i) != {i - 1}
         assert all(attended(ours, state, i) == {0} for state in states.values())
-    assert elsewhere > 15
+    assert elsewhere >= 3

@@ -16,6 +16,7 @@ from interp.tasks import experts, mdp
 from interp.tasks.experts import predictors as algorithms
 
 PAIRS = [("qlearning-handwired", "mlp"), ("qlearning-handwired", "lin"), ("wma-handwired", "P")]
+SMALLEST: dict[str, list[Any]] = {"qlearning-handwired": [(2, 2)], "wma-handwired": [2]}
 WITHOUT = [("qlearning-handwired", "softmlp"), ("wma-handwired", "R")]
 
 
@@ -40,7 +41,7 @@ def test_pairs_of_softmax_heads_are_refused_in_float32_with_the_remedy(name: str
     with pytest.raises(InputError, match=message):
         interp.load(name, variant=variant, eta=40.0, dtype="float32")
     with pytest.raises(InputError, match=message):
-        circuits.verify(name, variant=variant, eta=40.0, n_rounds=10**9)
+        circuits.verify(name, SMALLEST[name], variant=variant, eta=40.0, n_rounds=10**9)
     with pytest.raises(InputError, match=message):
         circuits.compile(circuits.build(name, variant=variant, eta=40.0), torch.float32)
     assert interp.load(name, variant=variant, eta=40.0).W_E.dtype == torch.float64
@@ -50,9 +51,9 @@ def test_pairs_of_softmax_heads_are_refused_in_float32_with_the_remedy(name: str
 @pytest.mark.parametrize(("name", "variant"), PAIRS)
 @pytest.mark.parametrize("epsilon", [2e-3, 1e-2])
 def test_pairs_break_the_promise_in_float32(name: str, variant: str, epsilon: float) -> None:
-    """1e-4 of Q, 1e-5 of log-weights over 1,000 rounds, at the exponents that serve them best (12 to 20 were tried)."""
+    """1e-4 of Q, 1e-5 of log-weights over 1,000 rounds: broken within 400, at the best exponent (of 12 to 20)."""
     promised = 1e-5 if variant == "P" else 1e-4
-    assert state_error(name, variant, torch.float32, rounds=1000, heavy=15.9, epsilon=epsilon) > 3 * promised
+    assert state_error(name, variant, torch.float32, rounds=400, heavy=15.9, epsilon=epsilon) > 3 * promised
 
 
 @pytest.mark.parametrize(("name", "variant"), PAIRS)

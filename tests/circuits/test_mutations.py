@@ -23,7 +23,7 @@ from circuits.verification import check, size_arguments
 from interp.algorithm import NEXT
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from tests.circuits.faults import MODEL_FAULTS, faults
+from tests.circuits.faults import MODEL_FAULTS, Fault, faults
 
 W, Q = "wma-handwired", "qlearning-handwired"
 MACHINES = {"R": W, "P": W, "mlp": Q, "softmlp": Q, "lin": Q}
@@ -107,10 +107,15 @@ def episodes_of(machine: str, larger: bool, rounds: int, episodes: int, seed: in
     return handwired(MACHINES[machine]).plan.episodes(built(machine, larger), rounds, episodes, seed)
 
 
+@cache
+def faults_of(machine: str, larger: bool = False) -> dict[str, Fault]:
+    return faults(built(machine, larger))
+
+
 def passes(machine: str, name: str | None = None, rounds: int = 30, episodes: int = 6) -> bool:
     """Whether verification of a machine passes, in float64, with a fault or without any."""
     circuit = built(machine)
-    made = circuit if name is None else faults(circuit)[name](circuit)
+    made = circuit if name is None else faults_of(machine)[name](circuit)
     model, held = (made, circuit) if isinstance(made, HookedLatentTransformer) else (None, made)
     sampled, plan = episodes_of(machine, False, rounds, episodes, 0), handwired(circuit.name).plan
     return all(entry.passed for entry in check(held, sampled, SMALL[circuit.name], "float64", plan, model))
@@ -120,7 +125,7 @@ def passes(machine: str, name: str | None = None, rounds: int = 30, episodes: in
 def computed(machine: str, name: str | None = None) -> list[np.ndarray]:
     """What a larger machine predicts and writes on other episodes, and what verification would compare it with."""
     circuit, sampled = built(machine, larger=True), episodes_of(machine, True, 60, 9, 7)
-    made = circuit if name is None else faults(circuit)[name](circuit)
+    made = circuit if name is None else faults_of(machine, larger=True)[name](circuit)
     model, held = (made, circuit) if isinstance(made, HookedLatentTransformer) else (compile_circuit(made), made)
     run, values = rollout(model, sampled), held.algorithm.run(sampled)
     reference = [values[key] for key in (*held.sites, NEXT + held.algorithm.memory)]
@@ -128,7 +133,7 @@ def computed(machine: str, name: str | None = None) -> list[np.ndarray]:
 
 
 def names_of(machine: str) -> list[str]:
-    return list(faults(built(machine)))
+    return list(faults_of(machine))
 
 
 def survivors(machine: str, names: list[str], **battery: int) -> set[str]:
