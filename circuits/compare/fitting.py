@@ -25,7 +25,7 @@ from interp.errors import InputError, require
 Array = NDArray[np.float64]
 Predict = Callable[[Any], Array]
 """Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``."""
-STEPS_PER_PARAMETER, STARTS = 40, 2
+STEPS_PER_PARAMETER, STARTS = 30, 2
 """Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined."""
 ROUNDING = 1e-14
 """A divergence below this is rounding, and counts as 0."""

@@ -82,15 +82,16 @@ def bayes_mixture(
         return special.expit(special.logit(weight) + one - other)
 
     def evidence(v: Values) -> Array:
-        sides = []
-        for sign in (1, -1):
-            votes = []
-            for interval in bounds:
-                mean = keep_uncertain(mean_accuracy(v["counts"], v["elapsed"][..., None] - v["counts"], interval))
-                votes.append(np.where(sign * _signs(v) > 0, np.log(mean), np.log1p(-mean)).sum(-1))
-            prior = np.stack([v["regime"], 1 - v["regime"]], -1)
-            sides.append(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
-        return sides[0] - sides[1]
+        misses, said = v["elapsed"][..., None] - v["counts"], _signs(v) > 0
+        means = [keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds]
+        prior = np.stack([v["regime"], 1 - v["regime"]], -1)
+
+        def likelihood(agreeing: Array) -> Array:
+            """Log-probability of the votes, averaged over the intervals, where these experts are right."""
+            votes = [np.where(agreeing, np.log(mean), np.log1p(-mean)).sum(-1) for mean in means]
+            return np.asarray(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
+
+        return likelihood(said) - likelihood(~said)
 
     regime = Variable(
         "regime",

@@ -1,0 +1,207 @@
+"""Which algorithm explains predictions: known machines are named, mixtures and noise are not, and fits are exact."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.spatial.distance import jensenshannon
+
+from circuits.compare import explain
+from circuits.compare.fitting import Distributions, divergence, predictor
+from interp import tasks
+from interp.algorithm import Family, Searched
+from interp.errors import InputError
+from interp.tasks.experts import TASK, sample
+from interp.tasks.experts import algorithms as experts
+from interp.tasks.experts import rivals as expert_rivals
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning import algorithms as q
+from interp.tasks.qlearning import rivals as q_rivals
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.reachability import algorithms as search
+from interp.tasks.reachability.layout import ReachabilityRound
+from tests.compare.calibrate_algorithm import MACHINES, answer, blend
+
+LAYOUTS = {"experts": ExpertRound(3), "qlearning": QLearningRound(3, 2), "reachability": ReachabilityRound(16, 24)}
+COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0.8, 0.98), "accuracy": (0.5, 0.6),
+          "alpha": (0.1, 0.3), "gamma": (0.5, 0.9), "temperature": (0.0, 0.05)}  # fmt: skip
+"""Grids that a test can afford, of values that are chosen from and not refined."""
+FEW = ("bayes", "weighted_majority", "sigmoid_vote", "follow_the_leader", "majority_vote", "fixed_vote")
+
+
+def asked(task: str, *keys: str, coarse: bool = True) -> list[Family]:
+    families = [family for key, family in tasks.get(task).rivals().items() if key in keys]
+    if not coarse:
+        return families
+
+    def narrowed(s: Searched) -> Searched:
+        return replace(s, grid=COARSE.get(s.name, s.grid), kind="choice")
+
+    return [replace(family, searched=tuple(map(narrowed, family.searched))) for family in families]
+
+
+@pytest.fixture(scope="module")
+def sets():
+    every = TASK.sets_for(ExpertRound(4), 8, 20, seed=0)
+    return {key: every[key] for key in ("uniform", "graded")}
+
+
+@given(arrays(np.float64, (2, 1, 1, 3), elements=st.floats(1e-3, 1)))
+def test_the_divergence_is_the_square_of_scipys_distance(pair):
+    p, other = pair / pair.sum(-1, keepdims=True)
+    assert divergence(p, other) == pytest.approx(jensenshannon(p[0, 0], other[0, 0]) ** 2, abs=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("subject", "family", "parameters"),
+    [
+        (experts.weighted_majority(0.35), "weighted_majority", {"gain": 0.35}),
+        (experts.bayes(0.35, 0.8), "bayes", {"low": 0.35, "high": 0.8}),
+        (experts.follow_the_leader(), "follow_the_leader", {}),
+    ],
+    ids=lambda value: getattr(value, "key", None),
+)
+def test_an_algorithm_is_explained_by_its_own_family_with_its_parameters(sets, subject, family, parameters):
+    families = asked("experts", family, "follow_the_leader", "majority_vote", coarse=False)
+    part = explain(subject, TASK, sets, seed=0, families=families)
+    assert part.family == part.closest == family
+    assert part.parameters == pytest.approx(parameters, abs=0.01)
+    assert part.explained.low > 0.9999 and part.ratio.high < 1e-3
+
+
+def test_a_mixture_of_two_algorithms_is_none_of_these(sets):
+    part = explain(blend(experts.weighted_majority(1.0), experts.bayes()), TASK, sets, seed=0,
+                   families=asked("experts", *FEW))  # fmt: skip
+    assert part.family is None and part.closest == "bayes"
+    assert part.ratio.high > 0.25 and "none of these" in str(part)
+
+
+def test_a_machine_without_a_memory_is_none_of_these(sets):
+    part = explain(experts.majority_vote(), TASK, sets, seed=0, families=asked("experts", *FEW))
+    assert part.family is None and part.closest == part.baseline == "majority_vote"
+
+
+@pytest.mark.parametrize(("decay", "family"), [(0.8, "fading_majority"), (1.0, "weighted_majority")])
+def test_an_extension_is_named_only_where_it_leaves_less(sets, decay, family):
+    """A family that contains another one always fits at least as well: that alone says nothing for it."""
+    families = asked("experts", "weighted_majority", "fading_majority", "follow_the_leader", "majority_vote")
+    part = explain(expert_rivals.fading_majority(1.0, decay), TASK, sets, seed=0, families=families)
+    assert part.family == family
+    assert part.runner_up not in ("weighted_majority", "fading_majority")
+
+
+def test_predictions_that_have_nothing_to_do_with_the_episodes_are_none_of_these(sets):
+    def drawn(episodes):
+        chance = np.random.default_rng(0).random((len(episodes), episodes.n_rounds))
+        return np.stack([1 - chance, chance], -1)
+
+    part = explain(drawn, TASK, sets, seed=0, families=asked("experts", *FEW))
+    assert part.family is None and part.explained.high < 0.1
+
+
+@pytest.mark.parametrize(
+    ("subject", "family"),
+    [
+        (q.q_learning(0.1, 0.5), "q_learning"),
+        (q.no_bootstrap(0.1), "no_bootstrap"),
+        (q_rivals.sarsa(0.1, 0.9), "sarsa"),
+        (q_rivals.monte_carlo(), None),
+    ],
+    ids=lambda value: getattr(value, "key", None),
+)
+def test_learners_are_told_apart_by_their_choices(subject, family):
+    """Off- and on-policy, with and without bootstrapping; a Monte Carlo learner is not in the list."""
+    task = tasks.get("qlearning")
+    every = task.sets_for(QLearningRound(4, 3), 4, 40, seed=0)
+    few = asked("qlearning", "q_learning", "no_bootstrap", "sarsa")
+    part = explain(subject, task, {"delayed": every["delayed"]}, seed=0, families=few)
+    assert part.family == family
+    if family == "q_learning":
+        assert part.parameters["gamma"] == 0.5 and not part.parameters["after"] and not part.parameters["shared_ties"]
+
+
+def test_a_search_is_breadth_first_whatever_its_spread():
+    task = tasks.get("reachability")
+    sets = task.sets_for(LAYOUTS["reachability"], 4, 5, seed=0)
+    families = asked("reachability", "breadth_first", "depth_limited", "depth_first", "more_ancestors", coarse=False)
+    part = explain(search.breadth_first(0.5), task, {"prosqa": sets["prosqa"]}, seed=0, families=families)
+    assert part.family == "breadth_first" and part.parameters["spread"] == pytest.approx(0.5, abs=0.01)
+
+
+EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.rivals().values()]
+
+
+@pytest.mark.parametrize(("task", "family"), EVERY_FAMILY, ids=[f"{task}-{f.key}" for task, f in EVERY_FAMILY])
+def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family):
+    """A fit computes again only what changed parameters enter: each step equals a run from the start."""
+    episodes, _ = next(iter(tasks.get(task).sets_for(LAYOUTS[task], 4, 5, seed=1).values()))
+    members, rng = Distributions(family, episodes), np.random.default_rng(0)
+    parameters = {s.name: s.grid[0] for s in family.searched}
+    for searched in (*family.searched, *family.searched[::-1], None):
+        if searched is not None:
+            parameters = {**parameters, searched.name: searched.grid[rng.integers(len(searched.grid))]}
+        whole = predictor(family.make(**parameters))(episodes)
+        assert np.allclose(members(parameters), whole, atol=1e-12)
+        assert np.allclose(whole.sum(-1), 1) and (whole >= 0).all()
+
+
+def test_a_result_says_itself_in_a_table_and_in_json(sets):
+    part = explain(experts.bayes(0.0, 1.0), TASK, sets, seed=3, families=asked("experts", "bayes", "weighted_majority"))
+    frame, told = part.to_frame(), json.loads(json.dumps(part.to_dict(), allow_nan=False))
+    assert list(frame.columns) == ["name", "set", "family", "value", "low", "high"]
+    assert set(frame["set"]) == {*sets, "all"} and set(frame["family"]) == {"bayes", "weighted_majority", "evenly"}
+    whole = frame[(frame["set"] == "all") & (frame["family"] == "bayes")].set_index("name")["value"]
+    assert whole["explained"] == part.explained.estimate and whole["ratio"] == part.ratio.estimate
+    assert told["family"] == "bayes" and set(told["by_set"]) == set(sets) and told["settings"]["seed"] == 3
+
+
+def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
+    families = asked("experts", "weighted_majority", "follow_the_leader")
+    one, same, other = (explain(experts.bayes(), TASK, sets, seed=s, families=families) for s in (0, 0, 1))
+    assert one.explained == same.explained and one.explained.low != other.explained.low
+    assert one.explained.estimate == other.explained.estimate
+
+
+def test_a_task_without_families_is_asked_for_its_algorithms():
+    bare = replace(TASK, families=None, battery=None)
+    assert [key for key, family in bare.rivals().items() if family.memoryless] == ["majority_vote"]
+    sets = bare.sets_for(ExpertRound(4), 4, 10, seed=0)
+    assert list(sets) == ["default"]
+    assert explain(experts.follow_the_leader(), bare, sets, seed=0).family == "follow_the_leader"
+
+
+def test_a_family_must_extend_one_that_is_there():
+    orphan = replace(TASK, families=lambda: (Family("a", "A", experts.majority_vote, extends="nothing"),))
+    with pytest.raises(InputError, match="family that 'a' extends 'nothing'"):
+        orphan.rivals()
+
+
+def test_a_grid_ascends():
+    with pytest.raises(InputError, match=r"the grid of 'gain' must be ascending numbers, got \(1\.0, 0\.5\)"):
+        Searched("gain", (1.0, 0.5))
+
+
+def test_bad_input_is_refused_before_work(sets):
+    with pytest.raises(InputError, match="these episodes are of 'experts', not of 'qlearning'"):
+        explain(experts.bayes(), tasks.get("qlearning"), sets, seed=0)
+    with pytest.raises(InputError, match="no set of episodes"):
+        explain(experts.bayes(), TASK, {}, seed=0)
+    with pytest.raises(InputError, match="a model, an Algorithm or a function of episodes, got int"):
+        explain(3, TASK, sets, seed=0)
+    with pytest.raises(InputError, match="must be probabilities that sum to 1, got sums 2 to 2"):
+        explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
+    with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):
+        explain(lambda e: np.ones(3), TASK, {"one": (sample(2, 5, 4), sample(2, 5, 4))}, seed=0)
+
+
+@pytest.mark.slow  # every machine of the calibration takes 5 to 15 CPU seconds
+@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: f"{machine.task}: {machine.name}")
+def test_known_machines_get_their_verdict(machine):
+    part = answer(machine, n_episodes=16)
+    assert machine.expected in (None, part.family or "")
