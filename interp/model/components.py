@@ -199,11 +199,11 @@ class Block(nn.Module):
         self.attn = Attention(config, runtime, layer)
         self.hook_resid_pre, self.hook_attn_out = HookPoint(), HookPoint()
         self.hook_resid_post = HookPoint()
+        self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
         self.mlp: MLP | None = None
         if config.d_mlp:
             self.ln2 = normalization(config, runtime.eps)
             self.mlp = MLP(config)
-            self.hook_resid_mid, self.hook_mlp_in, self.hook_mlp_out = HookPoint(), HookPoint(), HookPoint()
 
     def forward(
         self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues | None = None
@@ -222,6 +222,10 @@ class Block(nn.Module):
             resid = self.hook_resid_mid(resid)
             mlp_in = self.hook_mlp_in(resid) if self.runtime.use_hook_mlp_in else resid
             resid = resid + self.hook_mlp_out(self.mlp(self.ln2(mlp_in)))
+        elif self.runtime.use_absent_mlp:
+            # An MLP that writes zeros: TransformerLens' tools read (and take gradients at) these points of every block.
+            resid = self.hook_resid_mid(resid)
+            resid = resid + self.hook_mlp_out(0.0 * self.hook_mlp_in(resid))
         return self.hook_resid_post(resid)
 
     def pass_by(self, resid: Float[Tensor, "batch pos d_model"], past: KeyValues) -> None:

@@ -30,6 +30,8 @@ _ON_REQUEST = {
     "hook_mlp_in": "use_hook_mlp_in",
 }
 """Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
+_OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
+"""In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
 
 
 @dataclass
@@ -54,6 +56,7 @@ class RuntimeConfig:
     use_split_qkv_input: bool = False
     use_hook_mlp_in: bool = False
     use_attn_in: bool = False
+    use_absent_mlp: bool = False
     n_key_value_heads: int | None = None
     gated_mlp: bool = False
     parallel_attn_mlp: bool = False
@@ -86,11 +89,15 @@ class CheckedHooks(HookedRootModule):
         return selected
 
     def _flag(self, name: str) -> str | None:
+        if self.runtime.attn_only and name.endswith(_OF_AN_MLP):
+            return "use_absent_mlp"
         return next((flag for suffix, flag in _ON_REQUEST.items() if name.endswith(suffix)), None)
 
     def _fires(self, name: str) -> bool:
+        if self.runtime.attn_only and name.endswith("hook_mlp_in"):
+            return self.runtime.use_hook_mlp_in
         flag = self._flag(name)
-        return flag is None or getattr(self.runtime, flag)
+        return flag in (None, "use_absent_mlp") or getattr(self.runtime, str(flag))
 
     @contextmanager
     def hooks(

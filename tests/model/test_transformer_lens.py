@@ -259,3 +259,68 @@ def test_tools_run_on_q_learning_rounds():
     values = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
     at_select = values[:, bound.predict_position]
     assert values.shape == (2, 16) and (at_select - _metric(bound)(bound(corrupted))).abs().max() > 0
+
+
+# Models without an MLP: their blocks have the points of an MLP that writes zeros.
+
+
+@pytest.fixture(scope="module", params=["untrained", "wma-handwired"])
+def attention_only(request):
+    """The view of an attention-only model, and logits and cache of its first rollout's rounds."""
+    model = _model(ExpertRound(3), d_mlp=0) if request.param == "untrained" else interp.load(request.param, n_experts=3)
+    assert model.cfg.attn_only
+    runs = [interp.rollout(model, experts.sample(4, 5, 3, seed=seed)) for seed in (0, 1)]
+    bound = bind(model, *runs, rounds=[2, 4])
+    return bound, *bound.run_with_cache(bound.tokens[0])
+
+
+def test_without_an_mlp_accumulated_resid_repeats_the_stream_after_attention(attention_only):
+    bound, logits, cache = attention_only
+    stack, labels = cache.accumulated_resid(layer=-1, incl_mid=True, return_labels=True)
+    for i, label in enumerate(labels):
+        if label.endswith("_mid"):
+            assert torch.equal(stack[i], stack[i + 1])
+    final = bound.model.ln_final(stack[-1])
+    torch.testing.assert_close(final @ bound.model.W_U + bound.model.b_U, logits, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("tool", ["get_act_patch_mlp_out", "get_act_patch_resid_mid", "get_act_patch_block_every"])
+def test_without_an_mlp_patching_finds_nothing_in_one(attention_only, tool):
+    bound, _, cache = attention_only
+    corrupted = bound.tokens[1]
+    values = getattr(patching, tool)(bound, corrupted, cache, _metric(bound))
+    unpatched = _metric(bound)(bound(corrupted))
+    if tool == "get_act_patch_resid_mid":
+        after = patching.get_act_patch_resid_pre(bound, corrupted, cache, _metric(bound))
+        torch.testing.assert_close(values[:-1], after[1:])
+    else:
+        mlp = values if tool == "get_act_patch_mlp_out" else values[2]
+        torch.testing.assert_close(mlp, torch.full_like(mlp, float(unpatched.detach())), rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("granularity", ["node", "edge"])
+def test_without_an_mlp_attribution_gives_it_zero(granularity):
+    bound = bind(
+        _model(ExpertRound(3), d_mlp=0), interp.rollout(_model(ExpertRound(3), d_mlp=0), experts.sample(2, 3, 3))
+    )
+    clean, corrupted = bound.tokens[0][1:2], bound.tokens[0][2:3]
+    config = attribution_patching.EdgeAttributionConfig(granularity=granularity)
+    result = attribution_patching.attribution_patch(bound, clean, corrupted, _metric(bound), config)
+    assert {score for node, score in result.node_scores.items() if node.kind == "mlp_out"} == {0.0}
+    assert max(map(abs, result.node_scores.values())) > 1e-3
+
+
+def test_the_points_of_an_absent_mlp_change_no_bit_and_fire_only_on_request():
+    model = interp.load("wma-handwired", n_experts=3)
+    run = interp.rollout(model, experts.sample(4, 5, 3, seed=0))
+    rounds = run.tokens[:, 3], run.latents[:, 3], run.values[:, 3]
+    plain = model(*rounds)
+    seen, _ = model.run_with_cache(*rounds)
+    for one, other in zip(plain, seen, strict=True):
+        assert torch.equal(one, other)
+    fired: list[str] = []
+    point = model.hook_dict["blocks.0.hook_mlp_out"]
+    handle = point.register_forward_hook(lambda *_: fired.append("mlp"))
+    model(*rounds)
+    handle.remove()
+    assert fired == [] and not model.cfg.use_absent_mlp
