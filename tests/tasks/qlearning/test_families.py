@@ -1,0 +1,94 @@
+"""The rivals of Q-learning are what they say, by hand, and act as they are told."""
+
+import numpy as np
+import pytest
+
+from interp.errors import InputError
+from interp.tasks import mdp
+from interp.tasks.qlearning import TASK, MDPEpisodes, rivals
+from interp.tasks.qlearning.algorithms import q_learning
+from interp.tasks.qlearning.battery import battery
+from interp.tasks.qlearning.layout import QLearningRound
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return mdp.sample(5, 12, 3, 2, seed=1, epsilon=1.0)
+
+
+@pytest.fixture(scope="module")
+def walk():
+    """(0, a0) pays 1 and leads to 1; (1, a1) pays .5 and leads to 0; then (0, a0) again."""
+    return MDPEpisodes.from_transitions(
+        mdp.chain(2, 2), [[0, 1, 0]], [[0, 1, 0]], [[1.0, 0.5, 1.0]], [[1, 0, 1]], alpha=0.5, gamma=0.8
+    )
+
+
+def after(learner, episodes):
+    return learner.run(episodes)["next_table"][0]
+
+
+def test_sarsa_adds_the_value_of_the_action_that_was_taken_next(walk):
+    tables = after(rivals.sarsa(0.5, 0.8), walk)
+    assert tables[0].tolist() == [[0.5, 0], [0, 0]]
+    assert tables[1].tolist() == [[0.5, 0], [0, 0.25]]
+    # Q(1, a1) earns .5 * .8 * Q(0, a0) = .2 now that a0 was taken there; then Q(0, a0) moves to its reward.
+    assert tables[2] == pytest.approx(np.array([[0.75, 0], [0, 0.45]]))
+
+
+def test_the_mean_takes_the_place_of_the_maximum(walk):
+    tables = after(rivals.mean_bootstrap(0.5, 0.8), walk)
+    assert tables[1] == pytest.approx(np.array([[0.5, 0], [0, 0.5 * (0.5 + 0.8 * 0.25)]]))
+
+
+def test_with_one_action_mean_and_maximum_are_the_same():
+    single = mdp.sample(4, 10, 3, 1, seed=0)
+    assert after(rivals.mean_bootstrap(), single) == pytest.approx(after(q_learning(), single))
+
+
+def test_mean_reward_and_visits_count(walk):
+    assert after(rivals.mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
+    assert after(rivals.visit_counts(-1.0), walk)[-1].tolist() == [[-2, 0], [0, -1]]
+
+
+def test_monte_carlo_averages_the_discounted_rewards_since_each_visit(walk):
+    first, second = 1 + 0.8 * 0.5 + 0.64 * 1, 1.0
+    expected = [[(first + second) / 2, 0], [0, 0.5 + 0.8]]
+    assert after(rivals.monte_carlo(0.8), walk)[-1] == pytest.approx(np.array(expected))
+
+
+def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
+    shares = rivals.acting(q_learning()).run(episodes)["policy"]
+    assert (shares > 0).tolist() == episodes.greedy_sets.tolist() and shares.sum(-1) == pytest.approx(1)
+    construction = rivals.acting(q_learning(), shared_ties=False, after=False).run(episodes)["policy"]
+    assert construction.tolist() == q_learning().run(episodes)["policy"].tolist()
+
+
+def test_a_softmax_is_boltzmanns(episodes):
+    policy = rivals.acting(q_learning(), temperature=0.2, after=False).run(episodes)["policy"]
+    assert policy == pytest.approx(q_learning(beta=5.0).run(episodes)["policy"])
+    with pytest.raises(InputError, match="temperature must be at least 0, got -1"):
+        rivals.acting(q_learning(), temperature=-1)
+
+
+def test_q_learning_starts_where_no_bootstrap_ends():
+    """Families that contain each other could never be told apart by the ratio of their divergences."""
+    gamma = next(s for s in TASK.rivals()["q_learning"].searched if s.name == "gamma")
+    assert gamma.grid[0] == 0.2 and "gamma" not in {s.name for s in TASK.rivals()["no_bootstrap"].searched}
+
+
+def test_the_battery_separates_what_looks_ahead_from_what_does_not():
+    sets = battery(8, 40, n_states=4, n_actions=3, seed=0)
+    delayed = sets["delayed"]
+    assert list(sets) == ["grid", "explored", "coin", "chain", "delayed"]
+    ahead, here = (rivals.acting(q_learning(gamma=g)).run(delayed)["policy"] for g in (0.9, 0.0))
+    assert np.abs(ahead - here).sum(-1).mean() > 0.2
+    hub = delayed.mdps.rewards.max(-1) <= 0.1
+    assert (hub.sum(-1) == 2).all()
+
+
+def test_sets_have_sizes_that_models_of_a_range_share():
+    layout = QLearningRound(8, 4, n_states_range=(2, 8), n_actions_range=(2, 4))
+    fitted, scored = TASK.sets_for(layout, 2, 10, seed=0)["grid"]
+    assert (fitted.n_states, fitted.n_actions) == (4, 3) and (fitted.states != scored.states).any()
+    assert TASK.sets_for(QLearningRound(2, 2), 2, 10, seed=0)["grid"][0].n_states == 2
