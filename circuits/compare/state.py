@@ -12,8 +12,9 @@ memory is worth, JS(cut, own) in nats, stands beside it: where it is nothing, an
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
 it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
 
-Controls: the map fitted to the latents of other episodes ("shuffled"), and the latents of untrained models. These score
-high (they hold what they were fed, which a good map can add up): a score counts as far as it is above theirs.
+Controls, with the round supplied: the map fitted to the latents of other episodes ("shuffled"), and the latents of
+untrained models. These score high (they hold what they were fed, which a good map can add up): a score counts as far as
+it is above theirs.
 """
 
 from __future__ import annotations
@@ -77,10 +78,9 @@ class StatePart:
         plain, helped = sorted(own, key=lambda s: len(s.supplied))
         return helped if helped.score.estimate > plain.score.estimate + 0.01 else plain
 
-    def control(self, source: str, target: str, control: str, supplied: tuple[str, ...]) -> list[Stitching]:
-        """Its controls of one kind; untrained sources have names of their own."""
-        named = [s for s in self.stitchings if s.target == target and s.control == control and s.supplied == supplied]
-        return named if control == "untrained" else [s for s in named if s.source == source]
+    def untrained(self, target: str) -> float:
+        """The best score of an untrained model's latents in the target, the round supplied."""
+        return max(s.score.estimate for s in self.stitchings if s.target == target and s.control == "untrained")
 
     def to_frame(self) -> pd.DataFrame:
         """One row a stitching, and one a model's memory."""
@@ -111,8 +111,10 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
         cut, own = _cut(target, effort)
         worth[target.name] = mean_interval(cut.mean(1), seed=effort.seed)
         for supplied in ((), ("round",)):
-            controls = [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
-            cases = [(source, "", ""), (source, "shuffled", ""), *controls]
+            cases = [(source, "", "")]
+            if supplied:  # with all the help that there is
+                cases.append((source, "shuffled", ""))
+                cases += [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
             for giver, control, number in cases:
                 missed = _missed(giver, target, own, effort, supplied, shuffled=control == "shuffled")
                 lost = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed)

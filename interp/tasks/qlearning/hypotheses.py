@@ -64,18 +64,23 @@ def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
 def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
     last = model.config.n_layers - 1
-    # An update that is added to its slot holds what changes, one that replaces it the new column as well.
-    written = ("change",) if model.config.latent_update == "add" else ("change", hypothesis(model).written)
+    # An update that is added to its slot holds what changes, one that replaces it the new column as well. So only the
+    # latter can write the column of another action into this one's slot.
+    added = model.config.latent_update == "add"
+    written = ("change",) if added else ("change", hypothesis(model).written)
     candidates = list(model.layout.outcomes)
-    arrived = [label for label in model.layout.labels if label.startswith("s'")]
+    arrived = [f"embed@{label}" for label in model.layout.labels if label.startswith("s'")]
+    inputs = {"state": ["embed@s"], "reward": ["embed@r"], "next_state": arrived}
+    if not added:
+        inputs["action"] = ["embed@a"]
     return (
         Claim.at("table", ["latent"]),
         *(Claim.at("next_values", [f"resid_post[{layer}]@{a}" for a in candidates]) for layer in range(last)),
         Claim.at("next_values", ["embed@<BOS>"], control=True),
-        Claim.at("next_state", [f"embed@{label}" for label in arrived]),
+        Claim.at("next_state", arrived),
         Claim.at("choice", [f"resid_post[{last}]@Select"]),
         Claim.at("table", ["latent"], "state"),
-        *(Claim.at(key, [f"embed@{label}"], "state") for key, label in (("action", "a"), ("reward", "r"))),
+        *(Claim.at(key, sites, "state") for key, sites in inputs.items()),
         Claim.at("reward", ["embed@<BOS>"], "state", control=True),
         *(Claim.at(key, [f"resid_post[{last}]@Update"], "state") for key in written),
     )

@@ -1,0 +1,86 @@
+"""State, update and effects of a comparison: what each says of machines that are known, and what it may not say."""
+
+from __future__ import annotations
+
+import pytest
+
+import interp
+from circuits.compare.effects import effects
+from circuits.compare.state import stitch
+from circuits.compare.subject import Effort, Samples, Subject, shared_sizes
+from circuits.compare.update import updates
+from interp.errors import InputError
+from interp.model.untrained import untrained
+from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
+
+SMALL = Effort(known=40, test=16, rounds=16, starts=3, horizon=4, battery=8, untrained=1)
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    """wma-learned, the handwired machine and an untrained model on the same episodes."""
+    models = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=4)
+    samples = Samples.draw(models[0], SMALL, shared_sizes(models))
+    return [Subject(model, samples) for model in (*models, untrained(models[0], 0))]
+
+
+def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
+    """Either latent stands in for the other, but the learned one needs the round besides; shuffled maps are useless."""
+    learned, wired, fresh = subjects
+    part = stitch(learned, wired, [fresh], SMALL)
+    there, back = part.best(learned.name, wired.name), part.best(wired.name, learned.name)
+    assert there.score.low > 0.95 and there.supplied == ()
+    assert back.score.low > 0.95 and back.supplied == ("round",)
+    frame = part.to_frame()
+    alone = frame.query("source == @wired.name and supplied == '' and control == ''").value.item()
+    assert alone < back.score.estimate - 0.05
+    assert (frame[frame.control == "shuffled"].value < 0.2).all()
+    assert part.untrained(learned.name) < back.score.low
+    assert all(worth.low > 0 for worth in part.worth.values())
+
+
+def test_the_learned_update_is_that_of_counts_on_and_off_the_manifold(subjects):
+    """Step R2 above .95 for either algorithm's state; what the latents do not hold is named, not scored."""
+    learned, wired, fresh = subjects
+    part = updates(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
+    assert {u.manifold for u in part.of("bayes")} == {"on", "off"} and {u.horizon for u in part.updates} == {1, 4}
+    assert all(u.r2.low > 0.95 and max(u.untrained) < 0.9 for u in part.updates)
+    assert {u.state for u in part.of("bayes")} == {("counts", "elapsed")}
+    (first, *_) = updates(wired, {"bayes": bayes()}, [fresh], SMALL).updates
+    assert first.state == ("counts",) and first.missing == ("elapsed",)
+
+
+def test_effects_tell_bayes_from_weighted_majority(subjects):
+    """Under Bayes every move has its effect; the difference from Weighted Majority excludes 0 in each; the untrained
+    model shows none."""
+    learned, _, fresh = subjects
+    part = effects(learned, {"bayes": bayes(), "wm": weighted_majority(0.5)}, [fresh], SMALL)
+    moved = [e for e in part.effects if e.algorithm == "bayes" and e.where == "latent"]
+    assert [(e.variable, e.what) for e in moved] == [("counts", "all"), ("counts", "one"), ("elapsed", "+ 3")]
+    for effect in moved:
+        assert effect.score.low > 0.9 and effect.difference.low > 0 and effect.untrained < 0.1
+    rival = {(e.variable, e.what): e.score for e in part.effects if e.algorithm == "wm"}
+    assert rival["elapsed", "+ 3"] is None  # Weighted Majority knows no round: it wants nothing
+    label = next(e for e in part.effects if e.variable == "label" and e.algorithm == "bayes")
+    assert label.outcome == "state" and label.score.low > 0.95
+    assert set(part.to_frame().what) == {"all", "one", "+ 3", "input"}
+
+
+def test_handwired_moves_are_exact_under_its_own_algorithm_alone(subjects):
+    """Weighted Majority's own machine: score 1 but for the decoder's penalty; follow the leader explains less."""
+    _, wired, fresh = subjects
+    part = effects(wired, {"wm": weighted_majority(0.5), "ftl": follow_the_leader()}, [fresh], SMALL)
+    own = {e.what: e for e in part.effects if e.algorithm == "wm" and e.where == "latent"}
+    assert own["all"].score.low > 0.999 and own["all"].difference.low > 0.05
+
+
+def test_bad_efforts_and_pairs_are_refused():
+    with pytest.raises(InputError, match="at least 8 of them"):
+        Effort(known=4)
+    with pytest.raises(InputError, match="too few for 8 starts"):
+        Effort(rounds=10)
+    models = interp.load("wma-learned"), interp.load("qlearning-handwired", n_states=2, n_actions=2)
+    with pytest.raises(InputError, match="compare models of one task"):
+        shared_sizes(models)
+    with pytest.raises(InputError, match=r"load the handwired model with n_experts=\.\.\."):
+        shared_sizes([models[0], interp.load("wma-handwired", n_experts=3)])
