@@ -18,7 +18,7 @@ from interp.decoder import RIDGE, Decoder
 from interp.errors import require
 from interp.files import write_atomic
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve
-from interp.interventions.alignment import align
+from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim, carriers
 from interp.interventions.interchange import of_rounds
@@ -33,6 +33,8 @@ from interp.tasks import Task
 N_PARTS = 5
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
+STEPS = 100
+"""Training steps of a learned subspace."""
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
 
@@ -78,20 +80,33 @@ def recent(t: int) -> slice:
     return slice(max(t - 4, 0), t + 1)
 
 
-def alignment_table(model: HookedLatentTransformer, episodes: Any, other: Any, t: int, seed: int) -> pd.DataFrame:
+def alignment_table(
+    model: HookedLatentTransformer,
+    episodes: Any,
+    other: Any,
+    t: int,
+    seed: int,
+    smooth: HookedLatentTransformer | None = None,
+) -> pd.DataFrame:
     """Learned subspaces of what the algorithm holds and predicts, at the places where they should be, with controls.
+
+    Where predictions cannot show it, ``refused`` says why, and the row has no numbers.
 
     Raises:
         InputError: a task that names no subspaces.
     """
     task = tasks.of(model)
     algorithm = task.explains(model)
-    options: dict[str, Any] = {"rounds": recent(t), "seed": seed}
-    frames = [
-        align(model, episodes, other, algorithm, variable, site, rank=rank, **options).to_frame()
-        for variable, site, rank in given(task, "aligned", task.aligned(model))
-    ]
-    return pd.concat(frames, ignore_index=True)
+    options: dict[str, Any] = {"rounds": recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
+    frames = []
+    for variable, site, rank in given(task, "aligned", task.aligned(model)):
+        try:
+            aligned = align(model, episodes, other, algorithm, variable, site, rank=rank, **options).to_frame()
+        except AlignmentError as refusal:
+            asked = {"variable": variable, "site": site, "rank": rank, "condition": "learned", "refused": str(refusal)}
+            aligned = pd.DataFrame([asked])
+        frames.append(aligned)
+    return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
 def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> pd.DataFrame:
@@ -173,7 +188,7 @@ def tables(
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
         lambda: {"interchange": interchange_table(model, episodes, other, t, seed)},
-        lambda: {"alignment": alignment_table(model, episodes, other, t, seed)},
+        lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth)},
         lambda: {"steering": steering_table(model, episodes, t, seed)},
         lambda: circuit_tables(smooth or model, episodes, t, seed),
     )

@@ -1,0 +1,265 @@
+"""Learn the subspace that carries a variable (distributed alignment search), always beside its controls.
+
+An orthonormal basis at one place is trained so that interchanging it makes the network output what the algorithm
+predicts (Geiger et al., 2024). Such a method finds something in any network (Arora et al., 2024), so every result
+holds, with the same pairs, rank and budget:
+
+* ``arbitrary labels``: trained to give a fixed random outcome per source;
+* ``untrained model``: trained on a copy of the model with fresh weights, run through its own history;
+* ``norm-matched random``: the learned displacement, in a random subspace;
+* ``nothing``: no intervention.
+
+Episodes are split: some train, some say when training stops and which start is kept, the others score. A learned basis
+that beats all four carries the variable for such pairs; it is not thereby the only one, nor the one the network would
+use on others. :mod:`~interp.interventions.alignment.pairs` makes the pairs, ``training`` trains, ``identified`` says
+how many directions predictions can identify.
+
+    >>> import circuits, interp
+    >>> from interp.interventions.alignment import align
+    >>> from interp.tasks import experts
+    >>> model = interp.load("wma-handwired", n_experts=3)
+    >>> pair = [experts.sample(16, 10, 3, seed=seed) for seed in (0, 1)]
+    >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
+    >>> result = align(model, *pair, algorithm, "log_weights", "embed@<z>", steps=100, restarts=1)
+    >>> result.rank, result.accuracy() > 0.9 > result.accuracy("untrained model")
+    (2, True)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from jaxtyping import Bool
+from torch import Tensor
+from torch.nn.functional import one_hot
+from transformer_lens.tools.analysis.interchange import (
+    Intervention,
+    NormMatchedPlacebo,
+    arbitrary_targets,
+    random_basis,
+)
+
+from interp.algorithm import Algorithm
+from interp.errors import InputError, require
+from interp.interventions.alignment.identified import identified_rank
+from interp.interventions.alignment.pairs import Pairs, make_pairs, split
+from interp.interventions.alignment.training import Budget, Fit, RoundsFromSite, fit, has_gradient
+from interp.interventions.interchange import of_rounds
+from interp.interventions.sites import Site, resolve
+from interp.model.rollout import Rounds, rollout, select_rounds
+from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
+from interp.provenance import provenance
+from interp.statistics import Interval, ratio_interval
+
+__all__ = ["COLUMNS", "FEWEST", "AlignmentError", "AlignmentResult", "align"]
+
+FEWEST = {"train": 100, "stop training": 20, "score": 50}
+"""Informative pairs that each part of the episodes needs: with fewer, the basis or its score is left to chance."""
+COLUMNS = (
+    *("variable", "site", "rank", "condition", "iia", "low", "high"),
+    *("iia_informative", "low_informative", "high_informative", "train_accuracy", "n_informative"),
+)
+"""Of :meth:`AlignmentResult.to_frame`."""
+UNTRAINED, ARBITRARY = "untrained model", "arbitrary labels"
+
+
+class AlignmentError(InputError):
+    """Predictions cannot show whether this site carries this variable: the message says why, and what to do."""
+
+
+@dataclass(frozen=True)
+class AlignmentResult:
+    """Interchange accuracy of a learned basis and of its controls, on episodes that did not train it.
+
+    Attributes:
+        variable, site, rank: what was aligned, and where.
+        hits: condition -> was each scored pair's choice its target, ``[episode, pair]``.
+        train_accuracy: condition -> accuracy on the informative pairs that trained it; NaN for those not trained.
+        informative: does the counterfactual differ from the algorithm's choice on the base, ``[episode, pair]``.
+        decided: pairs that hang on no tie, ``[episode, pair]``; the others count nowhere.
+        fits: condition -> the trained subspace: its basis, its loss where training stops, the steps of every start.
+        settings: model, algorithm, budget, numbers of pairs, seed, versions.
+    """
+
+    variable: str
+    site: str
+    rank: int
+    hits: dict[str, Bool[np.ndarray, "episode pair"]]
+    train_accuracy: dict[str, float]
+    informative: Bool[np.ndarray, "episode pair"]
+    decided: Bool[np.ndarray, "episode pair"]
+    fits: dict[str, Fit]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def basis(self) -> Tensor:
+        """The learned basis, ``[d_model, rank]``."""
+        return self.fits["learned"].basis
+
+    def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
+        """Accuracy over informative pairs, or over all, with its 95 % bootstrap interval over episodes."""
+        counted = self.informative if informative else self.decided
+        return ratio_interval((self.hits[condition] & counted).sum(1), counted.sum(1))
+
+    def accuracy(self, condition: str = "learned", informative: bool = True) -> float:
+        """Accuracy over informative pairs, or over all."""
+        return self.interval(condition, informative).estimate
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per condition: accuracy over all pairs and over informative ones, each with its interval."""
+        rows = []
+        for condition in self.hits:
+            every, informative = self.interval(condition, informative=False), self.interval(condition)
+            if condition == ARBITRARY:  # an arbitrary label is no counterfactual: no pair of it is informative
+                informative = Interval(float("nan"), float("nan"), float("nan"))
+            scores = [x for each in (every, informative) for x in (each.estimate, each.low, each.high)]
+            of = self.variable, self.site, self.rank, condition
+            rows.append((*of, *scores, self.train_accuracy[condition], int(self.informative.sum())))
+        return pd.DataFrame(rows, columns=list(COLUMNS))
+
+
+def align(
+    model: HookedLatentTransformer,
+    base: Any,
+    source: Any,
+    algorithm: Algorithm,
+    variable: str,
+    site: Site | str,
+    *,
+    rank: int | None = None,
+    rounds: Rounds = "all",
+    held_out: float = 0.5,
+    smooth: HookedLatentTransformer | None = None,
+    steps: int = 400,
+    restarts: int = 3,
+    lr: float = 0.06,
+    commit: str = "own",
+    seed: int = 0,
+) -> AlignmentResult:
+    """Learn a basis at ``site`` for ``variable``, from predictions, with its controls.
+
+    Args:
+        base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
+        variable: key of a variable of the algorithm.
+        site: a residual-stream site with a position up to the prediction, such as "resid_post[1]@p?".
+        rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
+        rounds: the rounds at which pairs are made.
+        smooth: what stands for the model in training, where its hard attention has no gradient:
+            ``circuits.differentiable(model)``. What it learns is scored in the model itself; the untrained control has
+            its shape.
+        steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
+
+    Raises:
+        InputError: unknown names, a site without a position, a rank outside [1, d_model], too few episodes.
+        AlignmentError: a site behind the prediction, too few informative pairs, hard attention that lets no gradient
+            through.
+    """
+    place = _site(model, base, site)
+    algorithm.variable(variable)  # raises on an unknown one
+    budget = Budget(steps, restarts, lr, seed)
+    at = select_rounds(rounds, base.n_rounds)
+    own, other = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
+    parts = [make_pairs(algorithm, own, other, variable, part) for part in split(len(base), held_out)]
+    _require_informative(parts, variable)
+    training, stopping, scoring = parts
+    width = model.config.d_model
+    if rank is None:
+        rank = min(identified_rank(algorithm, own, other, variable, training), width)
+    require(1 <= rank <= width, f"rank must be an integer from 1 to d_model = {width}, got {rank!r}")
+    trainee = model if smooth is None else smooth
+
+    def run_on(machine: HookedLatentTransformer) -> RoundsFromSite:
+        runs = rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)
+        return RoundsFromSite(machine.eval(), runs, at, place)
+
+    practice, fresh = run_on(trainee), run_on(untrained(trainee, seed))
+    exam = practice if trainee is model else run_on(model)
+    if _is_hard(trainee) and not has_gradient(practice, training, rank, seed):
+        raise AlignmentError(
+            f"no gradient reaches {str(place)!r} of {trainee.config.name!r} through its hard attention: give "
+            "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
+        )
+    labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
+    fits = {
+        "learned": fit(practice, training, stopping, rank, budget),
+        ARBITRARY: fit(practice, labelled[0], labelled[1], rank, budget),
+        UNTRAINED: fit(fresh, training, stopping, rank, budget),
+    }
+    interventions: dict[str, Intervention] = {name: fitted.intervention for name, fitted in fits.items()}
+    learned = fits["learned"].intervention
+    interventions["norm-matched random"] = NormMatchedPlacebo(learned, random_basis(width, rank, seed))
+    interventions["nothing"] = lambda own, _: own
+
+    def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
+        judged = arbitrary if condition == ARBITRARY else pairs
+        choices = (fresh if condition == UNTRAINED else exam).scored(interventions[condition], judged).argmax(-1)
+        return (choices == judged.wanted).numpy()
+
+    chance = {name: float("nan") for name in interventions}
+    trained = {name: float(hits(name, training, labelled[0])[training.informative.numpy()].mean()) for name in fits}
+    shape = scoring.n_episodes, -1
+    return AlignmentResult(
+        variable=variable,
+        site=str(place),
+        rank=rank,
+        hits={name: hits(name, scoring, labelled[2]).reshape(shape) for name in interventions},
+        train_accuracy={**chance, **trained},
+        informative=scoring.informative.numpy().reshape(shape),
+        decided=~scoring.tied.numpy().reshape(shape),
+        fits=fits,
+        settings=provenance(
+            model=model.config.name,
+            digest=model.digest(),
+            smooth=None if smooth is None else smooth.digest(),
+            algorithm=algorithm.key,
+            rank=rank,
+            steps=steps,
+            restarts=restarts,
+            lr=lr,
+            seed=seed,
+            commit=commit,
+            rounds=at,
+            informative=dict(zip(FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
+        ),
+    )
+
+
+def _site(model: HookedLatentTransformer, base: Any, site: Site | str) -> Site:
+    """The site, checked: one vector of the residual stream that can reach the prediction."""
+    layout = model.layout.fit(base)
+    place = resolve(site, model, layout)
+    require(
+        place.position is not None and place.kind.axes == "pos",
+        f"aligning needs one vector: a site of the residual stream with a position, got {str(place)!r}",
+    )
+    last = layout.predict_position
+    if layout.position(str(place.position)) > last:
+        raise AlignmentError(
+            f"{place.position!r} comes after {layout.labels[last]!r}, where the prediction is read, and cannot change "
+            f"it: give a position from {layout.labels[0]!r} to {layout.labels[last]!r}"
+        )
+    return place
+
+
+def _require_informative(parts: list[Pairs], variable: str) -> None:
+    for (purpose, fewest), pairs in zip(FEWEST.items(), parts, strict=True):
+        if pairs.n_informative < fewest:
+            raise AlignmentError(
+                f"{pairs.n_informative} of the {len(pairs)} pairs that {purpose} are informative (setting {variable!r} "
+                f"changes the algorithm's choice), and {fewest} are needed: give more episodes, more or later rounds, "
+                "or a variable that the prediction depends on"
+            )
+
+
+def _is_hard(model: HookedLatentTransformer) -> bool:
+    return any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
+
+
+def _arbitrary(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
+    """The same pairs with a random outcome for each source."""
+    labels = arbitrary_targets([f"{row}" for row in pairs.source.tolist()], n_outcomes, seed)
+    return replace(pairs, target=one_hot(labels, n_outcomes).double())

@@ -1,0 +1,241 @@
+"""Train a subspace at one site, and run models on from that site.
+
+TransformerLens' ``fit_das`` draws every pair equally often, asks for the right choice, runs a fixed number of epochs
+from one start and keeps the last basis. Where few pairs are informative that finds a good basis by luck. The loop here
+draws informative pairs as often as others, evenly over rounds; asks for the counterfactual's whole distribution; stops
+when the loss on episodes that it does not train on falls no more, and keeps the basis of the smallest such loss; starts
+several times and keeps the best start. It searches only directions in which base and source ever differ: the others
+carry nothing. Subspace, interchange and the pass that applies it are TransformerLens'.
+
+Everything before the site is known and is not run again: the rounds are run on from the residual stream before the
+site's layer, from its position to the prediction.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
+from transformer_lens.tools.analysis.interchange import (
+    Intervention,
+    LearnedSubspace,
+    SubspaceInterchange,
+    intervened_logits,
+    random_basis,
+    run_with_intervention,
+)
+
+from interp.errors import require
+from interp.interventions.alignment.pairs import Pairs
+from interp.interventions.sites import Site
+from interp.model.rollout import Rollout, replay
+from interp.model.transformer import HookedLatentTransformer
+
+BATCH = 128
+CHECK_EVERY = 10
+"""Steps between two looks at the stopping loss."""
+PATIENCE = 10
+"""Looks without a smaller stopping loss that end a start."""
+N_STOPPING = 512
+"""Pairs that the stopping loss is measured on."""
+SOLVED = 1e-6
+"""A loss of this share of that of doing nothing is as good as none: no further step or start is needed."""
+DIFFERS = 1e-5
+"""Directions in which base and source differ by less than this share of the most are not searched."""
+SEEDS_APART = 1000
+"""Between the seeds of two starts."""
+
+
+class RoundsFromSite:
+    """Rounds of two rollouts, base and source, run on from one site.
+
+    Args:
+        runs: rollouts of ``model`` on base and source episodes.
+        rounds: which rounds; row ``episode * len(rounds) + i`` is the i-th of them.
+        site: of the residual stream, with a position up to the prediction.
+    """
+
+    def __init__(
+        self, model: HookedLatentTransformer, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
+    ) -> None:
+        self.model, self.layout = model, runs[0].layout
+        # The embedding and the first residual stream differ by the position's code, the same in base and source.
+        self.layer = site.layer or 0
+        self.hook = site.hook if site.layer is not None else "blocks.0.hook_resid_pre"
+        start = self.layout.position(str(site.position))
+        resid = f"blocks.{self.layer}.hook_resid_pre"
+        past = [f"blocks.{i}.attn.hook_{kv}" for i in range(self.layer, model.config.n_layers) for kv in "kv"]
+        _, _, known = replay(model, runs[0], rounds=rounds, names_filter=list(dict.fromkeys([resid, self.hook, *past])))
+        _, _, theirs = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
+        self.own, self.source = (cache[self.hook][:, :, start].flatten(0, 1) for cache in (known, theirs))
+        self.resid = known[resid][:, :, start : self.layout.predict_position + 1].flatten(0, 1)
+        self.past = [known[name][:, :, :start].flatten(0, 1) for name in past] if start else []
+
+    def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
+        """What the model gives for each outcome, in base rounds ``rows``: logits or probabilities."""
+        resid = self.resid[rows]
+        for i, block in enumerate(self.model.blocks[self.layer :]):
+            known = KeyValues(*(x[rows] for x in self.past[2 * i : 2 * i + 2])) if self.past else None
+            resid = block(resid, known)
+        return self.model.unembed(self.model.ln_final(resid[:, -1]))[:, : self.layout.n_outputs]
+
+    def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
+        """An orthonormal basis of the directions in which the activations of base and source differ."""
+        moves = self.source[pairs.source] - self.own[pairs.base]
+        values, vectors = torch.linalg.eigh(moves.T @ moves)
+        return vectors[:, values > DIFFERS**2 * values.max()]
+
+    def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+        """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
+        base, source = pairs.base[at], self.source[pairs.source[at]]
+        return run_with_intervention(
+            self.model, self.hook, intervention, base, source, self, positions=torch.zeros_like(base)
+        )
+
+    def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
+        """:meth:`__call__` under an intervention, for all pairs, without a gradient."""
+        at = torch.zeros_like(pairs.base)
+        source = self.source[pairs.source]
+        return intervened_logits(self.model, self.hook, intervention, pairs.base, source, self, positions=at)
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long a subspace is trained: at most ``steps`` of Adam, from each of at most ``restarts`` starts."""
+
+    steps: int
+    restarts: int
+    lr: float
+    seed: int
+
+    def __post_init__(self) -> None:
+        for name in ("steps", "restarts"):
+            value = getattr(self, name)
+            require(isinstance(value, int) and value >= 1, f"{name} must be an integer >= 1, got {value!r}")
+        require(self.lr > 0, f"lr must be a number > 0, got {self.lr!r}")
+
+
+@dataclass(frozen=True)
+class Fit:
+    """A trained subspace.
+
+    Attributes:
+        basis: orthonormal, ``[d_model, rank]``.
+        loss: on the pairs that stop training.
+        steps: what each start took.
+    """
+
+    basis: Tensor
+    loss: float
+    steps: tuple[int, ...]
+
+    @property
+    def intervention(self) -> SubspaceInterchange:
+        return SubspaceInterchange(self.basis)
+
+
+def fit(rounds: RoundsFromSite, training: Pairs, stopping: Pairs, rank: int, budget: Budget) -> Fit:
+    """The best of several starts; none follows one whose loss all but vanishes beside that of doing nothing."""
+    fits: list[Fit] = []
+    with frozen(rounds.model):
+        with torch.no_grad():
+            nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(N_STOPPING, budget.seed)))
+        frame = rounds.differences(training)
+        if not frame.shape[1]:
+            anywhere = random_basis(len(frame), rank, budget.seed).to(frame)
+            return Fit(anywhere, nothing, (0,))
+        for start in range(budget.restarts):
+            seed = budget.seed + SEEDS_APART * start
+            fits.append(_start(rounds, frame, rank, training, stopping, budget, seed, SOLVED * nothing))
+            if fits[-1].loss <= SOLVED * nothing:
+                break
+    best = min(fits, key=lambda fit: fit.loss)
+    return Fit(best.basis, best.loss, tuple(fit.steps[0] for fit in fits))
+
+
+def has_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) -> bool:
+    """Whether the loss depends on the subspace in a way that training can follow, or there is nothing to choose."""
+    frame = rounds.differences(training)
+    if frame.shape[1] <= rank:
+        return True
+    subspace = _subspace(frame, rank, seed)
+    with frozen(rounds.model):
+        loss = _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, training.drawn(BATCH, seed))
+        if not loss.requires_grad:
+            return False
+        loss.backward()
+    gradients = [parameter.grad for parameter in subspace.parameters() if parameter.grad is not None]
+    return any(bool(gradient.any()) for gradient in gradients)
+
+
+@contextmanager
+def frozen(model: HookedLatentTransformer) -> Iterator[None]:
+    """No parameter of ``model`` takes a gradient inside."""
+    flags = [parameter.requires_grad for parameter in model.parameters()]
+    model.requires_grad_(False)
+    try:
+        yield
+    finally:
+        for parameter, flag in zip(model.parameters(), flags, strict=True):
+            parameter.requires_grad_(flag)
+
+
+def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -> LearnedSubspace:
+    """A random subspace of the frame, in its coordinates."""
+    n = frame.shape[1]
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return LearnedSubspace(n, min(rank, n)).to(frame)
+
+
+def _start(
+    rounds: RoundsFromSite,
+    frame: Float[Tensor, "d_model direction"],
+    rank: int,
+    training: Pairs,
+    stopping: Pairs,
+    budget: Budget,
+    seed: int,
+    solved: float,
+) -> Fit:
+    """Train from one start, at a falling rate; the basis of the smallest stopping loss."""
+    subspace = _subspace(frame, rank, seed)
+    optimizer = torch.optim.Adam(subspace.parameters(), lr=budget.lr)
+    falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=budget.steps)
+    batches = training.drawn(budget.steps * BATCH, seed).split(BATCH)
+    looked_at = stopping.drawn(N_STOPPING, budget.seed)
+    best, taken = Fit(frame @ subspace.basis.detach(), float("inf"), (0,)), 0
+    for i, batch in enumerate([*batches, None]):
+        if i % CHECK_EVERY == 0 or batch is None:
+            with torch.no_grad():
+                basis = frame @ subspace.basis
+                held = float(_loss(rounds, SubspaceInterchange(basis), stopping, looked_at))
+            if held < best.loss:
+                best = Fit(basis, held, (i,))
+        if batch is None or best.loss <= solved or i - best.steps[0] >= PATIENCE * CHECK_EVERY:
+            break
+        optimizer.zero_grad()
+        _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, batch).backward()
+        optimizer.step()
+        falling.step()
+        taken = i + 1
+    return replace(best, steps=(taken,))
+
+
+def _loss(rounds: RoundsFromSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+    """Cross-entropy from the counterfactual's distribution; the squared distance where a model gives probabilities.
+
+    Both are smallest at the counterfactual's distribution itself. Labels would be met better by a subspace that moves
+    the outcome further than the variable does.
+    """
+    outcomes = rounds.trained(step, pairs, at)
+    target = pairs.target[at].to(outcomes)
+    if rounds.model.config.output == "probability":
+        return (outcomes - target).square().sum(-1).mean()
+    return cross_entropy(outcomes, target)

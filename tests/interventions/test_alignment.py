@@ -1,0 +1,181 @@
+"""Learned subspaces: found where the circuit holds the variable, not elsewhere, and refused where nothing can be said.
+
+The full table, at 64 episodes and several seeds, is a slow test; the same claims run here on less.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import circuits
+import interp
+from interp import tasks
+from interp.errors import InputError
+from interp.interventions.alignment import AlignmentError, align
+from interp.interventions.alignment.identified import identified_rank
+from interp.interventions.alignment.pairs import make_pairs
+from interp.interventions.interchange import Place, interchange
+from interp.tasks import experts, mdp
+from interp.tasks.experts.algorithms import bayes, weighted_majority
+from interp.tasks.qlearning.algorithms import q_learning
+
+CONDITIONS = ["learned", "arbitrary labels", "untrained model", "norm-matched random", "nothing"]
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
+
+
+@pytest.fixture(scope="module")
+def found(wma, pair):
+    options = {"rounds": slice(3, 12), "steps": 100, "restarts": 1}
+    return align(wma[1], *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options)
+
+
+def test_the_log_weights_are_found_and_beat_every_control(found):
+    """DAS on the handwired model: all but perfect on new episodes, far above each control."""
+    frame = found.to_frame().set_index("condition")
+    assert list(frame.index) == CONDITIONS
+    assert frame.loc["learned", "iia_informative"] > 0.97
+    assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
+    assert found.accuracy("nothing") == 0.0 and np.isnan(frame.loc["arbitrary labels", "iia_informative"])
+
+
+def test_the_learned_basis_is_the_circuits_own_without_its_unidentified_direction(wma, found):
+    """Two orthonormal directions, in the span of the three that hold log-weights, that see no common shift of them."""
+    circuit, _ = wma
+    own = torch.from_numpy(
+        np.stack([direction.vector() for direction in circuit.location("log_weights", "p?").directions])
+    )
+    assert found.rank == 2 and found.basis.shape == (own.shape[1], 2)
+    torch.testing.assert_close(found.basis.T @ found.basis, torch.eye(2).double(), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found.basis.T @ own.T @ own, found.basis.T, atol=1e-6, rtol=0)
+    assert (found.basis.T @ own.sum(0)).norm() < 0.05
+
+
+def test_a_learned_basis_is_a_place_to_interchange(wma, pair, found):
+    """What was learned from some pairs gives the counterfactual's choice in an ordinary interchange, too."""
+    place = Place.of(found.site, found.basis.T)
+    result = interchange(wma[1], *pair, weighted_majority(0.5), "log_weights", place, rounds=slice(3, 12))
+    assert result.iia_informative > 0.95
+
+
+def test_a_place_where_nothing_differs_carries_nothing(wma, pair):
+    result = align(wma[1], *pair, weighted_majority(0.5), "log_weights", "embed@<w>", rounds=slice(3, 12))
+    assert result.accuracy() == 0.0 and result.fits["learned"].steps == (0,)
+
+
+def test_training_is_the_same_for_the_same_seed_and_leaves_the_model_alone(wma, pair):
+    _, model = wma
+    before, state = model.digest(), torch.random.get_rng_state()
+    options = {"rounds": slice(3, 12), "steps": 10, "restarts": 1, "seed": 3}
+    first, second = (
+        align(model, *pair, weighted_majority(0.5), "log_weights", "resid_post[1]@p?", **options) for _ in range(2)
+    )
+    assert torch.equal(first.basis, second.basis)
+    assert model.digest() == before and torch.equal(torch.random.get_rng_state(), state)
+    assert all(p.requires_grad for p in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "variable", "rank"),
+    [
+        (weighted_majority(0.5), "log_weights", 4),
+        (weighted_majority(0.5), "weights", 5),
+        (weighted_majority(0.5), "votes", 5),
+        (weighted_majority(0.5), "prediction", 1),
+        (bayes(), "log_odds", 5),
+        (q_learning(), "next_values", 2),
+        (q_learning(), "table", 8),
+        (q_learning(hardness=10.0), "next_values", 2),
+        (q_learning(), "choice", 2),
+    ],
+)
+def test_rank_is_what_choices_identify(algorithm, variable, rank):
+    """n - 1 of n log-weights and of n values of a state; log-odds count each on its own."""
+    if algorithm.task == "experts":
+        episodes = [experts.sample(12, 16, 5, seed=seed) for seed in (0, 1)]
+    else:
+        episodes = [mdp.sample(12, 16, 4, 3, seed=seed) for seed in (0, 1)]
+    own, other = (algorithm.run(each) for each in episodes)
+    pairs = make_pairs(algorithm, own, other, variable, range(12))
+    assert identified_rank(algorithm, own, other, variable, pairs) == rank
+
+
+def test_pairs_are_informative_half_of_the_time_and_come_from_every_round():
+    algorithm = weighted_majority(0.5)
+    own, other = (algorithm.run(experts.sample(16, 12, 4, seed=seed)) for seed in (0, 1))
+    pairs = make_pairs(algorithm, own, other, "log_weights", range(16))
+    weights = pairs.weights()
+    drawn = pairs.drawn(20_000, seed=0)
+    assert weights[pairs.tied].sum() == 0 and pairs.tied.any()
+    assert pairs.informative[drawn].double().mean().item() == pytest.approx(0.5, abs=0.02)
+    for kind in (pairs.informative, ~pairs.informative & ~pairs.tied):
+        shares = torch.stack([weights[kind & (pairs.rounds == t)].sum() for t in pairs.rounds[kind].unique()])
+        torch.testing.assert_close(shares / shares.sum(), torch.full_like(shares, 1 / len(shares)))
+
+
+def test_hard_attention_needs_a_smooth_stand_in():
+    """At what a hard head chooses by, no gradient arrives: the message names the remedy."""
+    model = interp.load("qlearning-handwired", n_states=2, n_actions=2, variant="lin")
+    episodes = [mdp.sample(20, 10, 2, 2, seed=seed) for seed in (0, 1)]
+    with pytest.raises(AlignmentError, match=r"no gradient reaches 'resid_post\[1\]@Select'.*give smooth=circuits"):
+        align(model, *episodes, q_learning(), "next_values", "resid_post[1]@Select", rounds=slice(4, 10))
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"site": "resid_post[1]@w?"}, r"'w\?' comes after 'p\?', where the prediction is read, and cannot change it"),
+        ({"variable": "match"}, r"0 of the 576 pairs that train are informative \(setting 'match' .* 100 are needed"),
+        ({"rounds": 0}, r"0 of the 64 pairs that train .* give more episodes, more or later rounds"),
+        ({"site": "resid_post[1]"}, "aligning needs one vector"),
+        ({"rank": 99}, "rank must be an integer from 1 to d_model = 44, got 99"),
+        ({"steps": 0}, "steps must be an integer >= 1, got 0"),
+        ({"held_out": 0.98}, "held_out 0.98 of 24 episodes leaves none"),
+        ({"variable": "weigths"}, "unknown variable of 'weighted_majority' 'weigths'"),
+    ],
+)
+def test_what_cannot_be_learned_is_refused_with_the_reason(wma, pair, options, message):
+    given = {"variable": "log_weights", "site": "resid_post[1]@p?", "rounds": slice(3, 12), **options}
+    with pytest.raises(InputError, match=message):
+        align(wma[1], *pair, weighted_majority(0.5), **given)
+
+
+MACHINES = [
+    # model, its arguments, variable, true sites, wrong sites
+    (
+        "wma-handwired",
+        {"n_experts": 3},
+        "log_weights",
+        ("embed@<z>", "resid_post[1]@p?"),
+        ("embed@<w>", "resid_post[1]@p_3", "resid_post[0]@p?"),
+    ),
+    (
+        "qlearning-handwired",
+        {"n_states": 3, "n_actions": 2},
+        "choice",
+        ("resid_post[2]@Select",),
+        ("resid_post[1]@r", "resid_post[1]@Select"),
+    ),
+]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("name", "arguments", "variable", "true", "wrong"), MACHINES)
+def test_both_machines_at_full_size(name, arguments, variable, true, wrong, seed):
+    """Slow: 48 episodes, up to three starts each. Found at every true site, and nowhere else."""
+    model = interp.load(name, **arguments)
+    task, smooth = tasks.of(model), circuits.differentiable(model)
+    episodes = [task.sample_for(model, 48, 16, 2 * seed + i) for i in (0, 1)]
+    options = {"rounds": slice(1, 16), "smooth": smooth, "seed": seed}
+    for site in (*true, *wrong):
+        result = align(model, *episodes, task.explains(model), variable, site, **options)
+        if site in true:
+            assert result.accuracy() >= 0.97
+        else:
+            assert result.accuracy() <= result.accuracy("untrained model") + 0.05
