@@ -1,0 +1,244 @@
+r"""Which head of one model plays which role of the other? Heads matched by what they read and what that is worth.
+
+Two positions of a round are looked at: the one where the prediction is read, and the one where the update is read. The
+profile of a head says, for each of the two and for every position that it can attend to,
+
+    lost(head) x read(head, key position)
+
+* lost: the share of the outcome that goes with the head's output there, which is ablated, set to its mean over
+  episodes and rounds: squared change over the outcome's own variance, at most 1. The outcome is the prediction, or the
+  step of the carried state (decoded from the latents; the latents themselves where nothing is carried);
+* read: the share of the variance of the head's output that comes from that key position: of pattern x value, written
+  to the residual stream. It is attention mass that counts only what varies: a sink, or attention to tokens that always
+  say the same, moves nothing from one place to another.
+
+Profiles of a model add up to 1. Its mean instead of zero is what a head is set to, because a constant output is wiring,
+which other models have in their biases. The similarity of two models is the weighted Jaccard index of their profiles,
+the sum of minima over the sum of maxima, under the best one-to-one matching of heads (Hungarian assignment): 1 for a
+model in another basis, with heads in another order, or with heads that do nothing; numbers of layers and heads may
+differ. Read it beside untrained models: heads that attend to everything alike match each other well.
+
+What this is NOT: evidence of what is done with what is read. Heads at other positions than the two do not count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
+
+from circuits.compare.subject import Effort, Subject
+from interp.errors import require
+from interp.interventions.effects import Rows, passed
+from interp.interventions.sites import Site
+from interp.model.layout import RoundLayout
+from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import Interval, resample_weights
+
+Array = NDArray[np.float64]
+Decode = Callable[[Tensor], Tensor]
+N_RESAMPLES = 200
+"""Each is matched anew."""
+_NOTHING = 1e-12
+"""Variances below are none."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What the heads of a model read, and what that is worth; sums over rounds, per episode.
+
+    Attributes:
+        heads: "layer.head", counted from 0, with the head's name where it has one.
+        labels: of the positions.
+        lost: squared change of the outcome without the head, ``[head, side, episode]``; sides are the prediction and
+            the update.
+        variance: squared deviation of the outcome, ``[side, episode]``.
+        read: squared deviation of what the head moves from each key position, ``[head, side, key, episode]``.
+    """
+
+    heads: tuple[str, ...]
+    labels: tuple[str, ...]
+    lost: Float[np.ndarray, "head 2 episode"]
+    variance: Float[np.ndarray, "2 episode"]
+    read: Float[np.ndarray, "head 2 key episode"]
+
+    def effects(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head 2"]:
+        """The share of each outcome that is lost without each head, at most 1."""
+        lost, variance = (np.moveaxis(x @ weights.T, -1, 0) for x in (self.lost, self.variance))
+        return np.minimum(_over(lost, variance[:, None]), 1.0)
+
+    def of(self, weights: Float[np.ndarray, "resample episode"]) -> Float[np.ndarray, "resample head entry"]:
+        """The profiles under weights of episodes: half of the whole for each side, nothing for one without effect."""
+        read = np.moveaxis(self.read @ weights.T, -1, 0)
+        entries = self.effects(weights)[..., None] * _over(read, read.sum(-1, keepdims=True))
+        entries = _over(entries, 2 * entries.sum((1, 3), keepdims=True))
+        return entries.reshape(*entries.shape[:2], -1)
+
+
+@dataclass(frozen=True)
+class Role:
+    """A pair of matched heads.
+
+    Attributes:
+        head, reference: names.
+        weight, reference_weight: their shares of their models' profiles.
+        similarity: weighted Jaccard index of the two.
+    """
+
+    head: str
+    reference: str
+    weight: float
+    reference_weight: float
+    similarity: float
+
+
+def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
+    """The profile of a model on the test episodes.
+
+    Args:
+        decode: latents to the carried state; None for the latents themselves.
+    """
+    run, config = subject.run(subject.samples.test), subject.model.config
+    ends = (run.layout.predict_position, run.layout.update_position)
+    round_ = _Round.of(subject.model, run.layout, Rows.of(run, effort.at), decode)
+    heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
+
+    def by_episode(x: Tensor) -> Array:
+        return np.asarray(x.double().unflatten(-1, (run.n_episodes, -1)).sum(-1).numpy(force=True))
+
+    plain = [round_.outcome(side, end) for side, end in enumerate(ends)]
+    lost = [
+        [by_episode((round_.outcome(side, end, head) - plain[side]).pow(2).sum(1)) for side, end in enumerate(ends)]
+        for head in heads
+    ]
+    return Profile(
+        tuple(_name(subject.model, *head) for head in heads),
+        run.layout.labels,
+        np.array(lost),
+        np.stack([by_episode((x - x.mean(0)).pow(2).sum(1)) for x in (plain[0], plain[1] - round_.state())]),
+        np.array([[by_episode(round_.moved(*head, end)) for end in ends] for head in heads]),
+    )
+
+
+def match(one: Profile, other: Profile, seed: int = 0) -> tuple[Interval, tuple[Role, ...]]:
+    """The similarity of two models, with its interval over episodes, and the heads that were matched, weightiest first.
+
+    Raises:
+        InputError: profiles over other positions, or of other episodes.
+    """
+    require(
+        one.labels == other.labels and one.lost.shape[-1] == other.lost.shape[-1],
+        f"profiles must be of the same episodes, got positions {one.labels} and {other.labels}",
+    )
+    n = one.lost.shape[-1]
+    weights = np.concatenate([np.full((1, n), 1 / n), resample_weights(n, N_RESAMPLES, seed)])
+    mine, theirs = one.of(weights), other.of(weights)
+    matched = [_matched(a, b) for a, b in zip(mine, theirs, strict=True)]
+    samples = [
+        _jaccard(common.sum(), a.sum() + b.sum()) for (_, _, common), a, b in zip(matched, mine, theirs, strict=True)
+    ]
+    roles = [
+        Role(one.heads[i], other.heads[j], float(w), float(v), _jaccard(common, w + v))
+        for i, j, common in zip(*matched[0], strict=True)
+        for w, v in [(mine[0, i].sum(), theirs[0, j].sum())]
+    ]
+    roles.sort(key=lambda role: -role.weight - role.reference_weight)
+    return Interval.of_samples(samples[1:], samples[0]), tuple(roles)
+
+
+def _matched(one: Array, other: Array) -> tuple[Array, Array, Array]:
+    """Indices of the heads of the two that are matched, and the sum of minima of each pair."""
+    common = np.minimum(one[:, None], other[None]).sum(-1)
+    i, j = linear_sum_assignment(-common)
+    return i, j, common[i, j]
+
+
+def _jaccard(minima: float, both: float) -> float:
+    """Sum of minima over sum of maxima, the latter being what both add up to less the former."""
+    return float(minima / (both - minima)) if both > minima else float(both > 0)
+
+
+@dataclass(frozen=True)
+class _Round:
+    """Rounds that were run once: what one position makes of them without a head takes that position alone.
+
+    Attributes:
+        kept: whole activations by component and layer.
+    """
+
+    model: HookedLatentTransformer
+    layout: RoundLayout
+    rows: Rows
+    decode: Decode | None
+    kept: dict[tuple[str, int], Tensor]
+
+    @classmethod
+    def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: Decode | None) -> _Round:
+        kinds, layers = ("resid_pre", "k", "v", "pattern", "z"), range(model.config.n_layers)
+        watched = {(kind, layer): Site(kind, layer) for kind in kinds for layer in layers}
+        _, kept = passed(model, rows, layout, watched=list(watched.values()))
+        return cls(model, layout, rows, decode, {key: kept[site] for key, site in watched.items()})
+
+    def outcome(self, side: int, end: int, without: tuple[int, int] | None = None) -> Float[Tensor, "row value"]:
+        """The prediction (side 0) or the state that is left (side 1), read at position ``end``, less a head there."""
+        first, head = without or (0, None)
+        resid = self.kept["resid_pre", first][:, end : end + 1]
+        with torch.no_grad():
+            for layer in range(first, self.model.config.n_layers):
+                past = KeyValues(self.kept["k", layer][:, :end], self.kept["v", layer][:, :end])
+                hooks = []
+                if layer == first and head is not None:
+                    mean = self.kept["z", layer][:, end, head].mean(0)
+                    hooks = [(f"blocks.{layer}.attn.hook_z", _setting(head, mean))]
+                with self.model.hooks(fwd_hooks=hooks):
+                    resid = self.model.blocks[layer](resid, past)
+            read = self.model.ln_final(resid)[:, 0]
+            if side == 0:
+                prediction = self.model.read_prediction(self.model.unembed(read), self.layout.n_positions)
+                return self.layout.distribution(prediction).double()
+            update = self.model.update(read, self.layout.n_positions)
+            return self.state(self.model.write(self.rows.latents, update, self.rows.slots))
+
+    def state(self, latents: Tensor | None = None) -> Float[Tensor, "row value"]:
+        """What the slot that is written to holds of the carried state, in these latents or in those that are read."""
+        latents = self.rows.latents if latents is None else latents
+        if self.decode is None:
+            return latents.flatten(1).double()
+        return self.layout.written(self.decode(latents), self.rows.slots).flatten(1).double()
+
+    def moved(self, layer: int, head: int, end: int) -> Float[Tensor, "key row"]:
+        """Squared deviation of what a head moves to ``end`` from every key position, in the residual stream."""
+        pattern, v = self.kept["pattern", layer][:, head, end], self.kept["v", layer][:, :, head]
+        part = (pattern[..., None] * v).double()
+        part = part - part.mean(0)
+        write = self.model.blocks[layer].attn.W_O[head].detach().double()
+        return torch.einsum("rkd,de,rke->kr", part, write @ write.T, part).clamp_min(0)
+
+
+def _setting(head: int, value: Tensor) -> Callable[[Tensor, Any], Tensor]:
+    """A hook that sets a head's output."""
+
+    def set_(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
+        z = z.clone()
+        z[:, :, head] = value
+        return z
+
+    return set_
+
+
+def _over(parts: Array, whole: Array) -> Array:
+    """Parts over their whole; 0 where that is nothing."""
+    return np.asarray(np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0))
+
+
+def _name(model: HookedLatentTransformer, layer: int, head: int) -> str:
+    names = model.config.head_names
+    return f"{layer}.{head}" + (f" {names[layer][head]}" if names else "")
