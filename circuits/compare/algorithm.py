@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -266,10 +267,16 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
 def _ratio(over: Divergences, under: Divergences, seed: int, name: str | None = None) -> Interval:
     """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes."""
     chosen = list(over) if name is None else [name]
-    draws = [resample_weights(len(over[key]), seed=seed + 7919 * list(over).index(key)) for key in chosen]
+    draws = [_draws(len(over[key]), seed + 7919 * list(over).index(key)) for key in chosen]
     parts = [np.concatenate([values[key] / len(values[key]) for key in chosen]) for values in (over, under)]
     weights = np.concatenate([draw * draw.shape[1] for draw in draws], axis=1)
     return ratio_interval(*parts, weights=weights)
+
+
+@lru_cache(maxsize=16)
+def _draws(n_episodes: int, seed: int) -> Array:
+    """The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
+    return resample_weights(n_episodes, seed=seed)
 
 
 def _less(ratio: Interval) -> Interval:

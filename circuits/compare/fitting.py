@@ -99,15 +99,18 @@ class _OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """What each member of a family predicts on given episodes: parameters to ``[episode, round, outcome]``."""
+    """What members of a family predict on given episodes, ``[episode, round, outcome]``, one after the other.
+
+    Called with a member and the parameters that it was made with; what the last call computed is kept where these
+    parameters do not enter it.
+    """
 
     def __init__(self, family: Family, episodes: Any) -> None:
         self.family, self.episodes = family, episodes
         self._parameters: dict[str, float] = {}
         self._values: dict[str, NDArray[Any]] = {}
 
-    def __call__(self, parameters: Mapping[str, float]) -> Array:
-        algorithm = self.family.make(**parameters)
+    def __call__(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> Array:
         stale = self._stale(algorithm, parameters)
         if stale is None:
             state, inputs = algorithm.carried(self.episodes)
@@ -150,8 +153,8 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
     members = [Distributions(family, episodes) for episodes in batches]
 
     def loss(parameters: Mapping[str, float]) -> float:
-        pairs = zip(predictions, members, strict=True)
-        return float(np.mean([divergence(given, member(parameters)).mean() for given, member in pairs]))
+        algorithm, pairs = family.make(**parameters), zip(predictions, members, strict=True)
+        return float(np.mean([divergence(given, member(algorithm, parameters)).mean() for given, member in pairs]))
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     searched = sorted(family.searched, key=lambda parameter: bool(parameter.enters))

@@ -146,8 +146,9 @@ def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family)
     for searched in (*family.searched, *family.searched[::-1], None):
         if searched is not None:
             parameters = {**parameters, searched.name: searched.grid[rng.integers(len(searched.grid))]}
-        whole = predictor(family.make(**parameters))(episodes)
-        assert np.allclose(members(parameters), whole, atol=1e-12)
+        member = family.make(**parameters)
+        whole = predictor(member)(episodes)
+        assert np.allclose(members(member, parameters), whole, atol=1e-12)
         assert np.allclose(whole.sum(-1), 1) and (whole >= 0).all()
 
 
