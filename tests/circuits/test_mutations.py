@@ -150,7 +150,7 @@ def test_verification_catches_a_sample_of_the_faults(machine: str) -> None:
     assert survivors(machine, names, rounds=12, episodes=4) == set(names) & listed(machine)
 
 
-@pytest.mark.slow(reason="every fault of five machines, four minutes")
+@pytest.mark.slow(reason="544 faults of five machines, ten minutes")
 @pytest.mark.parametrize("machine", MACHINES)
 def test_verification_catches_every_fault_but_those_listed(machine: str) -> None:
     assert survivors(machine, names_of(machine)) == listed(machine)
