@@ -50,7 +50,7 @@ class Rollout:
         commit: where the choice tokens came from, "own" or "target".
         cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
         cached_rounds: the rounds that the cache holds, in order.
-        settings: model name and digest, commit, propagate, hooked rounds, versions: how to make it again.
+        settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds, versions.
     """
 
     predictions: Tensor
@@ -365,7 +365,7 @@ def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds
 
 
 def _settings(model: HookedLatentTransformer, commit: str) -> dict[str, Any]:
-    return provenance(model=model.config.name, digest=model.digest(), commit=commit)
+    return provenance(model=model.config.name, digest=model.digest(), **model.precision(), commit=commit)
 
 
 def _hooks_by_round(fwd_hooks: Hooks | Mapping[int, Hooks], n_rounds: int) -> dict[int, Hooks]:

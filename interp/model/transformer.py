@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import warnings
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -247,6 +248,22 @@ class HookedLatentTransformer(CheckedHooks):
             sha.update(name.encode())
             sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
         return sha.hexdigest()
+
+    def precision(self) -> dict[str, Any]:
+        """The dtype of the weights, and the largest relative error of rounding one number to it: in every rollout.
+
+        A handwired model in a dtype coarser than float32 warns: no bound of its exactness holds there.
+        """
+        dtype = self.W_E.dtype
+        name, rounding = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps / 2
+        if self.is_handwired and rounding > torch.finfo(torch.float32).eps / 2:
+            warnings.warn(
+                f"{self.config.name!r} is exact in float64 and verified in float32; {name} rounds every number by up "
+                f"to {rounding:.1g} of itself, so its state drifts from the algorithm's round by round and no bound "
+                "of interp verify holds: use model.double() or model.float()",
+                stacklevel=2,
+            )
+        return {"dtype": name, "rounding": rounding}
 
     # The rest of the surface that TransformerLens' tools use.
 

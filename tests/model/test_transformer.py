@@ -1,13 +1,16 @@
 """The hooked latent transformer: names, shapes, rules, and no silent hooks."""
 
+import warnings
 from dataclasses import replace
 
 import pytest
 import torch
 
+import interp
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -215,3 +218,19 @@ def test_learned_models_have_no_exact_state():
     model = make()
     with pytest.raises(InputError, match="learned model"):
         model.read_state(torch.zeros(2, 1, 16))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_an_exact_model_run_coarsely_says_so(dtype):
+    """A rollout records its dtype; below float32 a handwired model warns, and its state is indeed no longer exact."""
+    model = interp.load("wma-handwired", n_experts=3, log_gamma=0.3)
+    episodes = experts.sample(2, 40, 3, seed=0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        exact = interp.rollout(model, episodes)
+        coarse = interp.rollout(model.float(), episodes)
+    assert (exact.settings["dtype"], coarse.settings["dtype"]) == ("float64", "float32")
+    assert coarse.settings["rounding"] == 2.0**-24
+    with pytest.warns(UserWarning, match=rf"'wma-handwired' is exact in float64.*{str(dtype)[6:]} rounds every number"):
+        run = interp.rollout(model.to(dtype), episodes)
+    assert (run.latents.double() - exact.latents).abs().max() > 1e-3 > (coarse.latents - exact.latents).abs().max()

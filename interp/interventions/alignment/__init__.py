@@ -18,7 +18,7 @@ how many directions predictions can identify.
     >>> from interp.interventions.alignment import align
     >>> from interp.tasks import experts
     >>> model = interp.load("wma-handwired", n_experts=3)
-    >>> pair = [experts.sample(16, 10, 3, seed=seed) for seed in (0, 1)]
+    >>> pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
     >>> result = align(model, *pair, algorithm, "log_weights", "embed@<z>", steps=100, restarts=1)
     >>> result.rank, result.accuracy() > 0.9 > result.accuracy("untrained model")
