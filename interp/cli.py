@@ -299,6 +299,41 @@ def calibrate(
         typer.echo(f"{text}\n")
 
 
+@command
+@one_thread()
+def compare(
+    model: ModelName,
+    reference: Annotated[
+        str, typer.Argument(help="What it is held against: another model, or 'none' for algorithms alone.")
+    ] = "",
+    quick: Annotated[bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+    out: Out = Path("output/comparisons"),
+    seed: Seed = 0,
+) -> None:
+    """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds."""
+    from dataclasses import replace
+
+    from circuits import compare as room
+    from interp.files import writable
+    from interp.library import load
+
+    subject = load(model)
+    held = reference or next(iter(interp.tasks.of(subject).circuits), "none")
+    folder = writable(out / f"{Path(model).name}-against-{Path(held).name}")
+    effort = replace(room.QUICK if quick else room.FULL, seed=seed)
+    found = room.run(subject, None if held == "none" else held, effort=effort)
+    typer.echo(f"{found.model}: {found.algorithm}")
+    show(found.table(), title=f"{found.model} against {found.reference or 'algorithms'}")
+    written = found.save(folder)
+    if report:
+        from reports.comparison import write
+
+        written.append(write(found, folder))
+    for path in written:
+        typer.echo(path)
+
+
 @app.command("patch", cls=ManyValues)
 @refusing
 @one_thread()

@@ -1,14 +1,59 @@
 """Is the learned machine the handwired one? Models held against algorithms and against each other.
 
+    from circuits import compare
+    found = compare.run(interp.load("wma-learned"), "wma-handwired")        # or effort=compare.QUICK
+    print(found)                                                            # the algorithm and the four verdicts
+
 In this room:
 
+* :func:`run` does all of it and gives a :class:`Comparison`, with a :class:`Verdict` on each question;
 * :mod:`circuits.compare.algorithm`: which algorithm explains a model's predictions (:func:`explain`), with
-  :mod:`circuits.compare.fitting`, which fits a family of algorithms to predictions.
+  :mod:`circuits.compare.fitting`, which fits a family of algorithms to predictions;
+* :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
+  :mod:`circuits.compare.effects` (graded moves), :mod:`circuits.compare.circuit` (mediated shares, roles, look-alikes),
+  :mod:`circuits.compare.verdicts` (the rules, and every threshold with its reason);
+* :mod:`circuits.compare.variants`: machines for which the right verdict is known.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.families``,
 ``Task.battery``). Importing this package imports no torch.
 """
 
-from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
+from __future__ import annotations
 
-__all__ = ["AlgorithmPart", "FamilyScore", "explain"]
+from typing import TYPE_CHECKING, Any
+
+from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
+from interp.tasks.task import named
+
+if TYPE_CHECKING:
+    from circuits.compare.result import Comparison
+    from circuits.compare.driver import run
+    from circuits.compare.subject import FULL, QUICK, Effort
+    from circuits.compare.verdicts import Verdict
+
+_HOMES = {
+    "Comparison": "circuits.compare.result:Comparison",
+    "Effort": "circuits.compare.subject:Effort",
+    "FULL": "circuits.compare.subject:FULL",
+    "QUICK": "circuits.compare.subject:QUICK",
+    "Verdict": "circuits.compare.verdicts:Verdict",
+    "run": "circuits.compare.driver:run",
+}
+
+__all__ = [
+    "FULL",
+    "QUICK",
+    "AlgorithmPart",
+    "Comparison",
+    "Effort",
+    "FamilyScore",
+    "Verdict",
+    "explain",
+    "run",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
+    return named(_HOMES[name])

@@ -1,0 +1,175 @@
+"""Compare a model with a reference: one call, the parts in order, a verdict on each question.
+
+from circuits import compare
+found = compare.run(interp.load("wma-learned"), "wma-handwired")
+print(found)                                    # which algorithm, and the four verdicts with what decided them
+found.update.to_frame()                         # every part as a table
+"""
+
+from __future__ import annotations
+
+import inspect
+import time
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from circuits.compare import algorithm as behaviour
+from circuits.compare import verdicts
+from circuits.compare.circuit import circuits
+from circuits.compare.effects import effects
+from circuits.compare.fitting import checked, divergence, predictor
+from circuits.compare.result import Comparison, Failure
+from circuits.compare.state import stitch
+from circuits.compare.subject import FULL, Effort, Samples, Subject, shared_sizes
+from circuits.compare.update import updates
+from interp import tasks
+from interp.algorithm import Algorithm
+from interp.errors import require
+from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
+from interp.progress import bar
+from interp.provenance import provenance
+from interp.statistics import Interval, ratio_interval
+
+Array = NDArray[np.float64]
+N_FAILURES = 20
+"""Rounds that are kept to be looked at."""
+
+
+def run(
+    model: HookedLatentTransformer,
+    reference: HookedLatentTransformer | str | None = None,
+    *,
+    effort: Effort = FULL,
+) -> Comparison:
+    """Hold ``model`` against ``reference`` and against every algorithm of its task.
+
+    Args:
+        reference: another model of the task, or the name of one (a handwired one is built in sizes that the model
+            serves); None: against algorithms alone, which gives verdicts on behaviour and update.
+        effort: episodes, rounds, untrained models and seed; :data:`~circuits.compare.QUICK` does a quarter.
+
+    Raises:
+        InputError: models of different tasks or that share no size; a task without algorithms.
+    """
+    other = loaded(model, reference)
+    sizes = shared_sizes([model] if other is None else [model, other])
+    task, started = tasks.of(model), time.process_time()
+    samples = Samples.draw(model, effort, sizes)
+    subject = Subject(model, samples)
+    controls = [Subject(untrained(model, effort.seed + i), samples) for i in range(effort.untrained)]
+    built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
+    sets = task.sets_for(built, effort.battery, effort.rounds, effort.seed)
+    with bar(f"comparing {subject.name}", 5) as done:
+        explained = behaviour.explain(model, task, sets, seed=effort.seed)
+        done(1)
+        candidates = _candidates(explained.algorithm, task.explains(model if other is None else other))
+        updated = updates(subject, candidates, controls, effort)
+        done(1)
+        moved = effects(subject, candidates, controls, effort)
+        done(1)
+        judged = {"update": verdicts.update(updated, moved, list(candidates)[-1])}
+        stitched = wired = None
+        failures: tuple[Failure, ...] = ()
+        if other is None:
+            judged = {"behaviour": verdicts.behaviour(explained.explained), **judged}
+        else:
+            peer = Subject(other, samples)
+            alike, failures = _alike(model, other, sets, explained, effort.seed)
+            stitched = stitch(subject, peer, controls, effort)
+            done(1)
+            fresh = [Subject(untrained(other, effort.seed + i), samples) for i in range(effort.untrained)]
+            wired = circuits(subject, peer, controls, fresh, effort)
+            done(1)
+            judged = {
+                "behaviour": verdicts.behaviour(alike),
+                "state": verdicts.state(stitched),
+                **judged,
+                "circuit": verdicts.circuit(wired),
+            }
+    settings = provenance(
+        **asdict(effort),
+        sizes=sizes,
+        digests=[m.digest() for m in (model, other) if m is not None],
+        cpu_seconds=round(time.process_time() - started, 1),
+    )
+    return Comparison(
+        subject.name,
+        "" if other is None else other.config.name,
+        explained,
+        updated,
+        moved,
+        stitched,
+        wired,
+        judged,
+        failures,
+        settings,
+    )
+
+
+def loaded(
+    model: HookedLatentTransformer, reference: HookedLatentTransformer | str | None
+) -> HookedLatentTransformer | None:
+    """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
+
+    Raises:
+        InputError: an unknown name, a handwired model of another task.
+    """
+    if not isinstance(reference, str):
+        return reference
+    import interp
+    from circuits.registry import handwired, models
+
+    if reference not in models():
+        return interp.load(reference)
+    record = handwired(reference)
+    require(
+        record.task == model.layout.task,
+        f"{reference!r} is a model of {record.task}, {model.config.name!r} of {model.layout.task}; give one of "
+        f"{', '.join(tasks.of(model).circuits) or 'no handwired models'}",
+    )
+    taken = inspect.signature(record.build).parameters
+    options = {k: v for k, v in tasks.of(model).sample_options(model).items() if k in taken}
+    return interp.load(reference, **shared_sizes([model]), **options).double()
+
+
+def _candidates(closest: Algorithm | None, reference: Algorithm) -> Mapping[str, Algorithm]:
+    """Whose state is looked for: the algorithm that comes closest, where it carries one, then the reference's."""
+    found = {} if closest is None or not closest.state else {closest.key: closest}
+    found.pop(reference.key, None)
+    return {**found, reference.key: reference}
+
+
+def _alike(
+    model: HookedLatentTransformer,
+    reference: HookedLatentTransformer,
+    sets: Mapping[str, tuple[Any, Any]],
+    explained: behaviour.AlgorithmPart,
+    seed: int,
+) -> tuple[Interval, tuple[Failure, ...]]:
+    """How alike two models predict: 1 less their divergence over that of the best guess without a memory."""
+    base = explained.scores[explained.baseline].divergences
+    apart, rounds = {}, []
+    for name, (_, episodes) in sets.items():
+        p, q = (checked(predictor(m)(episodes), episodes) for m in (model, reference))
+        apart[name] = divergence(p, q)
+        rounds += _rounds(name, seed, p, q)
+    parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
+    lost = ratio_interval(*parts, seed=seed)
+    worst = sorted(rounds, key=lambda failure: -failure.nats)[:N_FAILURES]
+    return Interval(1 - lost.estimate, 1 - lost.high, 1 - lost.low), tuple(worst)
+
+
+def _rounds(name: str, seed: int, p: Array, q: Array) -> list[Failure]:
+    """The rounds of one set at which two predictions differ most."""
+    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1])).reshape(p.shape[:2])
+    order = np.argsort(-nats, axis=None, kind="stable")[:N_FAILURES]
+    found = []
+    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
+        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
+        found.append(Failure(name, seed, int(episode), int(t), float(nats[episode, t]), *distributions))
+    return found

@@ -1,0 +1,144 @@
+"""What a comparison found: its parts, four verdicts, and where the two models differ most."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from circuits.compare.algorithm import AlgorithmPart
+from circuits.compare.circuit import CircuitPart
+from circuits.compare.effects import EffectsPart
+from circuits.compare.state import StatePart
+from circuits.compare.update import UpdatePart
+from circuits.compare.verdicts import Verdict
+from interp.files import write_atomic, write_json
+from interp.statistics import Interval
+
+FORMAT = 1
+"""Version of the JSON."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A round at which the two models differ most.
+
+    Attributes:
+        set, seed, episode, round: where: ``task.sets_for`` with this seed gives the set (the second of its pair).
+        nats: Jensen-Shannon divergence of the two predictions.
+        model, reference: the predicted distributions.
+    """
+
+    set: str
+    seed: int
+    episode: int
+    round: int
+    nats: float
+    model: tuple[float, ...]
+    reference: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A model held against a reference, or against algorithms alone.
+
+    Attributes:
+        model, reference: names; the reference is "" where there is none.
+        algorithm: which algorithm explains the model's predictions.
+        update, effects: of the candidates' states in the model.
+        state, circuit: None without a reference.
+        verdicts: by question: "behaviour", "state", "update", "circuit".
+        failures: where the two differ most, worst first.
+        settings: seeds, sizes, versions, times.
+    """
+
+    model: str
+    reference: str
+    algorithm: AlgorithmPart
+    update: UpdatePart
+    effects: EffectsPart
+    state: StatePart | None
+    circuit: CircuitPart | None
+    verdicts: dict[str, Verdict]
+    failures: tuple[Failure, ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        against = f" against {self.reference}" if self.reference else ""
+        lines = [f"{self.model}{against}", f"algorithm: {self.algorithm}", *map(str, self.verdicts.values())]
+        return "\n".join(lines)
+
+    def parts(self) -> dict[str, Any]:
+        """The parts that there are, by name."""
+        named = {name: getattr(self, name) for name in ("algorithm", "state", "update", "effects", "circuit")}
+        return {name: part for name, part in named.items() if part is not None}
+
+    def table(self) -> pd.DataFrame:
+        """The verdicts, one row each."""
+        rows = []
+        for v in self.verdicts.values():
+            row: dict[str, Any] = {
+                "question": v.question,
+                "verdict": v.word,
+                "note": v.note,
+                "decided by": v.decided_by,
+            }
+            bound = {"value": v.bound.estimate, "low": v.bound.low, "high": v.bound.high}
+            rows.append({**row, **bound, "threshold": v.threshold, "untrained": v.control})
+        return pd.DataFrame(rows)
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every measurement of every part, one row each."""
+        frames = [part.to_frame().assign(part=name) for name, part in self.parts().items()]
+        return pd.concat(frames, ignore_index=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that do not exist are None."""
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "reference": self.reference,
+            "verdicts": _records(self.table()),
+            "algorithm": self.algorithm.to_dict(),
+            "parts": {name: _records(part.to_frame()) for name, part in self.parts().items()},
+            "failures": [_json(vars(failure)) for failure in self.failures],
+            "settings": _json(self.settings),
+        }
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        tables = {"verdicts": self.table(), **{name: part.to_frame() for name, part in self.parts().items()}}
+        paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
+        for name, frame in tables.items():
+            paths.append(write_atomic(Path(folder) / f"{name}.csv", lambda path, f=frame: f.to_csv(path, index=False)))  # type: ignore[misc]
+        return paths
+
+
+def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [_json(row) for row in frame.to_dict("records")]
+
+
+def _json(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {str(key): _json(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json(held) for held in value]
+    if isinstance(value, Interval):
+        return _json(vars(value))
+    if isinstance(value, np.generic):
+        return _json(value.item())
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,185 @@
+"""The page of a comparison: the verdicts first, then what each rests on, and the rounds at which two models differ.
+
+Every number was computed by :func:`circuits.compare.run`; nothing is computed here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from circuits.compare import Comparison, Verdict
+from interp.statistics import Interval
+from reports import blocks, figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Report, Section
+
+_LEAD = (
+    "Is it the same machine? Four questions with four answers: a model can predict what another one predicts and do it "
+    "in another way. Each answer stands beside the number that decided it, its 95 % interval over episodes, what it "
+    "was held against, and the best of the untrained models."
+)
+_STATE = (
+    "**Stitching.** An affine map from one model's latents to the other's, fitted on other episodes; the other model "
+    "then runs on from the mapped latents. 1 is its own predictions, 0 is those of its empty memory. With the round "
+    "supplied, the map has an offset of its own at every round."
+)
+_UPDATE = (
+    "**Step R2.** What a round leaves is decoded and compared with the algorithm's update of what was decoded before: "
+    "on the states that occur, and off that manifold, on states that no episode reached."
+)
+_EFFECTS = (
+    "**Graded effects.** One variable is moved alone, and the outcome's move is compared with the algorithm's: score 1 "
+    "is all of it. Difference: how much better the first algorithm says it than its rival."
+)
+_CIRCUIT = (
+    "**Mediation.** The share of an effect that is lost while attention patterns are held at the values that they have "
+    "without it, in both models, and how alike the heads are that matter."
+)
+_ALGORITHM = (
+    "Every family of algorithms that the task knows, fitted on some episodes and scored on others by the "
+    "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how."
+)
+_ANSWERS = {"same": True, "different": False, "undecided": None}
+
+
+def page(found: Comparison) -> Report:
+    """The report on a comparison."""
+    against = f" against {found.reference}" if found.reference else " against algorithms"
+    sections = [Section("Verdicts", [_verdicts(found), Prose(f"Which algorithm: {found.algorithm}.")])]
+    sections.append(Section("Which algorithm", [Prose(_ALGORITHM), *_algorithm(found)]))
+    if found.state is not None:
+        sections.append(Section("State", [Prose(_STATE), *_stitchings(found)]))
+    sections.append(Section("Update", [Prose(_UPDATE), _table(found.update.to_frame(), "Step R2 of decoded states")]))
+    sections.append(Section("Effects", [Prose(_EFFECTS), *_effects(found)]))
+    if found.circuit is not None:
+        measured = _table(found.circuit.to_frame(), "Mediated shares, and heads matched to heads")
+        sections.append(Section("Circuit", [Prose(_CIRCUIT), measured]))
+    if found.failures:
+        sections.append(Section("Where they differ most", [_failures(found)]))
+    return Report(found.model + against, _LEAD, sections, found.settings)
+
+
+def write(found: Comparison, folder: str | Path) -> Path:
+    """Write the page as ``comparison.html``.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    return page(found).write(Path(folder) / "comparison.html")
+
+
+def _verdicts(found: Comparison) -> Table:
+    rows = [
+        {
+            "question": f"same {v.question}?",
+            "answer": _answer(v),
+            "decided by": v.decided_by,
+            "value": v.bound,
+            "held against": v.threshold,
+            "best untrained": v.control,
+        }
+        for v in found.verdicts.values()
+    ]
+    return Table(pd.DataFrame(rows), "The verdicts, and what decided each", formats={"held against": ".2f"})
+
+
+def _answer(verdict: Verdict) -> blocks.Verdict:
+    note = f", {verdict.note}" if verdict.note else ""
+    return blocks.Verdict(_ANSWERS[verdict.word], f"{verdict.word}{note}")
+
+
+def _algorithm(found: Comparison) -> list[Any]:
+    part = found.algorithm
+    frame = part.to_frame()
+    whole = frame[(frame["set"] == "all") & (frame["name"] == "explained")]
+    drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]], estimate=whole["value"])
+    drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", "estimate", "low", "high", "control"]]
+    rows = [
+        {
+            "family": score.name,
+            "parameters": ", ".join(f"{k} {v:.3g}" for k, v in score.parameters.items() if isinstance(v, float)),
+            "explained": _of(whole[whole["family"] == score.key].iloc[0].to_dict()),
+        }
+        for score in part.scores.values()
+    ]
+    picture = figures.intervals(drawn, xlabel="share of the divergence from a guess without memory", floor=-0.5)
+    return [
+        Figure(picture, "Which algorithm explains the predictions", "The closest family in blue, the others in grey."),
+        Table(pd.DataFrame(rows), "Every family with the parameters found"),
+    ]
+
+
+def _stitchings(found: Comparison) -> list[Any]:
+    assert found.state is not None
+    rows = [
+        {
+            "latents of": s.source,
+            "in": s.target,
+            "supplied": " and ".join(s.supplied) or "nothing",
+            "control": s.control,
+            "score": s.score,
+        }
+        for s in found.state.stitchings
+    ]
+    worth = pd.DataFrame([{"model": name, "nats a round": value} for name, value in found.state.worth.items()])
+    return [
+        Table(pd.DataFrame(rows), "Stitching both ways, with controls"),
+        Table(worth, "What each memory is worth", formats={"nats a round": ".4f"}),
+    ]
+
+
+def _effects(found: Comparison) -> list[Any]:
+    rows = [
+        {
+            "variable": e.variable.replace("_", " "),
+            "change": e.what,
+            "where": e.where,
+            "read in": e.outcome,
+            "algorithm": e.algorithm.replace("_", " "),
+            "score": e.score,
+            "slope": e.slope,
+            "above rival": e.difference,
+            "placebo": e.placebo,
+            "untrained": e.untrained,
+        }
+        for e in found.effects.effects
+    ]
+    return [
+        Table(pd.DataFrame(rows), "Every move under every algorithm", formats={"placebo": ".3f", "untrained": ".3f"})
+    ]
+
+
+def _failures(found: Comparison) -> Table:
+    rows = [
+        {
+            "set": f.set,
+            "episode": f.episode,
+            "round": f.round,
+            "nats": f.nats,
+            found.model: _percent(f.model),
+            found.reference: _percent(f.reference),
+        }
+        for f in found.failures
+    ]
+    caption = (
+        f"The rounds that differ most; the second episodes of each set of sets_for(..., seed={found.failures[0].seed})"
+    )
+    return Table(pd.DataFrame(rows), caption)
+
+
+def _percent(distribution: tuple[float, ...]) -> str:
+    return " ".join(f"{p:.3f}" for p in distribution)
+
+
+def _table(frame: pd.DataFrame, caption: str) -> Table:
+    """Estimates and bounds as one column."""
+    joined = frame.assign(value=pd.Series([_of(row) for row in frame.to_dict("records")], dtype=object))
+    return Table(joined.drop(columns=[c for c in ("low", "high") if c in joined]), caption)
+
+
+def _of(row: Mapping[Any, Any]) -> Interval:
+    return Interval(float(row["value"]), float(row["low"]), float(row["high"]))

@@ -1,0 +1,68 @@
+"""A whole comparison: the paper's question answered for wma-learned, as verdicts, tables, JSON and a page."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import interp
+from circuits import compare
+from interp.errors import InputError
+from interp.tasks import experts
+from reports import comparison
+
+SMALL = compare.Effort(known=40, test=16, rounds=16, starts=3, horizon=4, battery=8, untrained=1)
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare.run(interp.load("wma-learned"), "wma-handwired", effort=SMALL)
+
+
+def test_the_learned_machine_has_the_handwired_state_and_update_another_output_and_another_circuit(found):
+    """The README's sentence on wma-learned, at a small size: Bayes by Weighted Majority's state plus the round."""
+    assert found.algorithm.closest == "bayes"
+    words = {question: verdict.word for question, verdict in found.verdicts.items()}
+    assert words["behaviour"] == "different" and words["update"] == "same" and words["circuit"] == "different"
+    assert words["state"] in ("same", "undecided")  # memories of 16 rounds are worth little
+    assert found.failures[0].nats >= found.failures[-1].nats > 0.1
+
+
+def test_a_failure_can_be_replayed(found):
+    """The set, the episode and the round that it names give the prediction that it quotes."""
+    worst = found.failures[0]
+    sets = experts.TASK.sets_for(interp.load("wma-handwired", n_experts=4).layout, SMALL.battery, SMALL.rounds, 0)
+    run = interp.rollout(interp.load("wma-learned"), sets[worst.set][1])
+    assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(worst.model[1], abs=1e-5)
+
+
+def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
+    """One JSON that parses without NaN, a CSV a part, a page that says each answer."""
+    paths = found.save(tmp_path)
+    read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert [v["question"] for v in read["verdicts"]] == ["behaviour", "state", "update", "circuit"]
+    assert set(read) == {"format", "model", "reference", "verdicts", "algorithm", "parts", "failures", "settings"}
+    assert set(read["parts"]) == {"algorithm", "state", "update", "effects", "circuit"}
+    for part, rows in read["parts"].items():
+        assert rows and all({"name", "value", "low", "high"} <= set(row) for row in rows), part
+    assert {path.name for path in paths} >= {"verdicts.csv", "state.csv", "circuit.csv"}
+    page = comparison.write(found, tmp_path).read_text()
+    for verdict in found.verdicts.values():
+        assert f"same {verdict.question}?" in page and verdict.decided_by.replace(">", "&gt;") in page
+
+
+def test_handwired_against_itself_is_the_same_in_everything():
+    """The positive control."""
+    model = interp.load("wma-handwired", n_experts=3)
+    effort = compare.Effort(known=24, test=12, rounds=20, starts=3, horizon=5, battery=8, untrained=1)
+    verdicts = compare.run(model, model, effort=effort).verdicts
+    assert {question: verdict.word for question, verdict in verdicts.items()} == dict.fromkeys(verdicts, "same")
+
+
+def test_without_a_reference_only_behaviour_and_update_are_judged():
+    """Against algorithms alone; and what cannot be compared is refused before any work."""
+    found = compare.run(interp.load("wma-handwired", n_experts=2), effort=SMALL)
+    assert set(found.verdicts) == {"behaviour", "update"} and found.algorithm.family == "weighted_majority"
+    with pytest.raises(InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"):
+        compare.run(interp.load("wma-learned"), "qlearning-handwired")
