@@ -122,7 +122,7 @@ def test_hard_attention_needs_a_smooth_stand_in():
     """At what a hard head chooses by, no gradient arrives: the message names the remedy."""
     model = interp.load("qlearning-handwired", n_states=2, n_actions=2, variant="lin")
     episodes = [mdp.sample(20, 10, 2, 2, seed=seed) for seed in (0, 1)]
-    with pytest.raises(AlignmentError, match=r"no gradient reaches 'resid_post\[1\]@Select'.*give smooth=circuits"):
+    with pytest.raises(AlignmentError, match=r"no gradient reaches 'blocks.1.hook_resid_post'.*give smooth=circuits"):
         align(model, *episodes, q_learning(), "next_values", "resid_post[1]@Select", rounds=slice(4, 10))
 
 

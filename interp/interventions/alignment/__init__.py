@@ -14,20 +14,20 @@ that beats all four carries the variable for such pairs; it is not thereby the o
 use on others. :mod:`~interp.interventions.alignment.pairs` makes the pairs, ``training`` trains, ``identified`` says
 how many directions predictions can identify.
 
-    >>> import circuits, interp
+    >>> import interp
     >>> from interp.interventions.alignment import align
     >>> from interp.tasks import experts
     >>> model = interp.load("wma-handwired", n_experts=3)
     >>> pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-    >>> result = align(model, *pair, algorithm, "log_weights", "embed@<z>", steps=100, restarts=1)
+    >>> result = align(model, *pair, algorithm, "log_weights", "resid_post[1]@p?", steps=100, restarts=1)
     >>> result.rank, result.accuracy() > 0.9 > result.accuracy("untrained model")
     (2, True)
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -170,19 +170,8 @@ def align(
     if rank is None:
         rank = min(identified_rank(algorithm, own, other, variable, training), width)
     require(1 <= rank <= width, f"rank must be an integer from 1 to d_model = {width}, got {rank!r}")
-    trainee = model if smooth is None else smooth
-
-    def run_on(machine: HookedLatentTransformer) -> RoundsFromSite:
-        runs = rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)
-        return RoundsFromSite(machine.eval(), runs, at, place)
-
-    practice, fresh = run_on(trainee), run_on(untrained(trainee, seed))
-    exam = practice if trainee is model else run_on(model)
-    if _is_hard(trainee) and not has_gradient(practice, training, rank, seed):
-        raise AlignmentError(
-            f"no gradient reaches {str(place)!r} of {trainee.config.name!r} through its hard attention: give "
-            "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
-        )
+    practice, exam, fresh = _machines(model, smooth or model, base, source, at, place, commit, seed)
+    _require_gradient(practice, training, rank, seed)
     labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
     fits = {
         "learned": fit(practice, training, stopping, rank, budget),
@@ -190,24 +179,22 @@ def align(
         UNTRAINED: fit(fresh, training, stopping, rank, budget),
     }
     interventions: dict[str, Intervention] = {name: fitted.intervention for name, fitted in fits.items()}
-    learned = fits["learned"].intervention
-    interventions["norm-matched random"] = NormMatchedPlacebo(learned, random_basis(width, rank, seed))
-    interventions["nothing"] = lambda own, _: own
+    placebo = NormMatchedPlacebo(fits["learned"].intervention, random_basis(width, rank, seed))
+    interventions |= {"norm-matched random": placebo, "nothing": lambda own, _: own}
 
     def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:
         judged = arbitrary if condition == ARBITRARY else pairs
         choices = (fresh if condition == UNTRAINED else exam).scored(interventions[condition], judged).argmax(-1)
         return (choices == judged.wanted).numpy()
 
-    chance = {name: float("nan") for name in interventions}
-    trained = {name: float(hits(name, training, labelled[0])[training.informative.numpy()].mean()) for name in fits}
+    trained = {name: hits(name, training, labelled[0])[training.informative.numpy()].mean() for name in fits}
     shape = scoring.n_episodes, -1
     return AlignmentResult(
         variable=variable,
         site=str(place),
         rank=rank,
         hits={name: hits(name, scoring, labelled[2]).reshape(shape) for name in interventions},
-        train_accuracy={**chance, **trained},
+        train_accuracy={name: float(trained.get(name, "nan")) for name in interventions},
         informative=scoring.informative.numpy().reshape(shape),
         decided=~scoring.tied.numpy().reshape(shape),
         fits=fits,
@@ -217,15 +204,32 @@ def align(
             smooth=None if smooth is None else smooth.digest(),
             algorithm=algorithm.key,
             rank=rank,
-            steps=steps,
-            restarts=restarts,
-            lr=lr,
-            seed=seed,
+            **asdict(budget),
             commit=commit,
             rounds=at,
             informative=dict(zip(FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
         ),
     )
+
+
+def _machines(
+    model: HookedLatentTransformer,
+    trainee: HookedLatentTransformer,
+    base: Any,
+    source: Any,
+    rounds: list[int],
+    site: Site,
+    commit: str,
+    seed: int,
+) -> tuple[RoundsFromSite, RoundsFromSite, RoundsFromSite]:
+    """Rounds of what is trained on, of what is scored, and of the untrained control, each with its own history."""
+
+    def run_on(machine: HookedLatentTransformer) -> RoundsFromSite:
+        runs = rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)
+        return RoundsFromSite(machine.eval(), runs, rounds, site)
+
+    practice = run_on(trainee)
+    return practice, practice if trainee is model else run_on(model), run_on(untrained(trainee, seed))
 
 
 def _site(model: HookedLatentTransformer, base: Any, site: Site | str) -> Site:
@@ -255,8 +259,14 @@ def _require_informative(parts: list[Pairs], variable: str) -> None:
             )
 
 
-def _is_hard(model: HookedLatentTransformer) -> bool:
-    return any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
+def _require_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) -> None:
+    model = rounds.model
+    hard = any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
+    if hard and not has_gradient(rounds, training, rank, seed):
+        raise AlignmentError(
+            f"no gradient reaches {rounds.hook!r} of {model.config.name!r} through its hard attention: give "
+            "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
+        )
 
 
 def _arbitrary(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:
