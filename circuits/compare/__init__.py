@@ -26,8 +26,8 @@ from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
 from interp.tasks.task import named
 
 if TYPE_CHECKING:
-    from circuits.compare.result import Comparison
     from circuits.compare.driver import run
+    from circuits.compare.result import Comparison
     from circuits.compare.subject import FULL, QUICK, Effort
     from circuits.compare.verdicts import Verdict
 

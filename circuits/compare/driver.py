@@ -78,7 +78,7 @@ def run(
         if other is None:
             judged = {"behaviour": verdicts.behaviour(explained.explained), **judged}
         else:
-            peer = Subject(other, samples)
+            peer = Subject(other, samples, f"{subject.name} (reference)" if other.config.name == subject.name else "")
             alike, failures = _alike(model, other, sets, explained, effort.seed)
             stitched = stitch(subject, peer, controls, effort)
             done(1)

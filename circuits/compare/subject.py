@@ -84,15 +84,20 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, and its rollouts of the comparison's episodes, each made once."""
+    """A model, and its rollouts of the comparison's episodes, each made once.
+
+    Attributes:
+        label: what it is called where its own name would not do; its name when empty.
+    """
 
     model: HookedLatentTransformer
     samples: Samples
+    label: str = ""
     _runs: dict[int, Rollout] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
-        return self.model.config.name
+        return self.label or self.model.config.name
 
     @property
     def task(self) -> Task:

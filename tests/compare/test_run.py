@@ -55,7 +55,7 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
 def test_handwired_against_itself_is_the_same_in_everything():
     """The positive control."""
     model = interp.load("wma-handwired", n_experts=3)
-    effort = compare.Effort(known=24, test=12, rounds=20, starts=3, horizon=5, battery=8, untrained=1)
+    effort = compare.Effort(known=24, test=20, rounds=30, starts=3, horizon=5, battery=8, untrained=1)
     verdicts = compare.run(model, model, effort=effort).verdicts
     assert {question: verdict.word for question, verdict in verdicts.items()} == dict.fromkeys(verdicts, "same")
 
