@@ -35,7 +35,8 @@ class Pair:
     """Clean and corrupted rollouts of one model, row by row, with the round to change and the round to read.
 
     Attributes:
-        clean, corrupted: rollouts without hooks; episode i of one belongs to episode i of the other.
+        clean, corrupted: rollouts without hooks, up to the round that is read; episode i of one belongs to episode i
+            of the other.
         clean_episodes: the episodes of the clean run: the truth that losses are counted by.
         round: where interventions act.
         read: where predictions, and the latents after it, are read; ``read >= round``.
@@ -99,24 +100,25 @@ def prepare(
     read: int | None = None,
     commit: str = "own",
 ) -> Pair:
-    """Run both sides of a pair.
+    """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
 
     Args:
         round: where interventions act; negative counts from the end.
-        read: where effects are read; the same round when None.
+        read: where effects are read; the same round when None, negative counts from the end.
 
     Raises:
         InputError: episodes of different sizes, or a round out of range, or read before round.
     """
     model.eval()
-    runs = [rollout(model, episodes, commit=commit) for episodes in (clean, corrupted)]
-    shapes = [tuple(run.tokens.shape) for run in runs]
+    sides = clean, corrupted
+    shapes = [(len(side), side.n_rounds, model.layout.fit(side).n_positions) for side in sides]
     require(
         shapes[0] == shapes[1],
         f"clean and corrupted must pair up, got [episode, round, position] {shapes[0]} and {shapes[1]}; "
         "build the corrupted episodes from the clean ones, as the task's corruptions do",
     )
-    (at,) = select_rounds(round, runs[0].n_rounds)
-    (until,) = select_rounds(at if read is None else read, runs[0].n_rounds)
+    (at,) = select_rounds(round, clean.n_rounds)
+    (until,) = select_rounds(at if read is None else read, clean.n_rounds)
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
+    runs = [rollout(model, side, n_rounds=until + 1, commit=commit) for side in sides]
     return Pair(model, runs[0], runs[1], clean, at, until)

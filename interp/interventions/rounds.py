@@ -109,8 +109,8 @@ def round_map(
     if direction not in get_args(Direction):
         raise unknown_name("direction", direction, get_args(Direction))
     measure = find_metric(metric)
-    pair = prepare(model, clean, corrupted, 0, None, commit)
-    at_rounds = sorted(set(select_rounds(rounds, pair.clean.n_rounds)))
+    at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))
+    pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1], commit)
     place = resolve(site, model, pair.layout)
     base, other = (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
     n, latents = pair.n_episodes, torch.zeros(0)

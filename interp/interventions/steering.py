@@ -156,8 +156,8 @@ def steer(
         f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
     )
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
-    run = rollout(model.eval(), episodes, commit=commit)
-    (t,) = select_rounds(round, run.n_rounds)
+    (t,) = select_rounds(round, episodes.n_rounds)
+    run = rollout(model.eval(), episodes, n_rounds=t + 1, commit=commit)
     along = state_direction(model, change) if direction is None else direction.to(run.latents)
     require(
         along.shape == run.latents.shape[2:],

@@ -104,6 +104,7 @@ def rollout(
     *,
     names_filter: NamesFilter = None,
     rounds: Rounds = "all",
+    n_rounds: int | None = None,
     commit: str = "own",
     fwd_hooks: Hooks | Mapping[int, Hooks] = (),
     propagate: bool = True,
@@ -114,6 +115,7 @@ def rollout(
     Args:
         names_filter: hook points to cache (a name, a list, a predicate); nothing is cached when None.
         rounds: which rounds to cache.
+        n_rounds: run only the first of them, where later ones are not read; what these give is equal bit for bit.
         commit: feed the model's own choice at ``a*`` ("own") or the recorded one ("target").
         fwd_hooks: (hook name, function) pairs for every round, or ``{round: pairs}``.
         propagate: let the hooks' effect run on into later rounds, or hold later latents at their clean values.
@@ -134,7 +136,10 @@ def rollout(
         raise unknown_name("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
     encoded = _to(layout.encode(episodes), model)
-    n_rounds = encoded.tokens.shape[1]
+    available = encoded.tokens.shape[1]
+    n_rounds = available if n_rounds is None else n_rounds
+    require(1 <= n_rounds <= available, f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}")
+    encoded = EncodedRounds(*(part[:, :n_rounds] for part in (encoded.tokens, encoded.values, encoded.slots)))
     cached = select_rounds(rounds, n_rounds) if names_filter is not None else []
     names = model.hook_names(names_filter) if names_filter is not None else []
     hooks = _hooks_by_round(fwd_hooks, n_rounds)

@@ -1,0 +1,57 @@
+"""A pair is run up to the round that is read, and that changes no number."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import torch
+
+import interp
+from interp.errors import InputError
+from interp.interventions.ablation import CircuitScorer
+from interp.interventions.attribution import attribute
+from interp.interventions.pairs import prepare
+from interp.tasks.experts import corruptions
+from interp.tasks.qlearning.corruptions import exchange_history as exchange_transitions
+
+
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_the_first_rounds_do_not_depend_on_how_many_are_run(untrained_q, mdp_episodes, commit):
+    """A rollout of the first rounds is, bit for bit, the beginning of a rollout of all of them."""
+    whole = interp.rollout(untrained_q, mdp_episodes, commit=commit)
+    first = interp.rollout(untrained_q, mdp_episodes, n_rounds=4, commit=commit)
+    assert first.n_rounds == 4
+    assert torch.equal(first.latents, whole.latents[:, :5])
+    assert torch.equal(first.predictions, whole.predictions[:, :4])
+    assert torch.equal(first.tokens, whole.tokens[:, :4])
+
+
+@pytest.mark.parametrize("n_rounds", [0, 9])
+def test_a_rollout_refuses_rounds_that_the_episodes_lack(untrained, expert_episodes, n_rounds):
+    with pytest.raises(InputError, match=rf"the episodes have 8 rounds; n_rounds is 1 to that, got {n_rounds}"):
+        interp.rollout(untrained, expert_episodes, n_rounds=n_rounds)
+
+
+def test_a_pair_stops_at_the_round_that_is_read(untrained_q, mdp_episodes):
+    """And is, bit for bit, the pair of whole rollouts; negative rounds count from the end of the episodes."""
+    sides = exchange_transitions(mdp_episodes, 3)
+    pair = prepare(untrained_q, *sides, -5, 4)
+    assert (pair.round, pair.read, pair.clean.n_rounds, pair.corrupted.n_rounds) == (3, 4, 5, 5)
+    clean, corrupted = (interp.rollout(untrained_q, side) for side in sides)
+    whole = replace(pair, clean=clean, corrupted=corrupted)
+    for name in ("clean_readout", "corrupted_readout"):
+        assert torch.equal(getattr(pair, name).predictions, getattr(whole, name).predictions)
+        assert torch.equal(getattr(pair, name).latents, getattr(whole, name).latents)
+
+
+def test_circuits_of_a_pair_do_not_see_later_rounds(untrained, expert_episodes):
+    """Edge scores and what circuits keep are those of whole rollouts, bit for bit."""
+    sides = corruptions.exchange_history(expert_episodes, 4)
+    pair = prepare(untrained, *sides, 4)
+    clean, corrupted = (interp.rollout(untrained, side) for side in sides)
+    whole = replace(pair, clean=clean, corrupted=corrupted)
+    assert (attribute(pair).scores == attribute(whole).scores).all()
+    for how in ("resample", "mean", "zero"):
+        one, other = (CircuitScorer(p, ablation=how) for p in (pair, whole))
+        assert (one.empty == other.empty).all() and (one.full == other.full).all()
