@@ -144,11 +144,14 @@ def _reachability() -> list[Machine]:
 
 MACHINES = (*_experts(), *_qlearning(), *_reachability())
 HELD_OUT = (
-    *("last 7, prior U[.1, .8]", "fading Weighted Majority", "fixed share", "sigmoid vote", "previous winners"),
+    *("fading Weighted Majority", "fixed share", "sigmoid vote", "previous winners"),
     *("Boltzmann, alpha .2, gamma .8", "50 : 50 Q-learning and SARSA", "mean for maximum", "fewest visits"),
     *("2 hops", "depth-first"),
 )
-"""Machines that were first run when the thresholds stood."""
+"""Machines that were first run when thresholds and grids stood.
+
+Two more were missed at first, and taught something: "last 7" (the grid of windows had no 7) and "mean reward" (no set
+had rewards that are drawn, so it could not be told from the last reward)."""
 
 
 def answer(machine: Machine, n_episodes: int, seed: int = 0) -> AlgorithmPart:

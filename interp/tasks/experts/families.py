@@ -15,7 +15,7 @@ FEW_LOWS, FEW_ROOMS = (0.0, 0.3, 0.6), (0.2, 0.6, 1.0)
 GAINS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 FEW_GAINS = (0.1, 0.3, 1.0, 3.0)
 DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-WINDOWS = (1, 2, 3, 5, 8, 10, 15, 20)
+WINDOWS = (*range(1, 17), 20, 25)
 
 
 def _interval(low: float, room: float) -> dict[str, float]:

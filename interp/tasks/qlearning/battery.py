@@ -2,7 +2,7 @@
 
     grid            the training grid, explored as in training
     explored        deterministic transitions, uniform actions: what lies ahead, and whose actions it depends on
-    coin            rewards 0 or 1, uniform actions: ties
+    draws           rewards of 0 or 1 drawn anew at each visit, uniform actions: how many visits a value remembers
     chain           one reward at the end of a chain, half of the actions greedy: values that must travel
     delayed         small rewards at hubs, large and uneven ones at the leaves that they lead to, uniform actions: the
                     discount, and the maximum against the mean
@@ -26,7 +26,7 @@ def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, se
     """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
 
     >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
-    ['grid', 'explored', 'coin', 'chain', 'delayed']
+    ['grid', 'explored', 'draws', 'chain', 'delayed']
 
     Raises:
         InputError: a size below 1 (below 2 for states and actions), or a negative seed.
@@ -38,7 +38,7 @@ def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, se
     return {
         "grid": drawn("grid", "uniform"),
         "explored": drawn("deterministic", 1.0),
-        "coin": drawn("coin", 1.0),
+        "draws": drawn("bernoulli-draws", 1.0),
         "chain": drawn("chain", 0.5),
         "delayed": _acted(delayed(n_episodes, n_states, n_actions, seed), n_rounds, seed),
     }

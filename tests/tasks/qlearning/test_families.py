@@ -80,7 +80,7 @@ def test_q_learning_starts_where_no_bootstrap_ends():
 def test_the_battery_separates_what_looks_ahead_from_what_does_not():
     sets = battery(8, 40, n_states=4, n_actions=3, seed=0)
     delayed = sets["delayed"]
-    assert list(sets) == ["grid", "explored", "coin", "chain", "delayed"]
+    assert list(sets) == ["grid", "explored", "draws", "chain", "delayed"]
     ahead, here = (rivals.acting(q_learning(gamma=g)).run(delayed)["policy"] for g in (0.9, 0.0))
     assert np.abs(ahead - here).sum(-1).mean() > 0.2
     hub = delayed.mdps.rewards.max(-1) <= 0.1
