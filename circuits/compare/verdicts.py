@@ -7,8 +7,8 @@ above it, "different" where it lies below, "undecided" where it holds it, or whe
 * state: the worse direction of stitching, with what had to be supplied ("plus the round");
 * update: the worst step R2 of the reference's state in the model, on and off the manifold, one round on and several,
   and the worst score of a round's input in what the round writes;
-* circuit: the largest difference of a mediated share between the two, on paths that tell trained from untrained models;
-  for "same" their heads must be more alike than any untrained model's. The control is that likeness.
+* circuit: "different" by the largest difference of a mediated share between the two, on paths that tell trained from
+  untrained models; "same" by how alike their heads are, where no path differs.
 
 The thresholds were chosen on the machines that ``tests/compare/calibration.py`` names as seen; the others there test
 them.
@@ -41,6 +41,8 @@ GRADED = 0.9
 """Update. Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
 SHARE = 0.25
 """Circuit. Difference of a mediated share: 0 between handwired R and P; .64 and .82 to ``wma-learned``."""
+ROLES = 0.5
+"""Circuit. Similarity of heads that "same" needs: handwired and rotated 1, R and P .8, untrained models to .3."""
 
 
 @dataclass(frozen=True)
@@ -115,21 +117,21 @@ def update(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
 
 
 def circuit(part: CircuitPart) -> Verdict:
-    """From the share that passes through patterns on each path, those left out on which nothing was learned."""
-    told = [path for path in part.paths if path.discriminates]
+    """From the shares that pass through patterns, and from how alike the heads are.
+
+    A path tells two circuits apart only where training made it what it is; two that are the same agree on every path.
+    """
+    apart = [(path, _apart(path.blocked, path.reference_blocked)) for path in part.paths]
     null = max(part.untrained, default=float("nan"))
-    if not told:
-        label = "heads alike; no path tells trained from untrained models"
-        return Verdict("circuit", "undecided", "", label, part.similarity, SHARE, null)
-    apart = [(path, _apart(path.blocked, path.reference_blocked)) for path in told]
-    path, worst = max(apart, key=lambda pair: pair[1].low)
-    word: Word = "undecided"
-    if worst.low > SHARE:
-        word = "different"
-    elif all(gap.high <= SHARE for _, gap in apart) and part.similarity.low > null:
-        word = "same"
+    told = [pair for pair in apart if pair[0].discriminates]
+    path, worst = max(told or apart, key=lambda pair: pair[1].low)
     label = f"share through patterns at {path.at}, {path.cause} -> {path.outcome}, apart by"
-    return Verdict("circuit", word, f"heads alike {part.similarity.estimate:.2f}", label, worst, SHARE, null)
+    note = f"heads alike {part.similarity.estimate:.2f}, untrained {null:.2f}"
+    if told and worst.low > SHARE:
+        return Verdict("circuit", "different", note, label, worst, SHARE)
+    if part.similarity.low >= max(ROLES, null) and all(gap.high <= SHARE for _, gap in apart):
+        return Verdict("circuit", "same", "", "heads alike", part.similarity, ROLES, null)
+    return Verdict("circuit", "undecided", note, label, worst, SHARE)
 
 
 def _apart(a: Interval, b: Interval) -> Interval:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from circuits.compare import verdicts
+from circuits.compare.circuit import CircuitPart, Path
 from circuits.compare.effects import Effect, EffectsPart
 from circuits.compare.state import StatePart, Stitching
 from circuits.compare.update import Update, UpdatePart
@@ -53,3 +54,17 @@ def test_update_needs_the_step_and_its_inputs():
     assert _update(SURE, untrained=0.985).word == "undecided"
     weak = _update(SURE, label=BELOW)
     assert weak.word == "different" and weak.decided_by == "score of label in what a round writes"
+
+
+def _circuit(share, other, alike, untrained=(0.1, 0.2), null=(0.25,)):
+    """One path with the shares of both models, untrained shares, and how alike the heads are."""
+    path = Path("latent", "prediction", "p?", share, share, other, other, untrained, untrained)
+    return verdicts.circuit(CircuitPart("a", "b", (path,), alike, null, (), (), ()))
+
+
+def test_circuit_differs_by_what_training_made_and_is_the_same_where_heads_are_alike():
+    assert _circuit(SURE, SURE, SURE).word == "same"
+    assert _circuit(SURE, BELOW, SURE).word == "different"
+    assert _circuit(SURE, BELOW, SURE, untrained=(0.3, 1.0)).word == "undecided"  # untrained models differ as much
+    assert _circuit(SURE, SURE, Interval(0.3, 0.28, 0.33)).word == "undecided"  # no more alike than untrained ones
+    assert _circuit(SURE, SURE, SURE, null=(0.99,)).word == "undecided"
