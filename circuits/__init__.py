@@ -15,7 +15,8 @@
 * :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.places`: locations as places to interchange;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
-* :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what).
+* :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what);
+* :mod:`circuits.compare`: is a model the same machine as another: behaviour, state, update, circuit.
 
 Not here: what a machine computes (the algorithms of ``interp.tasks``), learned models (``interp.training``), probes
 (``probes``). Importing this package imports no torch.

@@ -2,8 +2,9 @@
 
 * where and what: ``sites``, ``places`` (sites with a subspace), ``pairs`` (clean and corrupted runs), ``metrics``;
 * patching: ``patching`` (sweeps), ``rounds`` (round x round), ``resume`` (how sweeps are fast), ``heatmaps``;
-* against the algorithm: ``interchange``, ``carriers`` (many claims of what lives where, with controls), ``alignment``
-  (learned subspaces with theirs), ``steering``;
+* against the algorithm: ``interchange`` (graded by ``counterfactual``), ``carriers`` (many claims of what lives where,
+  with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
+  decoded state closed under the update, on and off the manifold), ``steering``;
 * by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``);
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
   minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
@@ -32,12 +33,14 @@ __all__ = [
     "attribution",
     "carriers",
     "command",
+    "counterfactual",
     "effects",
     "graph",
     "heatmaps",
     "interchange",
     "mediation",
     "metrics",
+    "moves",
     "pairs",
     "patching",
     "places",
@@ -47,5 +50,6 @@ __all__ = [
     "routes",
     "sites",
     "steering",
+    "steps",
     "tables",
 ]
