@@ -30,7 +30,6 @@ from circuits.compare.subject import Effort, Subject
 from interp.algorithm import Algorithm
 from interp.decoder import RIDGE, Decoder
 from interp.interventions.mediation import MediationResult, mediate, paths
-from interp.interventions.sites import Site
 from interp.statistics import Interval
 
 CONTROL_ROUNDS = 3
@@ -144,14 +143,21 @@ def circuits(
     profiles = [profile(s, decode, effort) for s, decode in zip((subject, reference, *fresh), decoders, strict=True)]
     similarity, roles = match(profiles[0], profiles[1], effort.seed)
     null = tuple(match(other, profiles[1], effort.seed)[0].estimate for other in profiles[2:])
-    measured = [_mediated(s, d, algorithm, effort) for s, d in zip((subject, reference), decoders, strict=False)]
-    controls = [_mediated(s, None, algorithm, effort, fresh=True) for s in fresh]
+    claimed = _inputs(reference, algorithm)
+    inputs = [cause for cause in _inputs(subject, algorithm) if cause in claimed]
+    measured = [_mediated(s, d, inputs, effort) for s, d in zip((subject, reference), decoders, strict=False)]
+    controls = [_mediated(s, None, inputs, effort, fresh=True) for s in fresh]
     own, other = controls[: len(untrained)], controls[len(untrained) :]
+    layout = subject.run(subject.samples.test).layout
     seen = [looks(s, algorithm, m[0], effort) for s, m in zip((subject, reference), measured, strict=True)]
     return CircuitPart(
         subject.name,
         reference.name,
-        tuple(_path(i, measured[0], measured[1], own, other) for i in range(len(measured[0]))),
+        tuple(
+            _path(layout.labels[end], measured[0][i], measured[1][i], [m[i] for m in own], [m[i] for m in other])
+            for i in range(len(inputs) + 1)
+            for end in [layout.update_position if i else layout.predict_position]
+        ),
         similarity,
         null,
         roles,
@@ -194,31 +200,23 @@ def _decoder(subject: Subject, algorithm: Algorithm | None, state: str) -> Decod
 
 
 def _mediated(
-    subject: Subject, decode: Decoder | None, algorithm: Algorithm | None, effort: Effort, *, fresh: bool = False
+    subject: Subject, decode: Decoder | None, inputs: Sequence[list[str]], effort: Effort, *, fresh: bool = False
 ) -> list[MediationResult]:
     """Latents to prediction, then each input to the state that is left, all through patterns.
 
-    The first by head, so that heads can be compared, the others by layer; all by layer in untrained models.
+    The first by head, too, but for untrained models, which are looked at in fewer rounds.
     """
     test, other, model = subject.samples.test, subject.samples.other, subject.model
     runs = subject.run(test), subject.run(other)
-    labels, layout = runs[0].layout.labels, runs[0].layout
-    read, written = labels[layout.predict_position], labels[layout.update_position]
-
-    def layers(position: str) -> list[Site]:
-        return [Site("pattern", layer, None, position) for layer in range(model.config.n_layers)]
-
-    options: dict[str, Any] = {
-        "rounds": effort.at[::CONTROL_ROUNDS] if fresh else effort.at,
-        "n_random": 0,
-        "runs": runs,
-        "seed": effort.seed,
-    }
-    found = [mediate(model, test, other, "latent", layers(read) if fresh else paths(model, "pattern", read), **options)]
-    outcome = "latents" if decode is None else "state"
-    for cause in _inputs(subject, algorithm):
-        found.append(mediate(model, test, other, cause, layers(written), outcome=outcome, decode=decode, **options))
-    return found
+    layout = runs[0].layout
+    read, written = (
+        paths(model, "pattern", layout.labels[i]) for i in (layout.predict_position, layout.update_position)
+    )
+    at = effort.at[::CONTROL_ROUNDS] if fresh else effort.at
+    options: dict[str, Any] = {"rounds": at, "n_random": 0, "runs": runs, "seed": effort.seed}
+    found = [mediate(model, test, other, "latent", read, each=not fresh, **options)]
+    options |= {"outcome": "latents" if decode is None else "state", "decode": decode, "each": False}
+    return found + [mediate(model, test, other, cause, written, **options) for cause in inputs]
 
 
 def _inputs(subject: Subject, algorithm: Algorithm | None) -> list[list[str]]:
@@ -235,23 +233,22 @@ def _inputs(subject: Subject, algorithm: Algorithm | None) -> list[list[str]]:
 
 
 def _path(
-    i: int,
-    mine: list[MediationResult],
-    theirs: list[MediationResult],
-    own: Sequence[list[MediationResult]],
-    other: Sequence[list[MediationResult]],
+    at: str,
+    mine: MediationResult,
+    theirs: MediationResult,
+    own: Sequence[MediationResult],
+    other: Sequence[MediationResult],
 ) -> Path:
-    result, held = mine[i], theirs[i]
     return Path(
-        " + ".join(result.cause),
-        result.outcome,
-        result.mediators[0].partition("@")[2],
-        result.blocked(),
-        result.carried(),
-        held.blocked(),
-        held.carried(),
-        tuple(results[i].blocked().estimate for results in own),
-        tuple(results[i].blocked().estimate for results in other),
+        " + ".join(mine.cause),
+        mine.outcome,
+        at,
+        mine.blocked(),
+        mine.carried(),
+        theirs.blocked(),
+        theirs.carried(),
+        tuple(result.blocked().estimate for result in own),
+        tuple(result.blocked().estimate for result in other),
     )
 
 

@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -110,8 +109,8 @@ def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLat
 
     The noise has the covariance of the latents over episodes and rounds, so it stays among the directions in which they
     vary. It is added by a permanent hook at ``hook_update``: :func:`interp.rollout` and every intervention meet it, and
-    replaying a rollout, whose latents hold it, does not add it again. It is drawn from ``seed`` and the updates
-    themselves, so that a run can be repeated: the same batch of updates gets the same noise.
+    replaying a rollout, whose latents hold it, does not add it again. It is drawn from ``seed`` and what the model is
+    given, so that a run can be repeated, and that a round with an activation edited gets the noise of the plain one.
 
     Raises:
         InputError: a negative ``sd``.
@@ -120,7 +119,9 @@ def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLat
     task, worse = tasks.of(model), copy.deepcopy(model)
     latents = rollout(model, task.sample_for(model, N_EPISODES, N_ROUNDS, seed)).latents[:, 1:].flatten(0, 2).double()
     values, vectors = torch.linalg.eigh(torch.cov(latents.T))
-    worse.hook_update.add_hook(_adding(sd * values.clamp_min(0).sqrt() * vectors, seed), is_permanent=True)
+    noise = _Noise(sd * values.clamp_min(0).sqrt() * vectors, seed)
+    worse.register_forward_pre_hook(noise.see)
+    worse.hook_update.add_hook(noise.add, is_permanent=True)
     worse.config = _renamed(model.config, "noisy", f"noise of {sd:g} in the latents, seed {seed}")
     return worse
 
@@ -158,14 +159,19 @@ def _distract(block: Block, config: LatentTransformerConfig, generator: torch.Ge
             fill(mlp.W_out[config.d_mlp :, old:], 1)
 
 
-def _adding(scale: Float[Tensor, "d_model d_model"], seed: int) -> Callable[[Tensor, Any], Tensor]:
-    """A hook that adds noise ``scale @ normal`` to a batch of updates, the same to the same batch."""
+class _Noise:
+    """Noise ``scale @ normal`` on updates, drawn from a seed and what the model was last given: tokens and latents."""
 
-    def add(update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:
-        content = hashlib.sha256(update.detach().cpu().contiguous().view(torch.uint8).numpy().tobytes())
-        content.update(str(seed).encode())
-        generator = torch.Generator().manual_seed(int.from_bytes(content.digest()[:8], "little") >> 1)
+    def __init__(self, scale: Float[Tensor, "d_model d_model"], seed: int) -> None:
+        self.scale, self.seed, self.given = scale, seed, b""
+
+    def see(self, model: HookedLatentTransformer, given: tuple[Tensor, ...]) -> None:
+        sha = hashlib.sha256(str(self.seed).encode())
+        for tensor in given[:2]:
+            sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        self.given = sha.digest()[:7]
+
+    def add(self, update: Float[Tensor, "batch d_model"], hook: Any) -> Tensor:
+        generator = torch.Generator().manual_seed(int.from_bytes(self.given, "little"))
         drawn = torch.randn(update.shape, generator=generator, dtype=torch.float64)
-        return update + (drawn @ scale.T).to(update)
-
-    return add
+        return update + (drawn @ self.scale.T).to(update)

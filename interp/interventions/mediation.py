@@ -168,6 +168,7 @@ def mediate(
     outcome: str = "prediction",
     rounds: Rounds = "all",
     decode: Callable[[Tensor], Tensor] | None = None,
+    each: bool = True,
     n_random: int = 4,
     with_untrained: bool = False,
     runs: tuple[Rollout, Rollout] | None = None,
@@ -185,6 +186,7 @@ def mediate(
         rounds: the rounds at which pairs are made; each pair is one round, held apart from the others. The choice
             token of a round stays the base's.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
+        each: measure every mediator by itself, too; else only all of them at once, for less work.
         n_random: how often other mediators are drawn, as many and of the same components, from all that lie between
             cause and outcome.
         with_untrained: measure an untrained model of the same shape, too (on its latents where ``outcome`` is
@@ -214,7 +216,8 @@ def mediate(
     causes = resolve_places(cause, model, runs[0])
     routes = Routes(model, layout, [place.site for place in causes], prediction=outcome == "prediction")
     mediators = routes.mediators([through] if isinstance(through, Site | str) else through)
-    cases = [*((site,) for site in mediators), mediators]
+    alone = mediators if each else ()
+    cases = [*((site,) for site in alone), mediators]
     draws = [[routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
     every = list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)]))
     measure = partial(_outcome, model, layout, outcome, decode)
@@ -224,13 +227,13 @@ def mediate(
         other = untrained(model, seed)
         own = rollout(other, base, commit=commit), rollout(other, source, commit=commit)
         shown = "latents" if outcome == "state" else outcome
-        same: dict[str, Any] = {"outcome": shown, "rounds": at, "n_random": 0, "runs": own, "seed": seed}
+        same: dict[str, Any] = {"outcome": shown, "rounds": at, "each": each, "n_random": 0, "runs": own, "seed": seed}
         fresh = mediate(other, base, source, causes, mediators, **same)
     per_episode = partial(np.add.reduceat, indices=range(0, len(found.total), len(at)), axis=-1)
     return MediationResult(
         cause=tuple(map(str, causes)),
         outcome=outcome,
-        mediators=(*map(str, mediators), "all"),
+        mediators=(*map(str, alone), "all"),
         total=per_episode(found.total),
         lost=per_episode([found.lost[case] for case in cases]),
         brought=per_episode([found.brought[case] for case in cases]),

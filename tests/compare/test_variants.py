@@ -1,0 +1,79 @@
+"""Variants: the same predictions where they must be the same, and noise of the size asked for."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+import interp
+from circuits.compare.variants import noisy, rotated, with_distractors
+from interp import tasks
+from interp.errors import InputError
+from interp.model.rollout import replay
+from interp.model.untrained import untrained
+
+MODELS = [
+    ("wma-handwired", {"n_experts": 3}, 1e-9),
+    ("qlearning-handwired", {"n_states": 3, "n_actions": 2}, 1e-9),
+    ("wma-learned", {}, 1e-4),
+    ("qlearning-learned", {}, 1e-4),
+]
+
+
+@pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS)
+@pytest.mark.parametrize("variant", [rotated, with_distractors])
+def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant):
+    """In another basis, or beside heads and neurons that nobody reads; a handwired one reads out the same state."""
+    model = interp.load(name, **arguments)
+    other, episodes = variant(model, seed=1), tasks.of(model).sample_for(model, 4, 6, 0)
+    here, there = interp.rollout(model, episodes), interp.rollout(other, episodes)
+    assert (here.predictions - there.predictions).abs().max() < tolerance
+    assert other.digest() != model.digest()
+    if model.is_handwired:
+        assert (model.read_state(here.latents) - other.read_state(there.latents)).abs().max() < tolerance
+
+
+def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
+    from circuits.registry import from_origin
+
+    model = interp.load("wma-handwired", n_experts=2)
+    other = rotated(model, seed=3)
+    assert (model.W_E - other.W_E).abs().max() > 0.1
+    assert torch.allclose(model.W_E.norm(dim=1), other.W_E.norm(dim=1))
+    with pytest.raises(InputError, match="rotated, seed 3"):
+        from_origin(other.config.origin)
+
+
+def test_distractors_compute_something_that_the_latents_hold():
+    model = interp.load("wma-handwired", n_experts=2)
+    other = with_distractors(model, 3, seed=0)
+    assert other.config.n_heads == model.config.n_heads + 3 and other.config.head_names[0][-1] == "distractor 3"
+    run = interp.rollout(other, tasks.of(model).sample_for(model, 4, 6, 0))
+    assert (run.latents[:, 1:, :, model.config.d_model :].std((0, 1)) > 1e-3).all()
+    with pytest.raises(InputError, match="n must be"):
+        with_distractors(model, 0)
+
+
+def test_noise_has_the_size_asked_for_is_repeated_and_is_not_added_by_replay():
+    model = interp.load("wma-handwired", n_experts=3)
+    episodes = tasks.of(model).sample_for(model, 64, 12, 0)
+    plain, other = interp.rollout(model, episodes), noisy(model, 0.1, seed=0)
+    run = interp.rollout(other, episodes)
+    assert torch.equal(run.latents, interp.rollout(other, episodes).latents)
+    assert (replay(other, run)[0] - run.predictions).abs().max() < 1e-12
+    known = interp.rollout(model, tasks.of(model).sample_for(model, 32, 30, 0)).latents[:, 1:]
+    spread = model.read_state(known).flatten(0, 1).std(0)
+    first = (model.read_state(run.latents) - model.read_state(plain.latents))[:, 1].std(0)
+    assert torch.allclose(first, 0.1 * spread, rtol=0.4)
+    assert torch.equal(interp.rollout(noisy(model, 0.0), episodes).predictions, plain.predictions)
+    with pytest.raises(InputError, match="sd must be"):
+        noisy(model, -1.0)
+
+
+def test_noise_is_the_same_where_an_activation_is_edited():
+    """So that the effect of a swap is the swap's, and not that of other noise."""
+    model = noisy(interp.load("wma-handwired", n_experts=2), 0.5, seed=1)
+    run = interp.rollout(model, tasks.of(model).sample_for(model, 3, 4, 0))
+    edit = [("blocks.0.attn.hook_z", lambda z, hook: z)]
+    assert torch.equal(replay(model, run, fwd_hooks=edit)[1], replay(model, run)[1])
+    assert untrained(model, 0).config.name.endswith("noisy-untrained")
