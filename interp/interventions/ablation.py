@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
@@ -58,12 +59,16 @@ class CircuitScorer:
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph, self.graph.contributions(pair.corrupted, pair.round), ablation)
         self.rounds, self.latents = one_round(pair.clean, pair.round), pair.clean.latents[:, pair.round]
+        self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
 
     def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:
-        """The metric with only the kept edges."""
-        prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
-        measured = self.measure.measure(Readout(prediction.unsqueeze(1), latents), self.pair)
-        return measured.double().numpy(force=True)
+        """The metric with only the kept edges; each circuit is run once."""
+        key = torch.as_tensor(keep).numpy(force=True).tobytes()
+        if key not in self._measured:
+            prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
+            measured = self.measure.measure(Readout(prediction.unsqueeze(1), latents), self.pair)
+            self._measured[key] = measured.double().numpy(force=True)
+        return self._measured[key]
 
     @cached_property
     def full(self) -> Float[np.ndarray, " episode"]:
@@ -144,7 +149,7 @@ class CircuitResult:
         faithfulness: with its 95 % interval over episodes.
         random: faithfulness of random circuits of equal size.
         incompleteness: ``[set]``, the difference to the model without the same random sets of its edges.
-        minimality: edge -> how much it matters given some set of others.
+        minimality: edge -> how much it matters given some set of others; empty where it was not asked for.
         settings: every choice behind these numbers.
     """
 
@@ -174,13 +179,20 @@ class CircuitResult:
 
 
 def evaluate(
-    scorer: CircuitScorer, keep: Keep, *, n_random: int = 20, n_sets: int = 10, seed: int = 0
+    scorer: CircuitScorer,
+    keep: Keep,
+    *,
+    n_random: int = 20,
+    n_sets: int = 10,
+    minimality: bool = True,
+    seed: int = 0,
 ) -> CircuitResult:
     """Faithfulness, completeness and minimality of a circuit, beside random circuits of equal size.
 
     Args:
         n_random: random circuits.
         n_sets: random sets K for completeness and minimality; the empty set is always among them.
+        minimality: measure it: a run for every set and every edge of the circuit, most of the work.
     """
     require(n_random >= 1 and n_sets >= 1, f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}")
     graph, gap = scorer.graph, abs(scorer.gap)
@@ -194,14 +206,14 @@ def evaluate(
     sets: list[list[tuple[int, int]]] = [[]] + [
         [e for e in edges if generator.random() < 0.5] for _ in range(n_sets - 1)
     ]
-    missing, least = [], dict.fromkeys(map(graph.name, edges), 0.0)
+    missing, least = [], dict.fromkeys(map(graph.name, edges) if minimality else (), 0.0)
     for removed in sets:
         circuit, model = keep.copy(), graph.mask()
         for edge in removed:
             circuit[edge] = model[edge] = False
         without = scorer.values(circuit).mean()
         missing.append(abs(without - scorer.values(model).mean()) / gap)
-        for edge in edges:
+        for edge in edges if minimality else ():
             if circuit[edge]:
                 less = circuit.copy()
                 less[edge] = False

@@ -24,7 +24,7 @@ from torch import Tensor
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
-from interp.model.rollout import Rounds, rollout
+from interp.model.rollout import Rollout, Rounds, rollout
 from interp.model.transformer import HookedLatentTransformer
 
 
@@ -60,14 +60,16 @@ def carriers(
     rounds: Rounds = "all",
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
+    runs: tuple[Rollout, Rollout] | None = None,
 ) -> pd.DataFrame:
     """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
 
     Args:
         base, source: episodes that pair up.
         decode: latents to state (:class:`interp.decoder.Decoder`); the exact readout of a handwired model when None.
+        runs: the rollouts of ``base`` and ``source``, where they are known.
     """
-    runs = rollout(model, base), rollout(model, source)
+    runs = runs or (rollout(model, base), rollout(model, source))
 
     def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
         return interchange(

@@ -62,7 +62,11 @@ def write_state(
 
 
 def fitted_direction(
-    model: HookedLatentTransformer, episodes: Episodes, algorithm: Algorithm, change: ArrayLike
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    algorithm: Algorithm,
+    change: ArrayLike,
+    run: Rollout | None = None,
 ) -> Float[Tensor, "latent d_model"]:
     """How a model's latents move when the memory that a decoder reads in them moves by ``change``.
 
@@ -72,12 +76,14 @@ def fitted_direction(
     Args:
         episodes: that the decoder is fitted on.
         change: of the algorithm's memory, in its shape at one round.
+        run: the rollout of ``episodes``, where it is known.
 
     Raises:
         InputError: an algorithm without a memory, a change of another shape.
     """
-    memory, run = algorithm.memory, rollout(model.eval(), episodes)
+    memory = algorithm.memory
     require(bool(memory), f"{algorithm.name} does not say what it keeps from round to round; give it memory=...")
+    run = rollout(model.eval(), episodes) if run is None else run
     values = algorithm.run(episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
     writer = Writer.fit(model, run, values, decodable(run, values, (memory, *others)), ridge=RIDGE)
@@ -137,6 +143,7 @@ def steer(
     n_random: int = 8,
     commit: str = "own",
     seed: int = 0,
+    run: Rollout | None = None,
 ) -> SteeringResult:
     """Add doses of a state change to the latents of one round and read the prediction.
 
@@ -146,6 +153,7 @@ def steer(
         outcome: whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
         n_random: number of random control directions, with the norm of ``direction`` and on the same latents.
+        run: the rollout of ``episodes`` with this ``commit``, where it is known.
 
     Raises:
         InputError: shapes that do not fit, a round out of range, no dose, an algorithm without a memory.
@@ -157,7 +165,7 @@ def steer(
     )
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     (t,) = select_rounds(round, episodes.n_rounds)
-    run = rollout(model.eval(), episodes, n_rounds=t + 1, commit=commit)
+    run = rollout(model.eval(), episodes, n_rounds=t + 1, commit=commit) if run is None else run
     along = state_direction(model, change) if direction is None else direction.to(run.latents)
     require(
         along.shape == run.latents.shape[2:],

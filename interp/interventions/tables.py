@@ -26,10 +26,12 @@ from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, steer
-from interp.model.rollout import rollout
+from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import Task
 
+Runs = tuple[Rollout, Rollout]
+"""Rollouts of two batches of episodes that pair up: bases and sources."""
 N_PARTS = 5
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
@@ -55,12 +57,19 @@ def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.
 
 
 def interchange_table(
-    model: HookedLatentTransformer, episodes: Any, other: Any, t: int, seed: int, claims: Sequence[Claim] | None = None
+    model: HookedLatentTransformer,
+    episodes: Any,
+    other: Any,
+    t: int,
+    seed: int,
+    claims: Sequence[Claim] | None = None,
+    runs: Runs | None = None,
 ) -> pd.DataFrame:
     """Which places carry which variables of the algorithm, with controls.
 
     Args:
         claims: to test; those of the task, whole activations where the variables could be, when None.
+        runs: the rollouts of ``episodes`` and ``other``, where they are known.
 
     Raises:
         InputError: no claims, and a task that has none.
@@ -72,7 +81,7 @@ def interchange_table(
         held = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], held, ridge=RIDGE)
     tested = given(task, "claims", task.claims(model)) if claims is None else claims
-    return carriers(model, episodes, other, algorithm, tested, rounds=recent(t), decode=decode, seed=seed)
+    return carriers(model, episodes, other, algorithm, tested, rounds=recent(t), decode=decode, seed=seed, runs=runs)
 
 
 def recent(t: int) -> slice:
@@ -87,17 +96,31 @@ def alignment_table(
     t: int,
     seed: int,
     smooth: HookedLatentTransformer | None = None,
+    runs: Runs | None = None,
 ) -> pd.DataFrame:
     """Learned subspaces of what the algorithm holds and predicts, at the places where they should be, with controls.
 
     Where predictions cannot show it, ``refused`` says why, and the row has no numbers.
+
+    Args:
+        runs: the rollouts of ``episodes`` and ``other``, where they are known.
 
     Raises:
         InputError: a task that names no subspaces.
     """
     task = tasks.of(model)
     algorithm = task.explains(model)
+    made = {} if runs is None else {model.digest(): runs}
+
+    def run_once(machine: HookedLatentTransformer) -> Runs:
+        """Every variable is aligned in the same runs of the same models."""
+        key = machine.digest()
+        if key not in made:
+            made[key] = rollout(machine, episodes), rollout(machine, other)
+        return made[key]
+
     options: dict[str, Any] = {"rounds": recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
+    options["runs"] = run_once
     frames = []
     for variable, site, rank in given(task, "aligned", task.aligned(model)):
         try:
@@ -109,8 +132,13 @@ def alignment_table(
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
-def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> pd.DataFrame:
+def steering_table(
+    model: HookedLatentTransformer, episodes: Any, t: int, seed: int, run: Rollout | None = None
+) -> pd.DataFrame:
     """Dose-response of the task's state change, against the algorithm and random directions.
+
+    Args:
+        run: the rollout of ``episodes``, where it is known.
 
     Raises:
         InputError: a task that does not say how it is steered.
@@ -120,8 +148,8 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     held = algorithm.run(episodes)[algorithm.memory]
     change, direction = how.change(held.shape[2:]), None
     if not model.is_handwired:
-        direction = fitted_direction(model, episodes, algorithm, change)
-    options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed}
+        direction = fitted_direction(model, episodes, algorithm, change, run)
+    options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed, "run": run}
     return steer(model, episodes, t, change, algorithm, direction=direction, **options).to_frame()
 
 
@@ -135,8 +163,13 @@ def given(task: Task, field: str, value: Any) -> Any:
     return value
 
 
-def circuit_tables(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> dict[str, pd.DataFrame]:
+def circuit_tables(
+    model: HookedLatentTransformer, episodes: Any, t: int, seed: int, minimality: bool = True
+) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, single ablations.
+
+    Args:
+        minimality: measure that of the circuit's edges, most of the work; NaN without.
 
     Raises:
         InputError: a model with hard attention, which has no gradient, or a task without a default corruption.
@@ -151,8 +184,8 @@ def circuit_tables(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     curve = faithfulness_curve(scorer, attributed.edges, seed=seed)
     areas = {"cpr": curve.cpr, "cmd": curve.cmd, "random_cpr": curve.random_cpr, "random_cmd": curve.random_cmd}
     kept = smallest(scorer, attributed.edges, TOLERANCE)
-    circuit = evaluate(scorer, kept, n_random=10, n_sets=3, seed=seed)
-    nodes = [ablate(CircuitScorer(pair, ablation=how)) for how in ("resample", "mean", "zero")]
+    circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
+    nodes = [ablate(scorer), *(ablate(CircuitScorer(pair, ablation=how)) for how in ("mean", "zero"))]
     edges = attributed.to_frame()
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(circuit.edges)),
@@ -185,11 +218,12 @@ def tables(
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
     task = tasks.of(model)
     episodes, other = (task.sample_for(model, n_episodes, t + 3, s) for s in (seed, seed + 1))
+    runs = rollout(model.eval(), episodes), rollout(model, other)
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
-        lambda: {"interchange": interchange_table(model, episodes, other, t, seed)},
-        lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth)},
-        lambda: {"steering": steering_table(model, episodes, t, seed)},
+        lambda: {"interchange": interchange_table(model, episodes, other, t, seed, runs=runs)},
+        lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth, runs)},
+        lambda: {"steering": steering_table(model, episodes, t, seed, runs[0])},
         lambda: circuit_tables(smooth or model, episodes, t, seed),
     )
     assert len(parts) == N_PARTS

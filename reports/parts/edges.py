@@ -39,7 +39,7 @@ def part() -> Part:
 
 def compute(context: Context) -> dict[str, pd.DataFrame]:
     """Scored edges, faithfulness over sizes, the smallest faithful circuit, single ablations."""
-    return tables.circuit_tables(context.smooth, context.pairs[0], context.looked_at, context.seed)
+    return tables.circuit_tables(context.smooth, context.pairs[0], context.looked_at, context.seed, minimality=False)
 
 
 def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:

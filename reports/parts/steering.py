@@ -32,7 +32,7 @@ def part() -> Part:
 
 def compute(context: Context) -> pd.DataFrame:
     """The dose-response."""
-    return tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
+    return tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed, context.pair_runs[0])
 
 
 def draw(frame: pd.DataFrame, context: Context) -> Section:

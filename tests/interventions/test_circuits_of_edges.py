@@ -161,6 +161,19 @@ def test_acdc_finds_exactly_the_edges_that_carry_the_log_weights(wma, metric):
     assert result.incompleteness.max() == pytest.approx(0, abs=1e-9)
     assert min(result.minimality.values()) > 0.5
     assert result.to_frame().loc[0, "size"] == len(WANTED[metric])
+    less = ablation.evaluate(scorer, keep, n_random=10, n_sets=4, minimality=False)
+    assert (less.faithfulness, less.minimality) == (result.faithfulness, {})
+    assert (less.random == result.random).all() and (less.incompleteness == result.incompleteness).all()
+
+
+def test_a_circuit_is_run_once(wma):
+    """Asking a second time for what a circuit gives runs nothing; another circuit is not mistaken for it."""
+    pair = prepare(wma[1], *corruptions.exchange_history(experts.sample(4, 6, 3, seed=0), 4), 4)
+    scorer = CircuitScorer(pair)
+    keep = scorer.graph.mask()
+    assert scorer.values(keep) is scorer.values(keep.copy()) is scorer.full
+    keep[scorer.graph.edges[0]] = False
+    assert scorer.values(keep) is not scorer.full
 
 
 def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import fields, replace
 
+import pandas as pd
 import pytest
 import torch
 
@@ -14,6 +15,7 @@ from interp.errors import InputError
 from interp.interventions import tables
 from interp.interventions.ablation import CircuitScorer, random_circuits
 from interp.interventions.attribution import attribute
+from interp.interventions.carriers import Claim
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, state_direction, steer
@@ -110,6 +112,20 @@ def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
     episodes = experts.sample(4, 6, 3, seed=0)
     with pytest.raises(InputError, match=rf"give its record .*{field}=\.\.\."):
         call(circuits.differentiable(wma[1]), episodes)
+
+
+def test_shared_rollouts_change_no_number(wma, untrained):
+    """Tables made from rollouts that are known are those made from their own, bit for bit."""
+    episodes, other = (experts.sample(6, 6, 3, seed=seed) for seed in (0, 1))
+    runs = interp.rollout(untrained, episodes), interp.rollout(untrained, other)
+    pd.testing.assert_frame_equal(
+        tables.steering_table(untrained, episodes, 3, 0, runs[0]), tables.steering_table(untrained, episodes, 3, 0)
+    )
+    runs, claims = (interp.rollout(wma[1], episodes), interp.rollout(wma[1], other)), [Claim.at("votes", ["embed"])]
+    pd.testing.assert_frame_equal(
+        tables.interchange_table(wma[1], episodes, other, 3, 0, claims, runs),
+        tables.interchange_table(wma[1], episodes, other, 3, 0, claims),
+    )
 
 
 def test_round_0_has_no_history(untrained):

@@ -27,6 +27,7 @@ how many directions predictions can identify.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -49,7 +50,7 @@ from interp.interventions.alignment.pairs import Pairs, make_pairs, split
 from interp.interventions.alignment.training import Budget, Fit, RoundsFromSite, fit, has_gradient
 from interp.interventions.interchange import of_rounds
 from interp.interventions.sites import Site, resolve
-from interp.model.rollout import Rounds, rollout, select_rounds
+from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance
@@ -142,6 +143,7 @@ def align(
     lr: float = 0.06,
     commit: str = "own",
     seed: int = 0,
+    runs: Callable[[HookedLatentTransformer], tuple[Rollout, Rollout]] | None = None,
 ) -> AlignmentResult:
     """Learn a basis at ``site`` for ``variable``, from predictions, with its controls.
 
@@ -155,6 +157,8 @@ def align(
             ``circuits.differentiable(model)``. What it learns is scored in the model itself; the untrained control has
             its shape.
         steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
+        runs: gives the rollouts of ``base`` and ``source`` by the model, by ``smooth`` and by the untrained control,
+            where several calls share them; each call makes its own when None.
 
     Raises:
         InputError: unknown names, a site without a position, a rank outside [1, d_model], too few episodes.
@@ -173,7 +177,8 @@ def align(
     if rank is None:
         rank = min(identified_rank(algorithm, own, other, variable, training), width)
     require(1 <= rank <= width, f"rank must be an integer from 1 to d_model = {width}, got {rank!r}")
-    practice, exam, fresh = _machines(model, smooth or model, base, source, at, place, commit, seed)
+    runs = runs or (lambda machine: (rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)))
+    practice, exam, fresh = _machines(model, smooth or model, runs, at, place, seed)
     _require_gradient(practice, training, rank, seed)
     labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
     fits = {
@@ -218,18 +223,15 @@ def align(
 def _machines(
     model: HookedLatentTransformer,
     trainee: HookedLatentTransformer,
-    base: Any,
-    source: Any,
+    runs: Callable[[HookedLatentTransformer], tuple[Rollout, Rollout]],
     rounds: list[int],
     site: Site,
-    commit: str,
     seed: int,
 ) -> tuple[RoundsFromSite, RoundsFromSite, RoundsFromSite]:
     """Rounds of what is trained on, of what is scored, and of the untrained control, each with its own history."""
 
     def run_on(machine: HookedLatentTransformer) -> RoundsFromSite:
-        runs = rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)
-        return RoundsFromSite(machine.eval(), runs, rounds, site)
+        return RoundsFromSite(machine.eval(), runs(machine), rounds, site)
 
     practice = run_on(trainee)
     return practice, practice if trainee is model else run_on(model), run_on(untrained(trainee, seed))

@@ -112,13 +112,13 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     return float(etas[int(np.argmin(made))])
 
 
-def baselines(episodes: ExpertEpisodes, prior: str) -> dict[str, Baseline]:
+def baselines(episodes: ExpertEpisodes, prior: str, eta: float) -> dict[str, Baseline]:
     """The predictors of :data:`BASELINES` for these episodes, by key.
 
     Args:
         prior: the regime that the model was trained on.
+        eta: the :func:`best_eta` of these episodes.
     """
-    eta = best_eta(episodes)
     special: dict[str, tuple[str, str, Callable[[ExpertEpisodes], ExpertRun]]] = {
         "weighted_majority_best": (
             f"weighted majority, best eta {eta:.2g}",
@@ -196,7 +196,9 @@ def evaluate(
     scores, divergences, etas = {}, {}, {}
     for record in records:
         episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=record, seed=seed)
-        runs = {key: (a.name, a.run(episodes)) for key, a in baselines(episodes, prior).items()}
+        etas[record.name] = best_eta(episodes)
+        beside = baselines(episodes, prior, etas[record.name])
+        runs = {key: (a.name, a.run(episodes)) for key, a in beside.items()}
         runs = {MODEL: (model.config.name, ExpertRun(predict(model, episodes))), **runs}
         bound = runs["bayes"][1]
         reference = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
@@ -208,7 +210,6 @@ def evaluate(
         apart = divergence(bound.predictions, runs[MODEL][1].predictions).mean(1)
         if np.isfinite(apart).all():
             divergences[record.name] = mean_interval(apart, seed=seed)
-        etas[record.name] = best_eta(episodes)
         done(1)
     settings = provenance(
         model=model.config.name,
