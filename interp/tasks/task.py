@@ -187,7 +187,7 @@ class Task:
         probed: variables that ``interp probe`` decodes by default.
         corruptions: by key.
         default_corruption: the one that ``interp patch`` and circuits of edges take.
-        aligned: ``model`` to (variable, site, rank) cases for learned subspaces, the last a place that cannot hold it.
+        aligned: ``model`` to (variable, site) cases for learned subspaces, the last a place that cannot hold it.
         claims: ``model`` to the (variable, sites, outcome) claims that interchange tests in a learned model.
         steering: how it is steered by default.
         training: what ``interp train`` learns, and from what presets.
@@ -214,7 +214,7 @@ class Task:
     probed: tuple[str, ...] = ()
     corruptions: Callable[[], tuple[Corruption, ...]] = lambda: ()
     default_corruption: str = ""
-    aligned: Callable[[HookedLatentTransformer], tuple[tuple[str, str, int], ...]] = lambda model: ()
+    aligned: Callable[[HookedLatentTransformer], tuple[tuple[str, str], ...]] = lambda model: ()
     claims: Callable[[HookedLatentTransformer], Any] = lambda model: ()
     steering: Callable[[], Steering] | None = None
     training: Callable[[], TrainingGoal] | None = None

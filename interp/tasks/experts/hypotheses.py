@@ -39,14 +39,14 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1))
 
 
-def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
-    """Subspaces to learn, (variable, site, rank): the memory and the prediction; then a place that cannot hold them."""
-    memory, last, n = hypothesis(model).memory, model.config.n_layers - 1, _votes(model)
+def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
+    """Subspaces to learn, (variable, site): the memory and the prediction; then a place that cannot hold them."""
+    memory, last = hypothesis(model).memory, model.config.n_layers - 1
     return (
-        (memory, "embed@<z>", len(n)),
-        (memory, f"resid_post[{max(last - 1, 0)}]@p?", len(n)),
-        ("prediction", f"resid_post[{last}]@p?", 1),
-        (memory, "embed@<w>", 1),
+        (memory, "embed@<z>"),
+        (memory, f"resid_post[{max(last - 1, 0)}]@p?"),
+        ("prediction", f"resid_post[{last}]@p?"),
+        (memory, "embed@<w>"),
     )
 
 

@@ -51,13 +51,13 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), kinds)
 
 
-def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
-    """Subspaces to learn, (variable, site, rank): the values and the choice; then a place that cannot hold it."""
-    last, n_actions = model.config.n_layers - 1, model.layout.n_outputs
+def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
+    """Subspaces to learn, (variable, site): the values and the choice; then a place that cannot hold it."""
+    last = model.config.n_layers - 1
     return (
-        ("next_values", f"resid_post[{max(last - 1, 0)}]@Select", n_actions),
-        ("choice", f"resid_post[{last}]@Select", n_actions),
-        ("choice", "embed@<BOS>", 1),
+        ("next_values", f"resid_post[{max(last - 1, 0)}]@Select"),
+        ("choice", f"resid_post[{last}]@Select"),
+        ("choice", "embed@<BOS>"),
     )
 
 

@@ -51,15 +51,13 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 
 
-def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str, int], ...]:
-    """Subspaces to learn, (variable, site, rank): the set reached, the answer; then a place that cannot hold it."""
+def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
+    """Subspaces to learn, (variable, site): the set reached, the answer; then a place that cannot hold it."""
     last = model.config.n_layers - 1
-    rank = min(model.layout.n_outputs, model.config.d_model)
     return (
-        ("reached", "embed@<z>", rank),
-        ("frontier", "resid_post[0]@w?", rank),
-        ("prediction", f"resid_post[{last}]@p?", 1),
-        ("reached", "embed@<w>", 1),
+        ("reached", "embed@<z>"),
+        ("prediction", f"resid_post[{last}]@p?"),
+        ("reached", "embed@<w>"),
     )
 
 
