@@ -122,11 +122,11 @@ def alignment_table(
     options: dict[str, Any] = {"rounds": recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
     options["runs"] = run_once
     frames = []
-    for variable, site, rank in given(task, "aligned", task.aligned(model)):
+    for variable, site in given(task, "aligned", task.aligned(model)):
         try:
-            aligned = align(model, episodes, other, algorithm, variable, site, rank=rank, **options).to_frame()
+            aligned = align(model, episodes, other, algorithm, variable, site, **options).to_frame()
         except AlignmentError as refusal:
-            asked = {"variable": variable, "site": site, "rank": rank, "condition": "learned", "refused": str(refusal)}
+            asked = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
             aligned = pd.DataFrame([asked])
         frames.append(aligned)
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
