@@ -324,7 +324,7 @@ def compare(
     effort = replace(room.QUICK if quick else room.FULL, seed=seed)
     found = room.run(subject, None if held == "none" else held, effort=effort)
     typer.echo(f"{found.model}: {found.algorithm}")
-    show(found.table(), title=f"{found.model} against {found.reference or 'algorithms'}")
+    show(found.summary(), title=f"{found.model} against {found.reference or 'algorithms'}")
     written = found.save(folder)
     if report:
         from reports.comparison import write

@@ -91,6 +91,21 @@ class Comparison:
             rows.append({**row, **bound, "threshold": v.threshold, "untrained": v.control})
         return pd.DataFrame(rows)
 
+    def summary(self) -> pd.DataFrame:
+        """The verdicts as text, for a terminal."""
+        rows = [
+            {
+                "same": v.question,
+                "verdict": v.word + (f" ({v.note})" if v.note else ""),
+                "decided by": v.decided_by,
+                "value": str(v.bound),
+                "threshold": str(v.threshold),
+                "untrained": "" if np.isnan(v.control) else f"{v.control:.3g}",
+            }
+            for v in self.verdicts.values()
+        ]
+        return pd.DataFrame(rows)
+
     def to_frame(self) -> pd.DataFrame:
         """Every measurement of every part, one row each."""
         frames = [part.to_frame().assign(part=name) for name, part in self.parts().items()]
