@@ -1,5 +1,7 @@
 """The verdicts on machines whose right verdict is known: ``python -m tests.compare.calibration [TASK] [--full]``.
 
+``--from=K`` goes on with the K-th machine, counted from 0.
+
 Prints one row a machine: what each verdict should be, and what it is. Machines marked "seen" were looked at while
 thresholds were chosen; the others were not. What should be:
 
@@ -19,7 +21,6 @@ from dataclasses import dataclass, replace
 from types import MethodType
 from typing import Any
 
-import pandas as pd
 import torch
 from torch import Tensor
 
@@ -49,6 +50,8 @@ def leaky(model: HookedLatentTransformer, keep: float) -> HookedLatentTransforme
 
     def fade(own: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor) -> Tensor:
         written = type(own).write(own, latents, update, slots)
+        if not own.is_handwired:  # its untrained copy
+            return written
         held = own.layout.per_latent(own.read_state(written))
         return written + (keep - 1) * held @ torch.linalg.pinv(own.state_map).T
 
@@ -63,6 +66,8 @@ def windowed(model: HookedLatentTransformer, rounds: int) -> HookedLatentTransfo
 
     def forget(own: HookedLatentTransformer, latents: Tensor, update: Tensor, slots: Tensor) -> Tensor:
         written = type(own).write(own, latents, update, slots)
+        if not own.is_handwired:
+            return written
         gained = own.read_state(written) - own.read_state(latents)
         past = latents[:, 0, first:]
         written = written - (past[:, -n:] @ torch.linalg.pinv(own.state_map).T).unsqueeze(1)
@@ -156,8 +161,9 @@ if __name__ == "__main__":
     torch.set_num_threads(1)
     asked = [name for name in sys.argv[1:] if name in TASKS] or list(TASKS)
     effort = compare.FULL if "--full" in sys.argv else compare.QUICK
-    pd.set_option("display.width", 250, "display.max_columns", 20)
+    start = int(next((a.removeprefix("--from=") for a in sys.argv if a.startswith("--from=")), 0))
     for name in asked:
-        for row in rows(name, effort):
+        skipped = {m.name for m in list(TASKS[name][1]())[:start]}
+        for row in rows(name, effort, lambda m, skipped=skipped: m.name not in skipped):  # type: ignore[misc]
             sys.stdout.write(f"{row}\n")
             sys.stdout.flush()
