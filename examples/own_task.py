@@ -132,7 +132,7 @@ BANDIT = Task(
 )  # fmt: skip
 
 
-def main(folder: Path, steps: int = 40, n_episodes: int = 32) -> Path:
+def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
     interp.tasks.register(BANDIT)
     stages = (Stage(n_rounds=20, steps=steps),)
     config = TrainingConfig(task="bandit", stages=stages, d_model=32, n_layers=2, lr=3e-3, eval_episodes=32)

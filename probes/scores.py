@@ -187,13 +187,13 @@ def rank_correlation(y: PerRound, predictions: Float[Array, "episode round k"], 
 
 def _ranks(values: Float[Array, " entry"]) -> Float[Array, " entry"]:
     """Ranks about their mean."""
-    from scipy.stats import rankdata  # a second to import: only where something is ranked
-
     if not len(values):
         return np.zeros(0)
     # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
     rounded = np.round(values, 12 - int(np.ceil(np.log10(np.abs(values).max() + 1e-300))))
-    ranks = rankdata(rounded)
+    # As scipy's rankdata, whose import takes a second: ties share the mean of their ranks.
+    _, which, counts = np.unique(rounded, return_inverse=True, return_counts=True)
+    ranks = (counts.cumsum() - (counts - 1) / 2)[which]
     return np.asarray(ranks - ranks.mean())
 
 

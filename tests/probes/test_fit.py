@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from scipy.stats import spearmanr
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, GroupKFold
@@ -20,6 +21,7 @@ from interp.tasks.experts.layout import ExpertRound
 from probes import logistic
 from probes.controls import control_task, shuffled
 from probes.linear import assign_folds
+from probes.scores import rank_correlation
 from probes.targets import TargetValues
 
 
@@ -320,3 +322,11 @@ def test_what_is_below_rounding_is_not_read(model, episodes):
     assert result.r2 < 0.1 and not result.represented
     x = np.random.default_rng(0).normal(size=(10, 6, 2)).astype(np.float32) * [1, 1e-5]
     assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
+
+
+@pytest.mark.parametrize("decimals", [0, 1, 9])
+def test_rank_correlation_is_spearmans(decimals):
+    """With many ties and with none, as scipy computes it, whose import takes too long for every probe."""
+    y, noise = np.random.default_rng(0).normal(size=(2, 20, 15, 1)).round(decimals)
+    given = rank_correlation(y, y + noise, None).estimate
+    assert given == pytest.approx(spearmanr(y.ravel(), (y + noise).ravel()).statistic, abs=1e-12)

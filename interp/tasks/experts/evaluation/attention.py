@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from interp.evaluation.controls import cut
-from interp.model.rollout import Rounds, replay, rollout, select_rounds
+from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean
@@ -61,17 +61,19 @@ def attention_to_experts(
     rounds: Rounds = slice(20, None, 10),
     readers: Sequence[str] = _READERS,
     seed: int = 0,
+    run: Rollout | None = None,
 ) -> AttentionResult:
     """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
 
     Args:
         rounds: over which patterns are averaged.
         readers: labels of the positions that attend.
+        run: the rollout of ``episodes``, where it is known.
 
     Raises:
         InputError: episodes that the model cannot read, rounds out of range, an unknown position.
     """
-    run = rollout(model, episodes)
+    run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)
     at = {reader: run.layout.position(reader) for reader in readers}
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]

@@ -17,7 +17,7 @@ import pandas as pd
 
 from interp.errors import require
 from interp.evaluation.controls import cut, swap
-from interp.model.rollout import rollout
+from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
@@ -50,14 +50,19 @@ class LatentControl:
         return pd.DataFrame(rows)
 
 
-def latent_control(model: HookedLatentTransformer, episodes: ExpertEpisodes, seed: int = 0) -> LatentControl:
+def latent_control(
+    model: HookedLatentTransformer, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
+) -> LatentControl:
     """Run ``model`` over ``episodes`` with its latents intact, cut and swapped.
+
+    Args:
+        run: the rollout of ``episodes`` with latents intact, where it is known.
 
     Raises:
         InputError: episodes that the model cannot read, or a single one (nothing to swap with).
     """
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
-    clean = rollout(model, episodes)
+    clean = rollout(model, episodes) if run is None else run
     runs = {"intact": clean} | {
         name: rollout(model, episodes, fwd_hooks=[hook], propagate=False, clean=clean)
         for name, hook in (("cut", cut(model)), ("swapped", swap()))

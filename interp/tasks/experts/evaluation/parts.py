@@ -5,6 +5,7 @@ from __future__ import annotations
 import pandas as pd
 
 from interp.evaluation.record import MODEL, Done
+from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.calibration import calibration
 from interp.tasks.experts.episodes import sample
@@ -12,6 +13,9 @@ from interp.tasks.experts.evaluation import by_regime, lengths
 from interp.tasks.experts.evaluation.attention import attention_to_experts
 from interp.tasks.experts.evaluation.latent import latent_control
 from interp.tasks.experts.predictors import bayes
+
+N_ATTENDED = 64
+"""Episodes that attention is averaged over, at most."""
 
 
 def n_steps(model: HookedLatentTransformer) -> int:
@@ -25,17 +29,19 @@ def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: D
     long = lengths.evaluate(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
     done(1)
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
-    control = latent_control(model, episodes, seed=seed)
+    run = rollout(model, episodes)
+    control = latent_control(model, episodes, seed, run)
     done(1)
     reliability = [
         calibration(predictions, episodes, seed=seed)
-        for predictions in (by_regime.predict(model, episodes), bayes(episodes).predictions)
+        for predictions in (run.predictions.double().numpy(force=True), bayes(episodes).predictions)
     ]
     calibrated = [
         result.to_frame().assign(key=key, error=result.error, error_by_chance=result.chance.estimate)
         for key, result in zip((MODEL, "bayes"), reliability, strict=True)
     ]
-    attended = attention_to_experts(model, episodes.select(slice(64)), seed=seed)
+    few = episodes.select(slice(N_ATTENDED))
+    attended = attention_to_experts(model, few, seed=seed, run=run if len(few) == len(episodes) else None)
     done(1)
     frame = scored.to_frame()
     return {
