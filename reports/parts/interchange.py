@@ -82,11 +82,12 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
 
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
+        runs = context.pair_runs
         own = claims(context.circuit) if claims and context.handwired else None
-        carried = tables.interchange_table(model, bases, sources, t, seed, own)
+        carried = tables.interchange_table(model, bases, sources, t, seed, own, runs)
         if context.handwired or not context.task.aligned(model):
             return _Tables(carried)
-        return _Tables(carried, tables.alignment_table(model, bases, sources, t, seed))
+        return _Tables(carried, tables.alignment_table(model, bases, sources, t, seed, runs=runs))
 
     def applies(context: Context) -> bool:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
