@@ -12,7 +12,8 @@
 * :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`, :mod:`circuits.location`: labelled residual
   basis, heads, circuits, and where the variables of their algorithms live;
 * :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the machines, one folder each;
-* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.places`: locations as places to interchange;
+* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.carried`: which locations together hold a variable;
+  :mod:`circuits.places`: these as places to interchange; :mod:`circuits.calibration`: how exactly that holds;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what);

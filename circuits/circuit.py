@@ -30,6 +30,7 @@ from einops import rearrange
 from jaxtyping import Float
 
 from circuits.basis import Basis, Direction
+from circuits.carried import Carried
 from circuits.edges import Edge
 from circuits.heads import Head, Neuron
 from circuits.location import Location
@@ -56,6 +57,10 @@ class Circuit:
         state: directions that read the algorithm's state from a latent.
         algorithm: what the circuit computes, with the parameters that it was built with.
         sites: the ground truth: key of a variable of the algorithm -> the locations where it lives.
+        carried: which locations together hold a variable, as an interchange shows it.
+        partial: (variable, location) -> what setting it there alone does, for the locations that no row of ``carried``
+            names: constants, and copies that feed a part of what the variable drives.
+        not_carried: site -> (variable that it does not hold, outcome): controls.
         edges: every read of what another part wrote, or an embedding holds (:mod:`circuits.edges`).
         edits: what was changed by hand since it was built.
         float64_only: why float32 does not do, and what to take instead; empty where it does.
@@ -72,6 +77,9 @@ class Circuit:
     state: tuple[Direction, ...]
     algorithm: Algorithm
     sites: Mapping[str, tuple[Location, ...]]
+    carried: tuple[Carried, ...] = ()
+    partial: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    not_carried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     payloads: Mapping[str, Direction] = field(default_factory=dict)
     payload_range: tuple[float, float] | None = None
     neurons: tuple[Neuron, ...] = ()

@@ -6,6 +6,7 @@ import numpy as np
 
 from circuits.circuit import Circuit
 from circuits.location import Location
+from interp.interventions.carriers import Claim
 from interp.interventions.interchange import Place
 from interp.interventions.sites import Site
 
@@ -26,3 +27,19 @@ def places(circuit: Circuit, location: Location) -> list[Place]:
     pairs = list(zip(location.directions, location.labels, strict=True))
     directions = {label: np.stack([d.vector() for d, at in pairs if at == label]) for label in labels}
     return [Place.of(Site.at_hook(location.hook, None, label), directions[label]) for label in labels]
+
+
+def wired(circuit: Circuit) -> list[Claim]:
+    """What the circuit's ground truth claims of every variable, and then its controls.
+
+    >>> from circuits.registry import build
+    >>> claims = wired(build("wma-handwired", n_experts=2))
+    >>> claims[0].variable, claims[0].outcome, str(claims[0].places[0]), claims[-1].control
+    ('log_weights', 'prediction', 'embed@<z> (rank 2)', True)
+    """
+    claims = []
+    for row in circuit.carried:
+        together = [place for at in circuit.locations(row.located, *row.locations) for place in places(circuit, at)]
+        claims.append(Claim(row.variable, tuple(together), row.outcome))
+    controls = circuit.not_carried.items()
+    return claims + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in controls]

@@ -13,8 +13,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -168,36 +168,6 @@ def _verdict(result: ProbeResult) -> dict[str, Any]:
     return {"r2": result.r2, "verdict": result.verdict, "detectable": result.detectable}
 
 
-TABLES: dict[str, tuple[Callable[[bool, Advance], pd.DataFrame], dict[bool, int]]] = {
-    "coverage": (coverage, {True: 8, False: 16}),
-    "nulls": (nulls, {True: 18, False: 216}),
-    "power": (power, {True: 16, False: 32}),
-}
-"""How a table is made, and in how many steps, quick or not."""
-
-
-def write(folder: str | Path, quick: bool = False, tables: Iterable[str] = tuple(TABLES)) -> Iterator[str]:
-    """Write ``NAME.csv`` for every table that is not there yet, and give each one's summary.
-
-    A table that was finished in the same way, quick or not, is kept: an interrupted run goes on with the next.
-
-    Raises:
-        InputError: a folder that cannot be written.
-    """
-    folder = writable(folder)
-    for name in tables:
-        make, n_steps = TABLES[name]
-        path = folder / f"{name}{'-quick' if quick else ''}.csv"
-        if not path.is_file():
-            with bar(name, total=n_steps[quick]) as advance:
-                _save(make(quick, advance), path)
-        yield f"{path}\n{SUMMARIES[name](pd.read_csv(path))}"
-
-
-def _save(frame: pd.DataFrame, path: Path) -> None:
-    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
-
-
 def coverage_summary(frame: pd.DataFrame) -> str:
     """The least and the greatest coverage, and the mean width, over designs and scores."""
     by = frame.groupby(["n_episodes", "method"])
@@ -227,4 +197,45 @@ def power_summary(frame: pd.DataFrame) -> str:
     )
 
 
-SUMMARIES = {"coverage": coverage_summary, "nulls": nulls_summary, "power": power_summary}
+@dataclass(frozen=True)
+class Table:
+    """A table that ``interp calibrate`` writes.
+
+    Attributes:
+        make: (quick, advance) -> the table; ``advance`` is called with the steps done.
+        n_steps: quick or not -> in how many steps.
+        summary: of the table, as text.
+    """
+
+    make: Callable[[bool, Advance], pd.DataFrame]
+    n_steps: Mapping[bool, int]
+    summary: Callable[[pd.DataFrame], str]
+
+
+TABLES: dict[str, Table] = {
+    "coverage": Table(coverage, {True: 8, False: 16}, coverage_summary),
+    "nulls": Table(nulls, {True: 18, False: 216}, nulls_summary),
+    "power": Table(power, {True: 16, False: 32}, power_summary),
+}
+"""The tables of this room."""
+
+
+def write(folder: str | Path, quick: bool = False, tables: Mapping[str, Table] = TABLES) -> Iterator[str]:
+    """Write ``NAME.csv`` for every table that is not there yet, and give each one's summary.
+
+    A table that was finished in the same way, quick or not, is kept: an interrupted run goes on with the next.
+
+    Raises:
+        InputError: a folder that cannot be written.
+    """
+    folder = writable(folder)
+    for name, table in tables.items():
+        path = folder / f"{name}{'-quick' if quick else ''}.csv"
+        if not path.is_file():
+            with bar(name, total=table.n_steps[quick]) as advance:
+                _save(table.make(quick, advance), path)
+        yield f"{path}\n{table.summary(pd.read_csv(path))}"
+
+
+def _save(frame: pd.DataFrame, path: Path) -> None:
+    write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))

@@ -10,7 +10,7 @@ from circuits.basis import Basis, Direction, PositionCode
 from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, names, needs_float64, soften, softmax_pair
 from circuits.q_learning.edges import edges
-from circuits.q_learning.ground_truth import algorithm, sites
+from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, partial, sites
 from circuits.q_learning.heads import evaluating_heads, evaluating_neurons, routing_heads, selecting_heads
 from circuits.q_learning.update import adding_heads, adding_neurons, fetching_heads
 from circuits.q_learning.wiring import Wiring, value_bound
@@ -105,6 +105,7 @@ def q_learning(
         heads = _softmax_only(heads, basis["id"]["BOS"], eta, epsilon, heavy)
     neurons = _neurons(wiring)
     ids, buf1 = basis["id"], basis["buf1"]
+    located = sites(basis, layout, variant, alpha, gamma, exact=eta is None)
     return Circuit(
         name=NAME,
         arguments=arguments,
@@ -119,7 +120,10 @@ def q_learning(
         outcomes=tuple(ids[action] for action in wiring.actions),
         state=tuple(buf1[state] for state in wiring.states),
         algorithm=algorithm(alpha=alpha, gamma=gamma, tie_slope=slope, beta=beta, hardness=eta and hardness),
-        sites=sites(basis, layout, variant, alpha, gamma),
+        sites=located,
+        carried=carried(located, layout, variant, greedy=eta is None and beta is None),
+        partial=partial(variant),
+        not_carried=NOT_CARRIED,
         edges=edges(layout, names((*heads, *neurons)), variant, eta is None, positions == "one-hot", bound < 1),
         float64_only=_float64_only(variant, eta, slope, bound),
     )

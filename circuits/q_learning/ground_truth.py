@@ -8,29 +8,31 @@ Locations by variable, for ``circuit.location(key, name)``; states and actions a
 
     table           latent, candidates     all variants; elements (s, a), as in the table
     column          a, Update
-    state           a, r, Select
+    state           a, r, Select, and in "lin" r asks (for the row that r fetches)
     next_state      Select, then a_1 ... a_|A| ("mlp", "softmlp") or Update ("lin")
-    current_value   a                      "mlp", "softmlp"
+    current_value   a ("mlp", "softmlp") or score 4.1 ("lin", exact heads only)
     current_values  r                      "lin"
     next_values     candidates ("mlp", "softmlp") or Select ("lin")
-    maximum         Select                 "mlp", "softmlp"
+    maximum         Select ("mlp", "softmlp") or score 4.3 ("lin", exact heads only)
     best_column     Select                 "lin"
     policy          Select
-    action          Update
+    action          a, Update
     reward          r, and in "softmlp" Update
     td_error        Update (times alpha, as it is added), and in "softmlp" before that fetched
+    change          Update                 the TD error as it is added: times alpha, in the row of s_t
     next_column     Update
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
+from circuits.carried import Carried, present
 from circuits.circuit import Circuit
 from circuits.location import Location
 from circuits.plan import VerificationPlan
@@ -55,9 +57,9 @@ def algorithm(**parameters: Any) -> Algorithm:
 
 
 def sites(
-    basis: Basis, layout: QLearningRound, variant: str, alpha: float, gamma: float
+    basis: Basis, layout: QLearningRound, variant: str, alpha: float, gamma: float, exact: bool
 ) -> dict[str, tuple[Location, ...]]:
-    """The locations of every variable of one variant, in the order of computation."""
+    """The locations of every variable of one variant, in the order of computation; ``exact`` where heads are hard."""
     lin = variant == "lin"
     ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     columns = basis["buf3"] if lin else buf1
@@ -69,10 +71,15 @@ def sites(
         """Every axis in ``names`` at one position."""
         return Location.grid(name, hook, (label,), [block[axis] for axis in names], drives)
 
-    def table(name: str, hook: str, labels: Sequence[str], block: Axes) -> Location:
+    def score(head: str, key: str, drives: str) -> Location:
+        """What a linear head of layer 4 scores one key by."""
+        hook = "blocks.3.attn.hook_attn_scores"
+        return Location(f"score {head}", hook, ("Update",), keys=(key,), head=head, drives=drives)
+
+    def table(name: str, hook: str, labels: Sequence[str], block: Axes, drives: str) -> Location:
         """The column of each action at the position of its own, the elements in the table's order."""
         by_state = tuple(block[state] for state in states for _ in labels)
-        return Location(name, hook, tuple(labels) * len(states), by_state, drives="choice and update")
+        return Location(name, hook, tuple(labels) * len(states), by_state, drives=drives)
 
     def scalar(name: str, hook: str, label: str, direction: Direction, drives: str, scale: float = 1.0) -> Location:
         return Location(name, hook, (label,), (direction,), scale=scale, drives=drives)
@@ -81,6 +88,7 @@ def sites(
     td_error: tuple[Location, ...] = (
         scalar("Update", "blocks.3.hook_attn_out", "Update", buf1.sum(states), "update", alpha),
     )
+    adds = "blocks.3.hook_mlp_out" if variant == "softmlp" else "blocks.3.hook_attn_out"
     if variant == "softmlp":
         fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
         reward = (*reward, scalar("Update", "blocks.3.hook_resid_mid", "Update", buf2["r"], "update"))
@@ -97,6 +105,8 @@ def sites(
             "current_values": (axes("r", POST(1), "r", buf2, actions, "update"),),
             "next_values": (axes("Select", POST(1), "Select", buf2, actions, "choice"),),
             "best_column": (axes("Select", POST(2), "Select", columns, states, "update"),),
+            **({"current_value": (score("4.1", "r", "update"),)} if exact else {}),
+            **({"maximum": (score("4.3", "Select", "update"),)} if exact else {}),
         }
     else:
         next_state = (
@@ -110,7 +120,10 @@ def sites(
             "maximum": (scalar("Select", POST(2), "Select", buf2["Select"], "update"),),
         }
     return {
-        "table": (table("latent", "hook_embed", latents, buf1), table("candidates", POST(0), actions, columns)),
+        "table": (
+            table("latent", "hook_embed", latents, buf1, "choice and update"),
+            table("candidates", POST(0), actions, columns, "update" if lin else "choice and update"),
+        ),
         "column": (
             axes("a", POST(0), "a", columns, states, "update"),
             axes("Update", POST(2), "Update", buf1, states, "update"),
@@ -118,15 +131,78 @@ def sites(
         "state": (
             axes("a", POST(0), "a", ids, states, "update"),
             axes("r", POST(0), "r", ids, states, "update"),
+            *((axes("r asks", POST(0), "r", buf2, states, "update"),) if lin else ()),
             axes("Select", POST(1), "Select", buf1, states, "update"),
         ),
         "next_state": next_state,
         **values,
         "policy": (axes("Select", POST(2), "Select", ids, actions, "choice"),),
-        "action": (axes("Update", POST(2), "Update", ids, actions, "update"),),
+        "action": (
+            axes("a", "hook_embed", "a", ids, actions, "update"),
+            axes("Update", POST(2), "Update", ids, actions, "which action's column the latent is, from then on"),
+        ),
         "reward": tuple(reward),
         "td_error": tuple(td_error),
+        "change": (axes("Update", adds, "Update", buf1, states, "update"),),
         "next_column": (axes("Update", POST(3), "Update", buf1, states, "update"),),
+    }
+
+
+# What an interchange shows.
+
+NOT_CARRIED = {
+    "embed@<BOS>": ("next_values", "prediction"),
+    "resid_post[2]@Update": ("choice", "prediction"),
+    "resid_post[2]@Select": ("reward", "state"),
+}
+"""Site -> a variable that it does not hold, and the outcome: controls."""
+
+
+def carried(
+    located: Mapping[str, Sequence[Location]], layout: QLearningRound, variant: str, greedy: bool
+) -> tuple[Carried, ...]:
+    """Which locations together hold a variable; ``greedy`` where the policy is the choice and nothing softer."""
+    lin, candidates = variant == "lin", tuple(f"a_{i}" for i in range(1, layout.n_actions + 1))
+    rows = (
+        Carried("table", ("latent",), "prediction"),
+        Carried("table", ("latent",), "state"),
+        *(() if lin else (Carried("table", ("candidates",), "prediction"), Carried("column", ("a",), "state"))),
+        Carried("state", ("a", "r", "r asks") if lin else ("a", "r"), "state"),
+        Carried("next_state", ("Select",) if lin else candidates, "prediction"),
+        Carried("next_state", ("Select", "Update") if lin else candidates, "state"),
+        Carried("current_value", ("score 4.1",) if lin else ("a",), "state"),
+        Carried("next_values", ("Select",) if lin else ("candidates",), "prediction"),
+        *(() if lin else (Carried("next_values", ("candidates",), "state"),)),
+        Carried("maximum", ("score 4.3",) if lin else ("Select",), "state"),
+        *((Carried("choice", ("Select",), "prediction", held_as="policy"),) if greedy else ()),
+        Carried("policy", ("Select",), "prediction"),
+        Carried("action", ("a",), "state"),
+        Carried("reward", ("r",), "state"),
+        Carried("reward", ("Update",), "state"),
+        Carried("td_error", ("fetched",), "state"),
+        Carried("change", ("Update",), "state"),
+        Carried("next_column", ("Update",), "state"),
+    )
+    return present(rows, located)
+
+
+def partial(variant: str) -> dict[tuple[str, str], str]:
+    """What a location that no row names does when it is set alone."""
+    added = "what the change is added to; the change still subtracts the base's value"
+    by_variant = {("next_state", "Select"): "a copy that nothing reads"}
+    if variant == "lin":
+        by_variant = {
+            ("table", "candidates"): "what the best column is taken from; the choice, and so which column, stay",
+            ("column", "a"): added,
+            ("current_values", "r"): "no variable of the algorithm reads the row: it takes the value from the column",
+            ("best_column", "Select"): "no variable of the algorithm reads it: it takes the maximum from next_values",
+        }
+    return {
+        ("column", "Update"): added,
+        ("state", "Select"): "where the bootstrapped value is added, and no other term of the change",
+        ("action", "Update"): "which column the latent is called from then on; this round writes the same values",
+        ("td_error", "Update"): "a sum over states of what is added there: setting it cannot say to which state",
+        **by_variant,
     }
 
 

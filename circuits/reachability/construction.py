@@ -7,10 +7,11 @@ from dataclasses import replace
 import numpy as np
 
 from circuits.basis import Basis, PositionCode
+from circuits.carried import present
 from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, soften
 from circuits.reachability.edges import edges
-from circuits.reachability.ground_truth import sites
+from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, sites
 from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -55,6 +56,7 @@ def reachability(
         heads = tuple(soften(head, eta) if head.rule == "hard" else head for head in heads)
     neurons = _neurons(basis, layout.outcomes, n_edges if mean else 1)
     ids = basis["id"]
+    located = sites(basis, layout, exact=eta is None, mean=mean)
     return Circuit(
         name=NAME,
         arguments=arguments,
@@ -67,7 +69,9 @@ def reachability(
         outcomes=tuple(basis["out"][node] for node in layout.outcomes),
         state=tuple(ids[node] for node in layout.outcomes),
         algorithm=breadth_first(),
-        sites=sites(basis, layout, exact=eta is None, mean=mean),
+        sites=located,
+        carried=present(CARRIED, located),
+        not_carried=NOT_CARRIED,
         edges=edges(layout, names((*heads, *neurons)), mean),
     )
 

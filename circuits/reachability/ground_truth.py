@@ -16,6 +16,7 @@ Locations by variable of ``interp.tasks.reachability.algorithms.breadth_first``,
 from __future__ import annotations
 
 from circuits.basis import Basis
+from circuits.carried import Carried
 from circuits.circuit import Circuit
 from circuits.location import Location
 from circuits.plan import VerificationPlan
@@ -56,6 +57,26 @@ def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> d
         "prediction": (each("p?", POST(1), ("p?",), "out", "prediction"),),
         "next_reached": (each("w?", POST(1), ("w?",), "id", "update"),),
     }
+
+
+# What an interchange shows.
+
+CARRIED = (
+    Carried("reached", ("latent",), "prediction"),
+    Carried("reached", ("latent",), "state"),
+    Carried("candidates", ("embed",), "prediction"),
+    Carried("member", ("candidates",), "prediction"),
+    Carried("root", ("embed",), "state"),
+    Carried("frontier", ("w?",), "state"),
+    Carried("active", ("score 2.1",), "state"),
+    Carried("source", ("marks",), "state"),
+    Carried("target", ("marks",), "state"),
+    Carried("prediction", ("p?",), "prediction"),
+    Carried("next_reached", ("w?",), "state"),
+)
+"""Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
+NOT_CARRIED = {"embed@<w>": ("reached", "prediction"), "embed@p?": ("root", "state")}
+"""Site -> a variable that it does not hold, and the outcome: controls."""
 
 
 # What verification compares.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from circuits.basis import Basis, Direction, PositionCode
+from circuits.carried import present
 from circuits.circuit import Circuit
 from circuits.heads import (
     Head,
@@ -21,7 +22,7 @@ from circuits.heads import (
     softmax_pair,
 )
 from circuits.weighted_majority.edges import edges
-from circuits.weighted_majority.ground_truth import sites
+from circuits.weighted_majority.ground_truth import CARRIED, NOT_CARRIED, PARTIAL, sites
 from interp.errors import require, unknown_name
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
@@ -83,6 +84,7 @@ def weighted_majority(
     if eta is not None:
         heads = _softmax_only(heads, basis["id"]["w"], variant, log_gamma, eta, heavy, match_logit, epsilon)
     ids = basis["id"]
+    located = sites(basis, n_experts, variant, log_gamma, exact=eta is None)
     return Circuit(
         name=NAME,
         arguments=arguments,
@@ -94,7 +96,10 @@ def weighted_majority(
         outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
         state=tuple(ids[expert] for expert in experts_of(n_experts)),
         algorithm=algorithms.weighted_majority(log_gamma),
-        sites=sites(basis, n_experts, variant, log_gamma, exact=eta is None),
+        sites=located,
+        carried=present(CARRIED, located),
+        partial=PARTIAL,
+        not_carried=NOT_CARRIED,
         edges=edges(layout, names(heads), variant, eta is None, positions == "one-hot"),
         float64_only=needs_float64("variant 'P'", "'R'") if variant == "P" and eta is not None else "",
     )

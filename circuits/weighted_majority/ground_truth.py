@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
+from circuits.carried import Carried
 from circuits.circuit import Circuit
 from circuits.location import Location
 from circuits.plan import VerificationPlan
@@ -68,6 +69,35 @@ def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> 
         "prediction": (Location("p?", POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
         "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
     }
+
+
+# What an interchange shows.
+
+CARRIED = (
+    Carried("log_weights", ("latent",), "prediction"),
+    Carried("log_weights", ("latent",), "state"),
+    Carried("log_weights", ("p?",), "prediction"),
+    Carried("log_weights", ("w?",), "state"),
+    *(
+        Carried("votes", (at,), outcome)
+        for at in ("embed", "resid_post[0]", "resid_post[1]")
+        for outcome in ("prediction", "state")
+    ),
+    Carried("label", ("w?",), "state"),
+    Carried("match", ("score 3.2",), "state"),
+    Carried("prediction", ("p?",), "prediction"),
+    Carried("next_log_weights", ("score 3.2",), "state"),
+    Carried("next_log_weights", ("w?",), "state"),
+)
+"""Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
+PARTIAL = {("binding", "votes"): "a constant: it differs between no two episodes, and the algorithm reads it nowhere"}
+"""What a location that no row names does when it is set alone."""
+NOT_CARRIED = {
+    "embed@<w>": ("log_weights", "prediction"),
+    "resid_post[1]@y": ("log_weights", "prediction"),
+    "embed@p?": ("label", "state"),
+}
+"""Site -> a variable that it does not hold, and the outcome: controls."""
 
 
 # What verification compares.

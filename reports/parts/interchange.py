@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import pandas as pd
 
 from circuits.circuit import Circuit
-from circuits.places import places
 from interp.interventions import tables
 from interp.interventions.carriers import Claim
 from interp.statistics import Interval
@@ -49,23 +48,6 @@ _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
 @dataclass(frozen=True)
-class Carried:
-    """A row about a circuit: these locations together hold a variable of its algorithm.
-
-    Attributes:
-        variable: what is interchanged in the algorithm.
-        locations: their names in the circuit's ground truth.
-        outcome: where it shows: "prediction" or "state".
-        held_as: the variable that the circuit locates there, where that is another one (a policy, for the choice).
-    """
-
-    variable: str
-    locations: tuple[str, ...]
-    outcome: str
-    held_as: str = ""
-
-
-@dataclass(frozen=True)
 class _Tables:
     """Tables of :mod:`interp.interventions.tables`; ``aligned`` is None where no subspaces are learned."""
 
@@ -93,21 +75,6 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
 
     return Part("interchange", TITLE, compute, draw, applies)
-
-
-def wired(circuit: Circuit, carried: Sequence[Carried], not_carried: Mapping[str, tuple[str, str]]) -> list[Claim]:
-    """Claims from a circuit's ground truth; rows on what this variant of it does not hold are left out.
-
-    Args:
-        not_carried: site -> (variable that it does not hold, outcome): the controls.
-    """
-    claims = []
-    for row in carried:
-        known = {location.name: location for location in circuit.sites.get(row.held_as or row.variable, ())}
-        if set(row.locations) <= set(known):
-            together = tuple(place for name in row.locations for place in places(circuit, known[name]))
-            claims.append(Claim(row.variable, together, row.outcome))
-    return claims + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in not_carried.items()]
 
 
 def draw(computed: _Tables, context: Context) -> Section:

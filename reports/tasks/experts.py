@@ -12,6 +12,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from circuits.places import wired
 from interp.evaluation import suite
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
@@ -37,7 +38,6 @@ from reports.parts import (
     steering,
     verification,
 )
-from reports.parts.interchange import Carried, wired
 from reports.parts.patching import Difference
 
 _HANDWIRED = Heading(
@@ -51,23 +51,6 @@ _LEARNED = (
     "round. Here it is compared with other predictors, probed for what the latent holds, and patched to see what it "
     "uses."
 )
-CARRIED = (
-    Carried("log_weights", ("latent",), "prediction"),
-    Carried("log_weights", ("latent",), "state"),
-    Carried("log_weights", ("p?",), "prediction"),
-    Carried("log_weights", ("w?",), "state"),
-    Carried("votes", ("embed",), "prediction"),
-    Carried("votes", ("embed",), "state"),
-    Carried("label", ("w?",), "state"),
-    Carried("match", ("score 3.2",), "state"),
-    Carried("prediction", ("p?",), "prediction"),
-    Carried("next_log_weights", ("w?",), "state"),
-)
-NOT_CARRIED = {
-    "embed@<w>": ("log_weights", "prediction"),
-    "resid_post[1]@y": ("log_weights", "prediction"),
-    "embed@p?": ("label", "state"),
-}
 _DIFFERENCES = (
     Difference("One expert's vote is flipped", "flip-vote"),
     Difference("Two experts' histories are swapped", "swap-histories"),
@@ -98,7 +81,7 @@ def parts() -> tuple[Part, ...]:
         Part("calibration", "Calibration", _calibrate, _draw_calibration),
         probing.part(("log_weights", "log_weights_centred", "prediction"), n_in_summary=2),
         patching.part(_DIFFERENCES, n_episodes=32),
-        interchange.part(lambda circuit: wired(circuit, CARRIED, NOT_CARRIED)),
+        interchange.part(wired),
         steering.part(),
         edges.part(),
         attention.part(),

@@ -13,9 +13,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
-from circuits.circuit import Circuit
-from interp.interventions.carriers import Claim
-from interp.interventions.interchange import Place
+from circuits.places import wired
 from interp.model.rollout import play
 from interp.statistics import bootstrap_mean
 from interp.tasks import mdp
@@ -42,7 +40,6 @@ from reports.parts import (
     steering,
     verification,
 )
-from reports.parts.interchange import Carried, wired
 from reports.parts.patching import Difference
 
 _HANDWIRED = Heading(
@@ -56,11 +53,6 @@ _LEARNED = (
     "passes from round to round. Here its choices are compared with the table's, its latents probed, and its rounds "
     "patched."
 )
-_NOT_CARRIED = {
-    "embed@<BOS>": ("next_values", "prediction"),
-    "resid_post[2]@Update": ("choice", "prediction"),
-    "resid_post[2]@Select": ("reward", "state"),
-}
 _DIFFERENCES = (
     Difference("Latents are another episode's", "exchange-history"),
     Difference("The reward is changed", "change-reward", metric="state"),
@@ -86,7 +78,7 @@ def parts() -> tuple[Part, ...]:
         Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_facts),
         probing.part(("table", "table_visited", "td_error", "reward")),
         patching.part(_DIFFERENCES, n_episodes=16),
-        interchange.part(claims),
+        interchange.part(wired),
         steering.part(),
         edges.part(),
         attention.part(),
@@ -96,27 +88,6 @@ def parts() -> tuple[Part, ...]:
         learning.part(),
         reproduce.part(),
     )
-
-
-def claims(circuit: Circuit) -> list[Claim]:
-    """Where the circuit holds which variable, and the TD error as it is written: times alpha, at the entry of s_t."""
-    carried = (
-        Carried("table", ("latent",), "prediction"),
-        Carried("table", ("latent",), "state"),
-        Carried("column", ("a",), "state"),
-        Carried("state", ("a", "r"), "state"),
-        Carried("next_state", circuit.layout.outcomes, "prediction"),
-        Carried("current_value", ("a",), "state"),
-        Carried("next_values", ("candidates",), "prediction"),
-        Carried("maximum", ("Select",), "state"),
-        Carried("choice", ("Select",), "prediction", held_as="policy"),
-        Carried("reward", ("r",), "state"),
-        Carried("next_column", ("Update",), "state"),
-    )
-    written = circuit.basis["buf1"]
-    column = np.stack([written[label].vector() for label in written.labels if label.startswith("s_")])
-    change = Claim("change", (Place.of(f"attn_out[{circuit.n_layers - 1}]@Update", column),), "state")
-    return [*wired(circuit, carried, _NOT_CARRIED), change]
 
 
 # Agreement.

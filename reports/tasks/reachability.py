@@ -9,6 +9,7 @@ from typing import Any
 
 import pandas as pd
 
+from circuits.places import wired
 from interp.evaluation.record import MODEL
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for
 from reports import figures
@@ -30,7 +31,6 @@ from reports.parts import (
     steering,
     verification,
 )
-from reports.parts.interchange import Carried, wired
 from reports.parts.patching import Difference
 
 HANDWIRED = Heading(
@@ -43,18 +43,6 @@ LEARNED = (
     "A transformer trained to say which nodes of a directed graph are reached, round by round; its latent is the only "
     "thing that passes from round to round. Does it search in parallel, and does it use what its latent holds?"
 )
-CARRIED = (
-    Carried("reached", ("latent",), "prediction"),
-    Carried("reached", ("latent",), "state"),
-    Carried("member", ("candidates",), "prediction"),
-    Carried("root", ("embed",), "state"),
-    Carried("frontier", ("w?",), "state"),
-    Carried("active", ("score 2.1",), "state"),
-    Carried("target", ("marks",), "state"),
-    Carried("prediction", ("p?",), "prediction"),
-    Carried("next_reached", ("w?",), "state"),
-)
-NOT_CARRIED = {"embed@<w>": ("reached", "prediction"), "embed@p?": ("root", "state")}
 DIFFERENCES = (
     Difference("The round asks about another pair", "swap-candidates"),
     Difference("The history is another episode's", "exchange-history"),
@@ -85,7 +73,7 @@ def parts() -> tuple[Part, ...]:
         Part("answers", TITLE, compute, draw, summary=facts),
         probing.part(("reached", "member", "prediction")),
         patching.part(DIFFERENCES, n_episodes=32),
-        interchange.part(lambda circuit: wired(circuit, CARRIED, NOT_CARRIED)),
+        interchange.part(wired),
         steering.part(),
         edges.part(),
         attention.part(),

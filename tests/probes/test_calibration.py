@@ -32,15 +32,16 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
         row = {"design": "walk", "effect": 0.1, "n_episodes": 16, "set": 0}
         return pd.DataFrame([{**row, "r2": 0.1, "verdict": "undecided", "detectable": 0.3}])
 
-    monkeypatch.setitem(calibration.TABLES, "power", (table, {True: 1, False: 1}))
+    tables = {"power": calibration.Table(table, {True: 1, False: 1}, calibration.power_summary)}
     for _ in range(2):
-        (text,) = calibration.write(tmp_path, quick=True, tables=["power"])
+        (text,) = calibration.write(tmp_path, quick=True, tables=tables)
         assert "power-quick.csv" in text and "Share represented" in text
-    list(calibration.write(tmp_path, tables=["power"]))
+    list(calibration.write(tmp_path, tables=tables))
     assert made == [True, False]
-    monkeypatch.setattr(calibration, "write", lambda out, quick: iter([f"{out} {quick}"]))
+    monkeypatch.setattr(calibration, "write", lambda out, quick, tables: iter([f"{out} {quick} {list(tables)}"]))
     result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick"])
-    assert result.exit_code == 0 and f"{tmp_path} True" in result.output
+    every = ["coverage", "nulls", "power", "sites", "alignment"]
+    assert result.exit_code == 0 and f"{tmp_path} True {every}" in result.output
 
 
 @pytest.mark.slow  # Minutes: the full tables.

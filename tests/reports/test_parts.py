@@ -13,6 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 import interp
+from circuits.places import wired
 from interp import tasks
 from interp.cli import app
 from interp.errors import InputError
@@ -23,9 +24,9 @@ from reports.blocks import Prose
 from reports.build import build
 from reports.page import Section
 from reports.part import Context, Part
-from reports.parts import interchange, overview
+from reports.parts import overview
 from reports.parts.default import parts_for
-from reports.tasks import experts, qlearning
+from reports.tasks import experts
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
 
@@ -132,15 +133,10 @@ def test_what_handwired_and_learned_models_get(model: Any) -> None:
 @pytest.mark.parametrize(("name", "variant"), [("wma-handwired", "P"), ("qlearning-handwired", "lin")])
 def test_every_variant_of_a_circuit_has_rows_to_interchange(name: str, variant: str) -> None:
     """A variant that does not hold a variable loses the row, not the table."""
-    claims = {"wma-handwired": _experts_claims, "qlearning-handwired": qlearning.claims}[name]
-    found = {claim.variable for claim in claims(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)}
-    default = {claim.variable for claim in claims(Context(interp.load(name), "", 8, 12, 0).circuit)}
+    found = {claim.variable for claim in wired(Context(interp.load(name, variant=variant), "", 8, 12, 0).circuit)}
+    default = {claim.variable for claim in wired(Context(interp.load(name), "", 8, 12, 0).circuit)}
     assert {"log_weights", "prediction"} <= found or {"table", "choice", "change"} <= found
     assert found < default
-
-
-def _experts_claims(circuit: Any) -> Any:
-    return interchange.wired(circuit, experts.CARRIED, experts.NOT_CARRIED)
 
 
 @pytest.fixture

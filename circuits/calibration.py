@@ -1,0 +1,261 @@
+"""How far interchanges and learned subspaces can be trusted: two tables on machines whose wiring is known.
+
+* ``sites``: every row of every circuit's ground truth (:attr:`circuits.circuit.Circuit.carried`), in every form of
+  every machine (:data:`FORMS`). Setting these locations to another episode's must have the whole effect that the
+  algorithm asks for (score and slope 1). The same subspaces at other positions must have none of it (``wrong`` is the
+  largest score, at ``wrong_at``), and neither must equally large moves orthogonal to them (``placebo`` and
+  ``placebo_worst``: mean and largest score of :data:`N_PLACEBOS` draws); :mod:`interp.interventions.counterfactual`.
+* ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
+  (:mod:`interp.interventions.alignment`): :data:`ALIGNED`.
+
+``interp calibrate`` writes them after those of :mod:`probes.calibration`. What this is NOT: evidence about a learned
+model, where no one knows the subspaces and a variable may be spread over places that are no position's own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+
+from circuits.circuit import Circuit
+from circuits.compiler import compile_circuit
+from circuits.places import wired
+from circuits.registry import build, differentiable, load
+from interp import tasks
+from interp.interventions.alignment import UNTRAINED, align
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import InterchangeResult, Place, interchange
+from interp.model.layout import RoundLayout
+from interp.model.rollout import rollout
+from probes.calibration import Advance, Table
+
+SOFTMAX = {"eta": 60.0}
+FORMS: dict[str, tuple[str, dict[str, Any]]] = {
+    "R": ("wma-handwired", {"variant": "R"}),
+    "R, softmax": ("wma-handwired", {"variant": "R", **SOFTMAX}),
+    "P": ("wma-handwired", {"variant": "P"}),
+    "P, softmax": ("wma-handwired", {"variant": "P", **SOFTMAX}),
+    "mlp": ("qlearning-handwired", {"variant": "mlp"}),
+    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **SOFTMAX}),
+    "softmlp": ("qlearning-handwired", {"variant": "softmlp"}),
+    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **SOFTMAX}),
+    "lin": ("qlearning-handwired", {"variant": "lin"}),
+    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **SOFTMAX}),
+    "sum": ("reachability-handwired", {"expand": "sum"}),
+    "mean": ("reachability-handwired", {"expand": "mean"}),
+    "mean, softmax": ("reachability-handwired", SOFTMAX),
+}
+"""Every form of every machine: its name in the registry, and the arguments that choose the form."""
+SIZES: dict[bool, dict[str, dict[str, int]]] = {
+    True: {
+        "wma-handwired": {"n_experts": 3},
+        "qlearning-handwired": {"n_states": 3, "n_actions": 2},
+        "reachability-handwired": {"n_nodes": 5, "n_edges": 4},
+    },
+    False: {
+        "wma-handwired": {"n_experts": 5},
+        "qlearning-handwired": {"n_states": 4, "n_actions": 3},
+        "reachability-handwired": {"n_nodes": 8, "n_edges": 12},
+    },
+}
+"""Quick or not -> the sizes of each machine."""
+N_PAIRS, N_WRONG, N_ROUNDS = {True: 16, False: 24}, {True: 4, False: 12}, 12
+"""Pairs of episodes, wrong positions (evenly spaced over the round where it has more), and rounds."""
+N_PLACEBOS = 4
+EXACT, NOTHING = 1e-6, 0.05
+"""How far from 1 score and slope of a row may be, and how large those of wrong positions and placebos."""
+
+
+@dataclass(frozen=True)
+class Aligned:
+    """A variable, the sites where predictions show it, and others.
+
+    Attributes:
+        model: name of a handwired model; ``SIZES[True]`` has its sizes.
+        variable: of its algorithm.
+        true, wrong: sites of the residual stream that hold it in a form that the prediction uses, and that do not.
+    """
+
+    model: str
+    variable: str
+    true: tuple[str, ...]
+    wrong: tuple[str, ...]
+
+
+ALIGNED = (
+    Aligned(
+        "wma-handwired",
+        "log_weights",
+        ("embed@<z>", "resid_post[1]@p?"),
+        ("embed@<w>", "resid_post[1]@p_3", "resid_post[0]@p?"),
+    ),
+    Aligned("qlearning-handwired", "choice", ("resid_post[2]@Select",), ("resid_post[1]@r", "resid_post[1]@Select")),
+)
+
+
+def sites(
+    quick: bool = False,
+    advance: Advance = lambda steps: None,
+    *,
+    forms: Sequence[str] = tuple(FORMS),
+    variables: Sequence[str] | None = None,
+    n_pairs: int | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Scores at the true sites of every variable, at wrong positions and of placebos; one row per form and claim.
+
+    Args:
+        quick: smaller machines, fewer pairs and positions.
+        advance: called with 1 after each form.
+        forms: keys of :data:`FORMS`.
+        variables: only these; all when None.
+        n_pairs: pairs of episodes; :data:`N_PAIRS` when None.
+    """
+    rows = []
+    for form in forms:
+        name, arguments = FORMS[form]
+        circuit = build(name, **SIZES[quick][name], **arguments)
+        claims = [claim for claim in wired(circuit) if not claim.control]
+        if variables is not None:
+            claims = [claim for claim in claims if claim.variable in variables]
+        rows += [{"machine": name, "form": form, **row} for row in _measured(circuit, claims, quick, n_pairs, seed)]
+        advance(1)
+    return pd.DataFrame(rows)
+
+
+def _measured(
+    circuit: Circuit, claims: Sequence[Claim], quick: bool, n_pairs: int | None, seed: int
+) -> list[dict[str, Any]]:
+    model = compile_circuit(circuit, torch.float64).eval()
+    pair = [tasks.of(model).sample_for(model, n_pairs or N_PAIRS[quick], N_ROUNDS, 2 * seed + i) for i in (0, 1)]
+    runs = rollout(model, pair[0]), rollout(model, pair[1])
+
+    def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
+        base, source = pair
+        return interchange(
+            model, base, source, circuit.algorithm, claim.variable, places, outcome=claim.outcome, runs=runs
+        )
+
+    rows = []
+    for claim in claims:
+        wrong = {
+            label: score(claim, places).score().estimate
+            for label, places in _elsewhere(claim.places, circuit.layout, N_WRONG[quick]).items()
+        }
+        moved = [[place.placebo(model.config.d_model, draw) for place in claim.places] for draw in range(N_PLACEBOS)]
+        known = [[place for place in places if place is not None] for places in moved]
+        placebos = [score(claim, places).score().estimate for places in known if places]
+        columns = ["variable", "places", "outcome", "n_pairs", "n_informative"]
+        graded = [f"{what}{end}" for what in ("score", "slope") for end in ("", "_low", "_high")]
+        (row,) = score(claim, claim.places).to_frame()[[*columns, *graded]].to_dict("records")
+        at = max(wrong, key=wrong.__getitem__)
+        rows.append(
+            {
+                **{str(key): value for key, value in row.items()},
+                "wrong": wrong[at],
+                "wrong_at": at,
+                "n_wrong": len(wrong),
+                "placebo": float(np.mean(placebos)) if placebos else float("nan"),
+                "placebo_worst": max(placebos, default=float("nan")),
+            }
+        )
+    return rows
+
+
+def _elsewhere(places: Sequence[Place], layout: RoundLayout, most: int) -> dict[str, list[Place]]:
+    """The subspaces of ``places``, all together, at each of at most ``most`` positions where none of them is."""
+    own = {place.site.position for place in places}
+    others = [label for label in layout.labels if label not in own]
+    at = np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).round().astype(int))
+    hooks: dict[tuple[str, int | None], list[Place]] = {}
+    for place in places:
+        hooks.setdefault((place.site.hook, place.site.head), []).append(place)
+    return {others[i]: [_at(several, others[i]) for several in hooks.values()] for i in at}
+
+
+def _at(places: Sequence[Place], label: str) -> Place:
+    """The span of the subspaces of places of one hook, at another position."""
+    site = places[0].site
+    moved = type(site)(site.component, site.layer, site.head, label)
+    bases = [place.basis.T for place in places if place.basis is not None]
+    if not bases:
+        return Place(moved)
+    directions = np.concatenate([basis.numpy() for basis in bases])
+    _, lengths, rows = np.linalg.svd(directions, full_matrices=False)
+    return Place.of(moved, rows[lengths > 1e-9])
+
+
+def alignment(
+    quick: bool = False,
+    advance: Advance = lambda steps: None,
+    *,
+    machines: Sequence[Aligned] = ALIGNED,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Held-out accuracy of learned subspaces at true and wrong sites; one row per site and condition.
+
+    Args:
+        quick: fewer episodes, and one start of each fit instead of up to three.
+        advance: called with 1 after each site.
+    """
+    n_episodes, n_rounds = (32, 12) if quick else (48, 16)
+    budget: dict[str, Any] = {"steps": 100, "restarts": 1} if quick else {}
+    frames = []
+    for machine in machines:
+        sizes: dict[str, Any] = {**SIZES[True][machine.model]}
+        model = load(machine.model, **sizes)
+        task, smooth = tasks.of(model), differentiable(model)
+        pair = [task.sample_for(model, n_episodes, n_rounds, 2 * seed + i) for i in (0, 1)]
+        for site in (*machine.true, *machine.wrong):
+            found = align(
+                *(model, *pair, task.explains(model), machine.variable, site),
+                **{"rounds": slice(1, n_rounds), "smooth": smooth, "seed": seed, **budget},
+            )
+            frames.append(found.to_frame().assign(machine=machine.model, true_site=site in machine.true))
+            advance(1)
+    return pd.concat(frames, ignore_index=True)
+
+
+def sites_summary(frame: pd.DataFrame) -> str:
+    """The worst of every form, and the rows that fall short."""
+    off = pd.DataFrame({key: (frame[key] - 1).abs() for key in ("score", "slope")})
+    worst = frame.assign(score_off=off["score"], slope_off=off["slope"]).groupby(["machine", "form"], sort=False)
+    table = worst.agg(
+        rows=("score", "size"),
+        score_off=("score_off", "max"),
+        slope_off=("slope_off", "max"),
+        wrong=("wrong", "max"),
+        placebo=("placebo", "max"),
+        placebo_worst=("placebo_worst", "max"),
+    )
+    short = ~(off.max(axis=1, skipna=False) <= EXACT) | (frame["wrong"] > NOTHING) | (frame["placebo"] > NOTHING)
+    columns = ["form", "variable", "outcome", "score", "slope", "wrong", "wrong_at", "placebo", "placebo_worst"]
+    listed = frame.loc[short, columns].to_string(index=False) if short.any() else "none"
+    return (
+        f"Interchange at {len(frame)} true sites of {len(table)} handwired forms: largest distances of score and slope "
+        f"from 1, largest score at a wrong position and of placebos (mean over {N_PLACEBOS} draws, and worst)\n"
+        f"{table.map('{:.2g}'.format).to_string()}\n"
+        f"Rows farther than {EXACT:g} from 1, or with a wrong position or a mean placebo above {NOTHING}: {listed}"
+    )
+
+
+def alignment_summary(frame: pd.DataFrame) -> str:
+    """Learned and untrained accuracy on informative held-out pairs, by site."""
+    table = frame.pivot_table("iia_informative", ["machine", "variable", "true_site", "site"], "condition", sort=False)
+    return (
+        "Learned subspaces: accuracy on informative held-out pairs, at sites that hold the variable and others\n"
+        f"{table[['learned', UNTRAINED, 'norm-matched random']].round(3).to_string()}"
+    )
+
+
+_N_SITES = sum(len(machine.true) + len(machine.wrong) for machine in ALIGNED)
+TABLES: dict[str, Table] = {
+    "sites": Table(sites, dict.fromkeys((True, False), len(FORMS)), sites_summary),
+    "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),
+}
+"""Written by ``interp calibrate`` after those of :mod:`probes.calibration`."""
