@@ -38,7 +38,7 @@ def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(model:
 
 
 def test_committing_to_one_node_a_round_finds_less_than_the_frontier(model: HookedLatentTransformer) -> None:
-    episodes = sample(60, 5, **SIZES, seed=1, depths=(2, 3))
+    episodes = sample(24, 5, **SIZES, seed=1, depths=(2, 3))
     run = controlled(model, episodes)["discrete"]
     held = model.read_state(run.latents)
     assert last(run, episodes).mean() < 0.9

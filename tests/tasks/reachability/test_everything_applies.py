@@ -47,7 +47,7 @@ def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTran
 
 def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTransformer) -> None:
     task = tasks.of(model)
-    base, source = (task.sample_for(model, 24, 4, seed) for seed in (0, 1))
+    base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
     table = tables.interchange_table(model, base, source, ROUND, SEED, None)
     held = table[~table["control"] & (table["variable"] == "reached")]
     assert np.allclose(held["iia_informative"], 1)
