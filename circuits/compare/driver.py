@@ -61,7 +61,7 @@ def run(
     task, started = tasks.of(model), time.process_time()
     samples = Samples.draw(model, effort, sizes)
     subject = Subject(model, samples)
-    controls = [Subject(untrained(model, effort.seed + i), samples) for i in range(effort.untrained)]
+    controls = _controls(model, samples, effort)
     built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     sets = task.sets_for(built, effort.battery, effort.rounds, effort.seed)
     with bar(f"comparing {subject.name}", 5) as done:
@@ -82,8 +82,7 @@ def run(
             alike, failures = _alike(model, other, sets, explained, effort.seed)
             stitched = stitch(subject, peer, controls, effort)
             done(1)
-            fresh = [Subject(untrained(other, effort.seed + i), samples) for i in range(effort.untrained)]
-            wired = circuits(subject, peer, controls, fresh, effort)
+            wired = circuits(subject, peer, controls, _controls(other, samples, effort), effort)
             done(1)
             judged = {
                 "behaviour": verdicts.behaviour(alike),
@@ -135,6 +134,12 @@ def loaded(
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).sample_options(model).items() if k in taken}
     return interp.load(reference, **shared_sizes([model]), **options).double()
+
+
+def _controls(model: HookedLatentTransformer, samples: Samples, effort: Effort) -> list[Subject]:
+    """Untrained copies, but for those whose latents grow beyond all numbers, as unbounded attention lets some."""
+    fresh = [Subject(untrained(model, effort.seed + i), samples) for i in range(effort.untrained)]
+    return [s for s in fresh if all(bool(s.run(e).latents.isfinite().all()) for e in (samples.known, samples.test))]
 
 
 def _candidates(closest: Algorithm | None, reference: Algorithm) -> Mapping[str, Algorithm]:

@@ -139,7 +139,7 @@ def _in_latents(
                 results[key] = result(subject, algorithm, writer, m, wants)
         first = next(iter(results.values()))
         placebo = result(subject, own, writer.placebo(effort.seed), m, None).score().estimate
-        fresh = max(result(u, own, w, m, None).score().estimate for u, w in controls)
+        fresh = max((result(u, own, w, m, None).score().estimate for u, w in controls), default=float("nan"))
         found += _graded(results, first, m.variable, m.what, "latent", effort, placebo, fresh)
     return found
 
@@ -213,7 +213,9 @@ def _at_inputs(
         results = {key: _interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
         apart = [p for p in (place.placebo(subject.model.config.d_model, effort.seed) for place in places) if p]
         placebo = _interchanged(subject, own, claim, apart, effort).score().estimate
-        fresh = _interchanged(untrained[0], own, claim, places, effort).score().estimate
+        fresh = max(
+            (_interchanged(u, own, claim, places, effort).score().estimate for u in untrained[:1]), default=float("nan")
+        )
         where = " + ".join(str(place.site) for place in places)
         first = next(r for k, r in results.items() if usable[k] is own)
         found += _graded(results, first, claim.variable, "input", where, effort, placebo, fresh, claim.outcome)

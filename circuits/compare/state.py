@@ -6,7 +6,8 @@ the second model gets the mapped latents of the first at some rounds and runs on
     score = 1 - JS(stitched, own) / JS(cut, own)
 
 with the Jensen-Shannon divergence of its predictions, and "cut" the same model put back to its initial latents. 1: the
-first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. What the
+first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. The map has
+a penalty (:data:`interp.decoder.RIDGE`) but from handwired latents, which vary only where the circuit writes. What the
 memory is worth, JS(cut, own) in nats, stands beside it: where it is nothing, any map is perfect.
 
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
@@ -80,7 +81,8 @@ class StatePart:
 
     def untrained(self, target: str) -> float:
         """The best score of an untrained model's latents in the target, the round supplied."""
-        return max(s.score.estimate for s in self.stitchings if s.target == target and s.control == "untrained")
+        scores = [s.score.estimate for s in self.stitchings if s.target == target and s.control == "untrained"]
+        return max(scores, default=float("nan"))
 
     def to_frame(self) -> pd.DataFrame:
         """One row a stitching, and one a model's memory."""
@@ -140,23 +142,23 @@ def _missed(
     goal = target.run(target.samples.known).latents
     if shuffled:
         goal = goal.roll(1, 0)
-    mapped = _mapped(known.flatten(2), goal.flatten(2), test.flatten(2)[:, effort.at], effort.at, supplied)
+    ridge = 0.0 if source.model.is_handwired else RIDGE
+    mapped = _mapped(known.flatten(2), goal.flatten(2), test.flatten(2)[:, effort.at], effort.at, supplied, ridge)
     return _divergence(_run(target, mapped.unflatten(-1, goal.shape[-2:]), effort), own)
 
 
-def _mapped(known: Tensor, goal: Tensor, test: Tensor, at: Sequence[int], supplied: tuple[str, ...]) -> Tensor:
+def _mapped(
+    known: Tensor, goal: Tensor, test: Tensor, at: Sequence[int], supplied: tuple[str, ...], ridge: float
+) -> Tensor:
     """The affine map of ``known`` to ``goal``, ``[episode, round, ...]``, at ``test [episode, start, ...]``.
 
     Where the round is supplied the map has an offset of its own at every round.
     """
     x, y, z = known.double(), goal.double(), test.double()
     if "round" not in supplied:
-        return Affine.fit(x.flatten(0, 1), y.flatten(0, 1), RIDGE)(z)
-    offset = y.mean(0)[list(at)]
-    return (
-        Affine.fit((x - x.mean(0)).flatten(0, 1), (y - y.mean(0)).flatten(0, 1), RIDGE)(z - x.mean(0)[list(at)])
-        + offset
-    )
+        return Affine.fit(x.flatten(0, 1), y.flatten(0, 1), ridge)(z)
+    slopes = Affine.fit((x - x.mean(0)).flatten(0, 1), (y - y.mean(0)).flatten(0, 1), ridge)
+    return slopes(z - x.mean(0)[list(at)]) + y.mean(0)[list(at)]
 
 
 def _run(target: Subject, latents: Tensor, effort: Effort) -> Array:

@@ -80,7 +80,7 @@ class UpdatePart:
                     "value": u.r2.estimate,
                     "low": u.r2.low,
                     "high": u.r2.high,
-                    "untrained": max(u.untrained),
+                    "untrained": max(u.untrained, default=float("nan")),
                 }
                 for u in self.updates
             ]

@@ -98,7 +98,7 @@ def update(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
     """From the step R2 of ``algorithm``'s state, and the scores of inputs in what a round writes."""
     steps = part.of(algorithm)
     worst = min(steps, key=lambda u: u.r2.low)
-    control = max(max(u.untrained) for u in steps)
+    control = max((score for u in steps for score in u.untrained), default=float("nan"))
     word, note = _above(worst.r2, STEPPED), ""
     if word == "same" and control >= worst.r2.low:
         word, note = "undecided", "an untrained model does as well"

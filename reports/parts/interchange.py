@@ -110,15 +110,24 @@ def draw(computed: _Tables, context: Context) -> Section:
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
     at = aligned["variable"].str.replace("_", " ") + " at " + aligned["site"]
+    refused = aligned["refused"].notna()
+    why = "\n\n".join(
+        f"**{where}** was not learned: {text}"
+        for where, text in zip(at, aligned["refused"], strict=True)
+        if isinstance(text, str)
+    )
+    if refused.all():
+        return [Prose(f"{_ALIGNED}\n\n{why}")]
+    at, aligned = at[~refused], aligned[~refused].drop(columns="refused")
     learned = aligned["condition"] == "learned"
-    names = (at + ", rank " + aligned["rank"].astype(str)).where(learned, aligned["condition"])
+    names = (at + ", rank " + aligned["rank"].astype("Int64").astype(str)).where(learned, aligned["condition"])
     drawn = aligned.assign(name=names, estimate=aligned["iia"], control=~learned)
     caption = (
         "Share of held-out pairs in which the choice is the counterfactual's: learned subspaces (blue) and their "
         "controls (grey squares), with 95 % intervals over episodes."
     )
     return [
-        Prose(_ALIGNED),
+        Prose(f"{_ALIGNED}\n\n{why}".strip()),
         Figure(figures.intervals(drawn, xlabel="accuracy"), "Learned subspaces beside their controls", caption),
         Table(aligned, "The same numbers, with those on informative pairs and on training pairs", collapsed=True),
     ]

@@ -89,7 +89,10 @@ def test_qlearning_report(pages: dict[str, Path]) -> None:
     for variable in (*variables, "reward", "next column", "change"):
         for cells in rows(carried, variable):
             exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
-            assert cells[3] == exact and cells[4] == "0.000", cells
+            accuracy, score, slope, nothing = cells[3:7]
+            assert accuracy == exact and nothing == "0.000", cells
+            if "(control)" not in cells[1]:
+                assert score == slope == exact, cells
 
 
 def test_same_seed_same_page(pages: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,7 +120,10 @@ def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
     for variable in ("log weights", "votes", "label", "match", "prediction", "next log weights"):
         for cells in rows(carried, variable):
             exact = "0.000 [0.000, 0.000]" if "(control)" in cells[1] else "1.000 [1.000, 1.000]"
-            assert cells[3] == exact and cells[4] == "0.000", cells
+            accuracy, score, slope, nothing = cells[3:7]
+            assert accuracy == exact and nothing == "0.000", cells
+            if "(control)" not in cells[1]:
+                assert score == slope == exact, cells
     assert "from the algorithm over doses other than 0: 0.000" in section(html, "Steering")
     edges = section(html, "Circuits of edges")
     assert rows(edges, "edges")[0][1].startswith("3 of ")
@@ -141,8 +147,7 @@ def test_learned_model_from_a_checkpoint(name: str, sections: list[str], pages: 
     assert titles(html) == expected
     assert f"interp report {page.parent / 'tiny'} --episodes 8" in html
     carried = section(html, "Interchange interventions")
-    for control in ("arbitrary labels", "untrained model", "norm-matched random", "nothing"):
-        assert control in carried
+    assert "was not learned: " in carried and "informative" in carried  # so few episodes cannot show a subspace
 
 
 @pytest.mark.parametrize(

@@ -107,10 +107,9 @@ def _of_depths(
                 parts.append(_chosen(edges[rows], pairs[rows], rng))
                 wanted[depth] -= len(rows)
                 found += len(rows)
-        waited = 0 if found else waited + 1
+        waited = 0 if 100 * found > missing else waited + 1  # what comes one by one would take for ever
         if waited == PATIENCE:
-            _give_up(wanted, depths, parts, record, sizes)
-            waited = 0
+            depths, waited = _give_up(wanted, depths, parts, record, sizes), 0
     order = rng.permutation(n_episodes)
     return Drawn(
         *(np.concatenate([getattr(p, name) for p in parts])[order] for name in ("edges", "roots", "candidates"))
@@ -119,8 +118,8 @@ def _of_depths(
 
 def _give_up(
     wanted: dict[int, int], depths: tuple[int, ...], parts: list[Drawn], record: Regime, sizes: tuple[int, int]
-) -> None:
-    """Let depths that do not come be replaced by the next smaller one that does."""
+) -> tuple[int, ...]:
+    """Let depths that do not come be replaced by the largest one that does; gives those that are still asked for."""
     require(
         bool(parts) or any(wanted[depth] == 0 for depth in depths),
         f"no {record.key!r} graph of {sizes[0]} nodes and {sizes[1]} edges has a target of depth "
@@ -134,7 +133,7 @@ def _give_up(
     for depth in depths:
         if depth not in came:
             wanted[max(came)] += wanted.pop(depth)
-            wanted[depth] = 0
+    return tuple(came)
 
 
 def _chosen(edges: NDArray[np.int64], pairs: NDArray[np.bool_], rng: np.random.Generator) -> Drawn:

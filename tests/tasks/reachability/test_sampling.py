@@ -89,3 +89,10 @@ def test_published_graphs_are_read(tmp_path: Path) -> None:
     path.write_text(json.dumps([{"edges": []}]))
     with pytest.raises(InputError, match="lacks root, target, neg_target"):
         read_prosqa(path)
+
+
+@pytest.mark.parametrize(("n_nodes", "n_edges", "n_rounds"), [(6, 8, 5), (7, 9, 8)])
+def test_depths_that_hardly_come_are_given_up_for_good(n_nodes, n_edges, n_rounds):
+    """Small graphs have few deep targets: sampling ends, with the depths that come, or says why it cannot."""
+    episodes = sample(16, n_rounds, n_nodes=n_nodes, n_edges=n_edges, seed=0)
+    assert len(episodes) == 16 and 1 <= episodes.depths.min() and episodes.depths.max() <= 4
