@@ -136,7 +136,11 @@ def qlearning() -> Iterator[Machine]:
     yield Machine("untrained", lambda: untrained(interp.load("qlearning-learned"), 100), NOT_SAME)
 
 
-TASKS = {"experts": ("wma-handwired", experts), "qlearning": ("qlearning-handwired", qlearning)}
+TASKS = {
+    "experts": (lambda: interp.load("wma-handwired", n_experts=4).double(), experts),
+    "qlearning": (lambda: interp.load("qlearning-handwired", n_states=4, n_actions=3).double(), qlearning),
+}
+"""The reference of each task, and its machines. By name a reference would take the model's own rates."""
 
 
 def rows(
@@ -147,7 +151,7 @@ def rows(
     for machine in machines():
         if not chosen(machine):
             continue
-        found = compare.run(machine.make(), reference, effort=effort)
+        found = compare.run(machine.make(), reference(), effort=effort)
         words = {q: found.verdicts[q].word for q in QUESTIONS}
         right = {q: w in want.split("|") for (q, w), want in zip(words.items(), machine.wanted, strict=True)}
         bounds = {f"{q} bound": str(found.verdicts[q].bound) for q in QUESTIONS}
