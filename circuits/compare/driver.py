@@ -50,7 +50,8 @@ def run(
 
     Args:
         reference: another model of the task, or the name of one (a handwired one is built in sizes that the model
-            serves, and at the rates of the model's own episodes); None: against algorithms alone, which gives verdicts on behaviour and update.
+            serves, and at the rates of the model's own episodes); None: against algorithms alone, which gives verdicts
+            on behaviour and update.
         effort: episodes, rounds, untrained models and seed; :data:`~circuits.compare.QUICK` does a quarter.
 
     Raises:
