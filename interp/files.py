@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import tempfile
 from collections.abc import Callable
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -59,6 +61,25 @@ def writable(folder: str | Path) -> Path:
 def write_text(path: str | Path, text: str) -> Path:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def json_values(value: Any) -> Any:
+    """``value`` as JSON can say it: tuples as lists, dataclasses by their fields, NumPy's numbers as Python's.
+
+    Numbers that are none (NaN, infinite) become None.
+
+    >>> json_values({"low": float("nan"), 1: (2.0, "x")})
+    {'low': None, '1': [2.0, 'x']}
+    """
+    if isinstance(value, dict):
+        return {str(key): json_values(held) for key, held in value.items()}
+    if isinstance(value, list | tuple):
+        return [json_values(held) for held in value]
+    if is_dataclass(value) and not isinstance(value, type):
+        return json_values(vars(value))
+    if hasattr(value, "item") and not hasattr(value, "__len__"):
+        return json_values(value.item())
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def write_json(path: str | Path, value: Any) -> Path:

@@ -38,6 +38,15 @@ class Interval:
         low, high = percentile_bounds(samples if np.size(samples) else [np.nan], level)
         return cls(float(estimate), float(low), float(high))
 
+    @property
+    def complement(self) -> Interval:
+        """1 less it: what is left of a share.
+
+        >>> print(Interval(0.25, 0.0, 0.5).complement)
+        0.75 [0.5, 1]
+        """
+        return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
+
     def __str__(self) -> str:
         return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
@@ -62,8 +71,13 @@ def percentile_bounds(
     return np.asarray(low), np.asarray(high)
 
 
-def resample_weights(n_episodes: int, n_resamples: int = 1000, seed: int = 0) -> NDArray[np.float64]:
+def resample_weights(
+    n_episodes: int, n_resamples: int = 1000, seed: int = 0, *, plain_first: bool = False
+) -> NDArray[np.float64]:
     """Bootstrap weights ``[n_resamples, n_episodes]``; each row sums to 1.
+
+    Args:
+        plain_first: one more row before them, which weighs every episode alike: it gives the estimate itself.
 
     Raises:
         InputError: fewer than one episode or resample.
@@ -71,7 +85,8 @@ def resample_weights(n_episodes: int, n_resamples: int = 1000, seed: int = 0) ->
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
     counts = np.random.default_rng(seed).multinomial(n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples)
-    return counts / n_episodes
+    weights = counts / n_episodes
+    return np.concatenate([np.full((1, n_episodes), 1 / n_episodes), weights]) if plain_first else weights
 
 
 def bootstrap_mean(

@@ -53,10 +53,10 @@ def page(found: Comparison) -> Report:
     sections.append(Section("Which algorithm", [Prose(_ALGORITHM), *_algorithm(found)]))
     if found.state is not None:
         sections.append(Section("State", [Prose(_STATE), *_stitchings(found)]))
-    sections.append(Section("Update", [Prose(_UPDATE), _table(found.update.to_frame(), "Step R2 of decoded states")]))
+    sections.append(Section("Update", [Prose(_UPDATE), _table(found.frames["update"], "Step R2 of decoded states")]))
     sections.append(Section("Effects", [Prose(_EFFECTS), *_effects(found)]))
     if found.circuit is not None:
-        measured = _table(found.circuit.to_frame(), "Mediated shares, and heads matched to heads")
+        measured = _table(found.frames["circuit"], "Mediated shares, and heads matched to heads")
         sections.append(Section("Circuit", [Prose(_CIRCUIT), measured]))
     if found.failures:
         sections.append(Section("Where they differ most", [_failures(found)]))
@@ -94,7 +94,7 @@ def _answer(verdict: Verdict) -> blocks.Verdict:
 
 def _algorithm(found: Comparison) -> list[Any]:
     part = found.algorithm
-    frame = part.to_frame()
+    frame = found.frames["algorithm"]
     whole = frame[(frame["set"] == "all") & (frame["name"] == "explained")]
     drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]], estimate=whole["value"])
     drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", "estimate", "low", "high", "control"]]

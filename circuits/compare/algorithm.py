@@ -30,6 +30,7 @@ from numpy.typing import NDArray
 from circuits.compare.fitting import checked, divergence, fit, predictor, task_of
 from interp.algorithm import Algorithm, Family
 from interp.errors import require
+from interp.files import json_values
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
@@ -125,7 +126,7 @@ class AlgorithmPart:
                 chosen = None if name == "all" else name
                 quantities = {
                     "divergence": _ratio(score.divergences, nats, seed, chosen),
-                    "explained": _less(_ratio(score.divergences, base, seed, chosen)),
+                    "explained": _ratio(score.divergences, base, seed, chosen).complement,
                 }
                 if score.key == self.closest:
                     quantities["ratio"] = _ratio(score.divergences, rival, seed, chosen)
@@ -136,23 +137,22 @@ class AlgorithmPart:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
-        return {
+        told = {
             "family": self.family,
             "closest": self.closest,
-            "parameters": {key: _json(value) for key, value in self.parameters.items()},
-            "explained": _bounds(self.explained),
-            "ratio": _bounds(self.ratio),
+            "parameters": self.parameters,
+            "explained": self.explained,
+            "ratio": self.ratio,
             "runner_up": self.runner_up,
             "baseline": self.baseline,
             "by_set": {
-                name: {"explained": _bounds(explained), "ratio": _bounds(ratio)}
-                for name, (explained, ratio) in self.by_set.items()
+                name: {"explained": explained, "ratio": ratio} for name, (explained, ratio) in self.by_set.items()
             },
             "families": [
                 {
                     "key": score.key,
                     "name": score.name,
-                    "parameters": {key: _json(value) for key, value in score.parameters.items()},
+                    "parameters": score.parameters,
                     "divergence": float(np.mean([values.mean() for values in score.divergences.values()])),
                     "memoryless": score.memoryless,
                 }
@@ -160,6 +160,7 @@ class AlgorithmPart:
             ],
             "settings": dict(self.settings),
         }
+        return json_values(told)
 
 
 def explain(
@@ -236,7 +237,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
     def judged(score: FamilyScore, name: str | None = None) -> tuple[Interval, Interval]:
-        explained = _less(_ratio(score.divergences, base.divergences, seed, name))
+        explained = _ratio(score.divergences, base.divergences, seed, name).complement
         return explained, _ratio(score.divergences, rival.divergences, seed, name)
 
     def explains(score: FamilyScore) -> bool:
@@ -277,16 +278,3 @@ def _ratio(over: Divergences, under: Divergences, seed: int, name: str | None = 
 def _draws(n_episodes: int, seed: int) -> Array:
     """The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
     return resample_weights(n_episodes, seed=seed)
-
-
-def _less(ratio: Interval) -> Interval:
-    return Interval(1 - ratio.estimate, 1 - ratio.high, 1 - ratio.low)
-
-
-def _bounds(interval: Interval) -> dict[str, float | None]:
-    return {name: _json(getattr(interval, name)) for name in ("estimate", "low", "high")}
-
-
-def _json(value: Any) -> Any:
-    number = isinstance(value, float | np.floating)
-    return (float(value) if np.isfinite(value) else None) if number else value

@@ -28,7 +28,8 @@ from circuits.compare.look_alikes import LITTLE, LOOKS, Look, looks
 from circuits.compare.roles import Role, match, profile
 from circuits.compare.subject import Effort, Subject
 from interp.algorithm import Algorithm
-from interp.decoder import RIDGE, Decoder
+from interp.decoder import Decoder
+from interp.files import json_values
 from interp.interventions.mediation import MediationResult, mediate, paths
 from interp.statistics import Interval
 
@@ -113,13 +114,12 @@ class CircuitPart:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
-        rows = self.to_frame().to_dict("records")
-        kept = [{str(key): _json(value) for key, value in row.items()} for row in rows]
+        kept = json_values(self.to_frame().to_dict("records"))
         return {
             "model": self.model,
             "reference": self.reference,
             "measurements": [{key: value for key, value in row.items() if value is not None} for row in kept],
-            "untrained": [_json(value) for value in self.untrained],
+            "untrained": json_values(self.untrained),
             "settings": self.settings,
         }
 
@@ -139,8 +139,9 @@ def circuits(
     algorithm = _algorithm(reference)
     state = _state(reference, algorithm)
     fresh = (*untrained, *reference_untrained)
-    decoders = [_decoder(s, algorithm, state) for s in (subject, reference, *fresh)]
-    profiles = [profile(s, decode, effort) for s, decode in zip((subject, reference, *fresh), decoders, strict=True)]
+    every = (subject, reference, *fresh)
+    decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
+    profiles = [profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     similarity, roles = match(profiles[0], profiles[1], effort.seed)
     null = tuple(match(other, profiles[1], effort.seed)[0].estimate for other in profiles[2:])
     claimed = _inputs(reference, algorithm)
@@ -189,13 +190,6 @@ def _state(subject: Subject, algorithm: Algorithm | None) -> str:
     return next((key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any()), "")
 
 
-def _decoder(subject: Subject, algorithm: Algorithm | None, state: str) -> Decoder | None:
-    if algorithm is None or not state:
-        return None
-    known = subject.samples.known
-    return Decoder.fit(subject.run(known).latents[:, :-1], algorithm.run(known)[state], ridge=RIDGE)
-
-
 # Paths.
 
 
@@ -223,13 +217,8 @@ def _inputs(subject: Subject, algorithm: Algorithm | None) -> list[list[str]]:
     """The tokens at which the task says that an input acts on the state, each once."""
     if algorithm is None:
         return []
-    labels, found = subject.run(subject.samples.test).layout.labels, []
-    for claim in subject.task.claims(subject.model):
-        places = [str(p.site) for p in claim.places if p.site.component == "embed" and p.site.position in labels]
-        is_input = claim.variable in algorithm.of_the_inputs and claim.outcome == "state" and not claim.control
-        if is_input and places and places not in found:
-            found.append(places)
-    return found
+    sites = [tuple(str(p.site) for p in c.places) for c in subject.inputs(algorithm) if c.outcome == "state"]
+    return [list(several) for several in dict.fromkeys(sites)]
 
 
 def _path(
@@ -280,9 +269,3 @@ def _low(values: Sequence[float]) -> float:
 def _high(values: Sequence[float]) -> float:
     """The largest, likewise."""
     return max((value for value in values if np.isfinite(value)), default=float("nan"))
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, float | np.floating):
-        return float(value) if np.isfinite(value) else None
-    return value.item() if isinstance(value, np.generic) else value

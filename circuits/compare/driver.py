@@ -21,7 +21,7 @@ from circuits.compare import algorithm as behaviour
 from circuits.compare import verdicts
 from circuits.compare.circuit import circuits
 from circuits.compare.effects import effects
-from circuits.compare.fitting import checked, divergence, predictor
+from circuits.compare.fitting import Predict, checked, divergence, predictor
 from circuits.compare.result import Comparison, Failure
 from circuits.compare.state import stitch
 from circuits.compare.subject import FULL, Effort, Samples, Subject, shared_sizes
@@ -66,7 +66,8 @@ def run(
     built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     sets = task.sets_for(built, effort.battery, effort.rounds, effort.seed)
     with bar(f"comparing {subject.name}", 5) as done:
-        explained = behaviour.explain(model, task, sets, seed=effort.seed)
+        predict = _remembered(model)
+        explained = behaviour.explain(predict, task, sets, seed=effort.seed)
         done(1)
         candidates = _candidates(explained.algorithm, task.explains(model if other is None else other))
         updated = updates(subject, candidates, controls, effort)
@@ -80,7 +81,7 @@ def run(
             judged = {"behaviour": verdicts.behaviour(explained.explained), **judged}
         else:
             peer = Subject(other, samples, f"{subject.name} (reference)" if other.config.name == subject.name else "")
-            alike, failures = _alike(model, other, sets, explained, effort.seed)
+            alike, failures = _alike(predict, predictor(other), sets, explained, effort.seed)
             stitched = stitch(subject, peer, controls, effort)
             done(1)
             wired = circuits(subject, peer, controls, _controls(other, samples, effort), effort)
@@ -137,6 +138,18 @@ def loaded(
     return interp.load(reference, **shared_sizes([model]), **options).double()
 
 
+def _remembered(model: HookedLatentTransformer) -> Predict:
+    """What the model predicts; each batch, which must stay alive, is run once."""
+    predict, known = predictor(model), dict[int, Array]()
+
+    def remembered(episodes: Any) -> Array:
+        if id(episodes) not in known:
+            known[id(episodes)] = predict(episodes)
+        return known[id(episodes)]
+
+    return remembered
+
+
 def _controls(model: HookedLatentTransformer, samples: Samples, effort: Effort) -> list[Subject]:
     """Untrained copies, but for those whose latents grow beyond all numbers, as unbounded attention lets some."""
     fresh = [Subject(untrained(model, effort.seed + i), samples) for i in range(effort.untrained)]
@@ -151,8 +164,8 @@ def _candidates(closest: Algorithm | None, reference: Algorithm) -> Mapping[str,
 
 
 def _alike(
-    model: HookedLatentTransformer,
-    reference: HookedLatentTransformer,
+    model: Predict,
+    reference: Predict,
     sets: Mapping[str, tuple[Any, Any]],
     explained: behaviour.AlgorithmPart,
     seed: int,
@@ -161,13 +174,13 @@ def _alike(
     base = explained.scores[explained.baseline].divergences
     apart, rounds = {}, []
     for name, (_, episodes) in sets.items():
-        p, q = (checked(predictor(m)(episodes), episodes) for m in (model, reference))
+        p, q = (checked(predict(episodes), episodes) for predict in (model, reference))
         apart[name] = divergence(p, q)
         rounds += _rounds(name, seed, p, q)
     parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
     lost = ratio_interval(*parts, seed=seed)
     worst = sorted(rounds, key=lambda failure: -failure.nats)[:N_FAILURES]
-    return Interval(1 - lost.estimate, 1 - lost.high, 1 - lost.low), tuple(worst)
+    return lost.complement, tuple(worst)
 
 
 def _rounds(name: str, seed: int, p: Array, q: Array) -> list[Failure]:

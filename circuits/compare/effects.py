@@ -24,10 +24,12 @@ from numpy.typing import NDArray
 
 from circuits.compare.subject import Effort, Subject
 from interp.algorithm import NEXT, Algorithm
-from interp.decoder import RIDGE, Affine, Decoder
+from interp.decoder import RIDGE, Affine
+from interp.interventions.carriers import Claim
 from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.interchange import interchange
 from interp.interventions.moves import Writer, move
+from interp.interventions.places import Place
 from interp.statistics import Interval
 
 Array = NDArray[np.float64]
@@ -203,12 +205,10 @@ def _at_inputs(
     """Inputs of the round from other episodes, where the task's claims say that they stand."""
     algorithms = {key: _carrying(algorithm) for key, algorithm in algorithms.items()}
     own = next(iter(algorithms.values()))
-    claims = [c for c in subject.task.claims(subject.model) if not c.control and c.variable in own.of_the_inputs]
-    labels, found = subject.run(subject.samples.test).layout.labels, []
-    for claim in claims:
-        places = [p for p in claim.places if p.site.component == "embed" and p.site.position in labels]
-        usable = {k: a for k, a in algorithms.items() if _speaks_of(a, claim)}
-        if not places or own not in usable.values():
+    found = []
+    for claim in subject.inputs(own):
+        usable, places = {k: a for k, a in algorithms.items() if _speaks_of(a, claim)}, claim.places
+        if own not in usable.values():
             continue
         results = {key: _interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
         apart = [p for p in (place.placebo(subject.model.config.d_model, effort.seed) for place in places) if p]
@@ -222,7 +222,7 @@ def _at_inputs(
     return found
 
 
-def _speaks_of(algorithm: Algorithm, claim: Any) -> bool:
+def _speaks_of(algorithm: Algorithm, claim: Claim) -> bool:
     """Whether the algorithm has the variable, and for a claim about the state writes one."""
     return claim.variable in algorithm.keys and (claim.outcome == "prediction" or bool(algorithm.written))
 
@@ -234,12 +234,11 @@ def _carrying(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, memory=algorithm.state[0], written=NEXT + algorithm.state[0])
 
 
-def _interchanged(s: Subject, algorithm: Algorithm, claim: Any, places: Any, effort: Effort) -> InterchangeResult:
+def _interchanged(
+    s: Subject, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort
+) -> InterchangeResult:
     test, other = s.samples.test, s.samples.other
-    decode = None
-    if claim.outcome == "state":
-        held = algorithm.run(s.samples.known)[algorithm.memory]
-        decode = Decoder.fit(s.run(s.samples.known).latents[:, :-1], held, ridge=RIDGE)
+    decode = s.decoder(algorithm, algorithm.memory) if claim.outcome == "state" else None
     return interchange(
         s.model,
         test,

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from circuits.compare.subject import Effort, Subject
 from interp.algorithm import Algorithm
-from interp.interventions.effects import Rows, passed
 from interp.interventions.mediation import MediationResult
+from interp.interventions.passes import Rows, passed
 from interp.interventions.sites import Site
 from interp.model.layout import RoundLayout
 from interp.statistics import Interval, resample_weights
@@ -109,7 +109,6 @@ def _r2(attention: NDArray[np.float64], values: NDArray[np.float64], n_episodes:
     """Squared correlation of the two, about their means over elements; 0 where one of them does not differ."""
     x, y = (z - z.mean(-1, keepdims=True) for z in (values, attention))
     sums = np.stack([(a * b).reshape(n_episodes, -1).sum(1) for a, b in ((x, y), (x, x), (y, y))], -1)
-    weights = np.concatenate([np.full((1, n_episodes), 1 / n_episodes), resample_weights(n_episodes, seed=seed)])
-    xy, xx, yy = (weights @ sums).T
+    xy, xx, yy = (resample_weights(n_episodes, seed=seed, plain_first=True) @ sums).T
     r2 = np.where(xx * yy > 0, xy**2 / np.where(xx * yy > 0, xx * yy, 1.0), 0.0)
     return Interval.of_samples(r2[1:], r2[0])

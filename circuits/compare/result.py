@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ from circuits.compare.effects import EffectsPart
 from circuits.compare.state import StatePart
 from circuits.compare.update import UpdatePart
 from circuits.compare.verdicts import Verdict
-from interp.files import write_atomic, write_json
-from interp.statistics import Interval
+from interp.files import json_values, write_atomic, write_json
 
 FORMAT = 1
 """Version of the JSON."""
@@ -72,10 +72,11 @@ class Comparison:
         lines = [f"{self.model}{against}", f"algorithm: {self.algorithm}", *map(str, self.verdicts.values())]
         return "\n".join(lines)
 
-    def parts(self) -> dict[str, Any]:
-        """The parts that there are, by name."""
+    @cached_property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The table of each part that there is, by the part's name; their intervals are drawn once."""
         named = {name: getattr(self, name) for name in ("algorithm", "state", "update", "effects", "circuit")}
-        return {name: part for name, part in named.items() if part is not None}
+        return {name: part.to_frame() for name, part in named.items() if part is not None}
 
     def table(self) -> pd.DataFrame:
         """The verdicts, one row each."""
@@ -108,8 +109,7 @@ class Comparison:
 
     def to_frame(self) -> pd.DataFrame:
         """Every measurement of every part, one row each."""
-        frames = [part.to_frame().assign(part=name) for name, part in self.parts().items()]
-        return pd.concat(frames, ignore_index=True)
+        return pd.concat([frame.assign(part=name) for name, frame in self.frames.items()], ignore_index=True)
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
@@ -117,11 +117,11 @@ class Comparison:
             "format": FORMAT,
             "model": self.model,
             "reference": self.reference,
-            "verdicts": _records(self.table()),
+            "verdicts": json_values(self.table().to_dict("records")),
             "algorithm": self.algorithm.to_dict(),
-            "parts": {name: _records(part.to_frame()) for name, part in self.parts().items()},
-            "failures": [_json(vars(failure)) for failure in self.failures],
-            "settings": _json(self.settings),
+            "parts": {name: json_values(frame.to_dict("records")) for name, frame in self.frames.items()},
+            "failures": json_values(self.failures),
+            "settings": json_values(self.settings),
         }
 
     def to_json(self) -> str:
@@ -134,26 +134,8 @@ class Comparison:
         Raises:
             InputError: the folder cannot be written.
         """
-        tables = {"verdicts": self.table(), **{name: part.to_frame() for name, part in self.parts().items()}}
+        tables = {"verdicts": self.table(), **self.frames}
         paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
         for name, frame in tables.items():
             paths.append(write_atomic(Path(folder) / f"{name}.csv", lambda path, f=frame: f.to_csv(path, index=False)))  # type: ignore[misc]
         return paths
-
-
-def _records(frame: pd.DataFrame) -> list[dict[str, Any]]:
-    return [_json(row) for row in frame.to_dict("records")]
-
-
-def _json(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(key): _json(held) for key, held in value.items()}
-    if isinstance(value, list | tuple):
-        return [_json(held) for held in value]
-    if isinstance(value, Interval):
-        return _json(vars(value))
-    if isinstance(value, np.generic):
-        return _json(value.item())
-    if isinstance(value, float) and not np.isfinite(value):
-        return None
-    return value

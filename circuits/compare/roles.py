@@ -37,7 +37,7 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from circuits.compare.subject import Effort, Subject
 from interp.errors import require
-from interp.interventions.effects import Rows, passed
+from interp.interventions.passes import Rows, passed
 from interp.interventions.sites import Site
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
@@ -139,7 +139,7 @@ def match(one: Profile, other: Profile, seed: int = 0) -> tuple[Interval, tuple[
         f"profiles must be of the same episodes, got positions {one.labels} and {other.labels}",
     )
     n = one.lost.shape[-1]
-    weights = np.concatenate([np.full((1, n), 1 / n), resample_weights(n, N_RESAMPLES, seed)])
+    weights = resample_weights(n, N_RESAMPLES, seed, plain_first=True)
     mine, theirs = one.of(weights), other.of(weights)
     matched = [_matched(a, b) for a, b in zip(mine, theirs, strict=True)]
     samples = [

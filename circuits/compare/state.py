@@ -119,8 +119,7 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
                 cases += [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
             for giver, control, number in cases:
                 missed = _missed(giver, target, own, effort, supplied, shuffled=control == "shuffled")
-                lost = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed)
-                score = Interval(1 - lost.estimate, 1 - lost.high, 1 - lost.low)
+                score = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed).complement
                 found.append(Stitching(giver.name + number, target.name, supplied, control, score))
     settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_episodes": effort.test}
     return StatePart(subject.name, reference.name, tuple(found), worth, settings)

@@ -7,11 +7,14 @@ that variables are set to from a third batch ("other"). Both models read the sam
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from interp import tasks
+from interp.algorithm import Algorithm
+from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
+from interp.interventions.carriers import Claim
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.task import Task
@@ -94,6 +97,7 @@ class Subject:
     samples: Samples
     label: str = ""
     _runs: dict[int, Rollout] = field(default_factory=dict, repr=False)
+    _decoders: dict[tuple[str, ...], Decoder] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -108,6 +112,24 @@ class Subject:
         if id(episodes) not in self._runs:
             self._runs[id(episodes)] = rollout(self.model.eval(), episodes)
         return self._runs[id(episodes)]
+
+    def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
+        """Latents to a variable of the algorithm's state, fitted on the known episodes, once."""
+        key = algorithm.key, repr(dict(algorithm.parameters)), variable
+        if key not in self._decoders:
+            known = self.samples.known
+            latents, held = self.run(known).latents[:, :-1], algorithm.run(known)[variable]
+            self._decoders[key] = Decoder.fit(latents, held, ridge=RIDGE)
+        return self._decoders[key]
+
+    def inputs(self, algorithm: Algorithm) -> list[Claim]:
+        """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""
+        labels, found = self.run(self.samples.test).layout.labels, []
+        for claim in self.task.claims(self.model):
+            places = tuple(p for p in claim.places if p.site.component == "embed" and p.site.position in labels)
+            if places and not claim.control and claim.variable in algorithm.of_the_inputs:
+                found.append(replace(claim, places=places))
+        return found
 
 
 def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:

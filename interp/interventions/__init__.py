@@ -6,6 +6,7 @@
   with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
   decoded state closed under the update, on and off the manifold), ``steering``;
 * by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``);
+* how rounds are run again with sites edited, for all of these: ``passes``;
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
   minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
 * ``command`` and ``tables``: what ``interp patch`` writes.
@@ -42,6 +43,7 @@ __all__ = [
     "metrics",
     "moves",
     "pairs",
+    "passes",
     "patching",
     "places",
     "pruning",

@@ -93,8 +93,7 @@ class InterchangeResult:
 
     def score(self, seed: int = 0) -> Interval:
         """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
-        missed = ratio_interval(self._missed, self._asked, seed=seed)
-        return Interval(1 - missed.estimate, 1 - missed.high, 1 - missed.low)
+        return ratio_interval(self._missed, self._asked, seed=seed).complement
 
     def slope(self, seed: int = 0) -> Interval:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
@@ -180,8 +179,7 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     )
     require(bool(result._asked.sum()), f"setting {result.variable!r} changes no outcome of the algorithm: no score")
     silent = rival._asked.sum() == 0
-    weights = resample_weights(len(result.effect), seed=seed)
-    weights = np.concatenate([np.full((1, len(result.effect)), 1 / len(result.effect)), weights])
+    weights = resample_weights(len(result.effect), seed=seed, plain_first=True)
     with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
         own = 1 - (weights @ result._missed) / (weights @ result._asked)
         other = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)

@@ -1,12 +1,10 @@
-"""Effects of a swap while some sites are held: the passes and the sums of :mod:`interp.interventions.mediation`."""
+"""Effects of a swap while some sites are held: the sums of :mod:`interp.interventions.mediation`."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -14,10 +12,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import require
-from interp.interventions.places import CHUNK, Place
+from interp.interventions.passes import Rows, passed
+from interp.interventions.places import Place
 from interp.interventions.routes import Sites
-from interp.interventions.sites import Site, write
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
@@ -26,55 +23,8 @@ ROUNDING = 100
 """A total effect below so many units of rounding, relative to the outcome, is none."""
 
 
-class Rows(NamedTuple):
-    """Rounds of many episodes in one batch, ``[row, ...]``."""
-
-    tokens: Tensor
-    latents: Tensor
-    values: Tensor
-    slots: Tensor
-
-    @classmethod
-    def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
-        """Some rounds of every episode: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
-        index = torch.tensor(list(rounds), device=run.tokens.device)
-        return cls(*(x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)))
-
-
-Edit = Callable[[Tensor], Tensor]
 Measure = Callable[[RoundOutput, Rows], Float[Tensor, "row value"]]
 """The outcome of each row as a vector."""
-
-
-def passed(
-    model: HookedLatentTransformer,
-    rows: Rows,
-    layout: RoundLayout,
-    edits: Sequence[tuple[Site, Edit]] = (),
-    watched: Sequence[Site] = (),
-) -> tuple[RoundOutput, dict[Site, Tensor]]:
-    """Run rounds with the activations at some sites edited: what they give, and the activations at other sites.
-
-    Raises:
-        InputError: a site whose hook did not fire just once.
-    """
-    names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in edits), *watched)))
-    fired: Counter[str] = Counter()
-    kept: dict[Site, Tensor] = {}
-
-    def at(name: str, activation: Tensor, hook: object) -> Tensor:
-        fired[name] += 1
-        for site, edit in edits:
-            if site.hook == name:
-                activation = write(activation, site, layout, edit(site.read(activation, layout)))
-        kept.update({site: site.read(activation, layout) for site in watched if site.hook == name})
-        return activation
-
-    with torch.no_grad(), model.hooks(fwd_hooks=[(name, partial(at, name)) for name in names]):
-        out = model(rows.tokens, rows.latents, rows.values)
-    for name in names:
-        require(fired[name] == 1, f"the hook at {name!r} fired {fired[name]} times in one round, which must be once")
-    return out, kept
 
 
 @dataclass(frozen=True)
@@ -112,8 +62,8 @@ def effects(
     """The effect of taking ``causes`` from the source, whole and with every set of sites held, in chunks of rows."""
     base, source = (Rows.of(run, rounds) for run in runs)
     chunks, size = [], 0.0
-    for start in range(0, len(base.tokens), CHUNK):
-        mine, theirs = (Rows(*(x[start : start + CHUNK] for x in side)) for side in (base, source))
+    for part in base.parts():
+        mine, theirs = base.part(part), source.part(part)
         plain, products = _chunk(model, runs[0].layout, mine, theirs, causes, sets, measure)
         chunks.append(products)
         size = max(size, float(plain.abs().max()))

@@ -49,7 +49,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.errors import require, unknown_name
-from interp.interventions.effects import Rows, effects
+from interp.interventions.effects import effects
+from interp.interventions.passes import Rows
 from interp.interventions.places import Place, resolve_places
 from interp.interventions.routes import Routes
 from interp.interventions.sites import Site, sites

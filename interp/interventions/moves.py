@@ -41,9 +41,8 @@ from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import require, unknown_name
 from interp.interventions.counterfactual import InterchangeResult, judged
 from interp.interventions.interchange import check
-from interp.interventions.places import CHUNK
+from interp.interventions.passes import Edit, edited
 from interp.interventions.sites import Site, resolve
-from interp.model.hooked import HookFunction
 from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -272,13 +271,18 @@ def move(
         algorithm.variable(key)
     asked = wants or ({variable: change} if variable in own else {})
     wanted = algorithm.step(state, inputs, {key: own[key] + given for key, given in asked.items()})[1]
+    step = writer.step({variable: change}, pairs).flatten(0, 1).to(run.latents)
+
+    def along(part: slice) -> list[tuple[Site, Edit]]:
+        return [(writer.site, lambda own: own + step[part].reshape(own.shape).to(own.dtype))]
+
     found = judged(
         algorithm,
         own,
         wanted,
         run,
         at,
-        moved(model, run, at, {writer.site: writer.step({variable: change}, pairs)}),
+        edited(model, run, at, along),
         outcome=outcome,
         read=model.read_state if decode is None else decode,
         tolerance=tolerance,
@@ -295,45 +299,6 @@ def move(
         commit=commit,
     )
     return InterchangeResult(variable, (str(writer.site),), outcome, **found, settings=settings)
-
-
-def moved(
-    model: HookedLatentTransformer, run: Rollout, rounds: Sequence[int], steps: Mapping[Site, Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Predictions ``[episode, round, ...]`` and next latents of rounds whose activations are moved by ``steps``.
-
-    Args:
-        steps: by site, ``[episode, round, latent, d_model]``; one row where the site is a position.
-    """
-    index = torch.tensor(list(rounds), device=run.tokens.device)
-    tokens, latents, values, slots = (
-        x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)
-    )
-    rows = {site: step.flatten(0, 1).to(latents) for site, step in steps.items()}
-    predictions, after = [], []
-    with torch.no_grad():
-        for start in range(0, len(tokens), CHUNK):
-            part = slice(start, start + CHUNK)
-            fired: list[str] = []
-            hooks = [(site.hook, _adding(site, step[part], run, fired)) for site, step in rows.items()]
-            with model.hooks(fwd_hooks=hooks):
-                out = model(tokens[part], latents[part], values[part])
-            assert len(fired) == len(rows), f"hooks of {list(map(str, rows))} fired {len(fired)} times"
-            predictions.append(out.prediction)
-            after.append(model.write(out.latents, out.update, slots[part]))
-    shape = (run.n_episodes, len(rounds))
-    return torch.cat(predictions).unflatten(0, shape), torch.cat(after).unflatten(0, shape)
-
-
-def _adding(site: Site, step: Tensor, run: Rollout, fired: list[str]) -> HookFunction:
-    def hook(activation: Tensor, hook: object) -> Tensor:
-        fired.append(site.hook)
-        changed = activation.clone()
-        where = site.index(run.layout)
-        changed[where] = changed[where] + step.reshape(changed[where].shape).to(changed.dtype)
-        return changed
-
-    return hook
 
 
 def _change(

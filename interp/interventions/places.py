@@ -12,19 +12,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp.interventions.passes import Edit, Rows, edited, passed
 from interp.interventions.sites import Site, resolve
-from interp.model.hooked import HookFunction
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
-
-CHUNK = 8192
-"""Rows (pair x round) that are run at once."""
 
 
 @dataclass(frozen=True)
@@ -104,40 +102,12 @@ def intervened(
     model: HookedLatentTransformer, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
-    index = torch.tensor(list(rounds), device=base.tokens.device)
-    flat = [
-        [x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)] for run in (base, source)
-    ]
-    predictions, latents = [], []
-    with torch.no_grad():
-        for start in range(0, len(flat[0][0]), CHUNK):
-            mine, theirs = ([x[start : start + CHUNK] for x in side] for side in flat)
-            names = list(dict.fromkeys(place.site.hook for place in places))
-            kept: dict[str, Tensor] = {}
-            if names:
-                _, cache = model.run_with_cache(*theirs[:3], names_filter=names)
-                kept = {name: cache[name] for name in names}
-            fired = dict.fromkeys(names, 0)
-            hooks = [(name, _swap(name, places, kept, base, fired)) for name in names]
-            with model.hooks(fwd_hooks=hooks):
-                out = model(*mine[:3])
-            assert all(count == 1 for count in fired.values()), f"interchange hooks fired {fired}, not once each"
-            predictions.append(out.prediction)
-            latents.append(model.write(out.latents, out.update, mine[3]))
-    shape = (base.n_episodes, len(rounds))
-    return torch.cat(predictions).unflatten(0, shape), torch.cat(latents).unflatten(0, shape)
+    theirs, sites = Rows.of(source, rounds), [place.site for place in places]
 
+    def swaps(part: slice) -> list[tuple[Site, Edit]]:
+        if not places:
+            return []
+        _, given = passed(model, theirs.part(part), base.layout, watched=sites)
+        return [(place.site, partial(place, source=given[place.site])) for place in places]
 
-def _swap(
-    name: str, places: Sequence[Place], kept: dict[str, Tensor], base: Rollout, fired: dict[str, int]
-) -> HookFunction:
-    def hook(activation: Tensor, hook: object) -> Tensor:
-        fired[name] += 1
-        changed = activation.clone()
-        for place in places:
-            if place.site.hook == name:
-                where = place.site.index(base.layout)
-                changed[where] = place(changed[where], kept[name][where])
-        return changed
-
-    return hook
+    return edited(model, base, rounds, swaps)

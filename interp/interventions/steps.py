@@ -59,8 +59,7 @@ class StepResult:
 
     def r2(self, seed: int = 0) -> Interval:
         """The step R2 with its 95 % interval over episodes."""
-        missed = ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed)
-        return Interval(1 - missed.estimate, 1 - missed.high, 1 - missed.low)
+        return ratio_interval(self.missed.sum(1), self.varied.sum(1), seed=seed).complement
 
     def to_frame(self) -> pd.DataFrame:
         """One row: what was decoded, the horizon, the step R2 with its interval."""

@@ -129,5 +129,4 @@ def _r2(tables: Sequence[np.ndarray], batches: Sequence[MDPEpisodes], seed: int)
     for decoded, batch in zip(tables, batches, strict=True):
         missed.append(((decoded - batch.q_tables) ** 2).sum((1, 2, 3)))
         total.append(((batch.q_tables - batch.q_tables.mean()) ** 2).sum((1, 2, 3)))
-    ratio = ratio_interval(np.concatenate(missed), np.concatenate(total), seed=seed)
-    return Interval(1 - ratio.estimate, 1 - ratio.high, 1 - ratio.low)
+    return ratio_interval(np.concatenate(missed), np.concatenate(total), seed=seed).complement
