@@ -47,7 +47,7 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
         >>> rotated(interp.load("wma-handwired", n_experts=2)).config.name
         'wma-handwired-rotated'
     """
-    turned, turn = copy.deepcopy(model), _rotation(model, seed)
+    turned, turn = copy.deepcopy(model), rotation(model, seed)
     with torch.no_grad():
         for table in (turned.W_E, turned.value_embed.table, turned.W_pos, turned.latents.table):
             table.copy_(table @ turn)
@@ -132,7 +132,7 @@ def _renamed(config: LatentTransformerConfig, suffix: str, edit: str) -> LatentT
     return replace(config, name=f"{config.name}-{suffix}", origin={**origin, "edits": [*origin.get("edits", []), edit]})
 
 
-def _rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
+def rotation(model: HookedLatentTransformer, seed: int) -> Float[Tensor, "d_model d_model"]:
     """A random orthogonal matrix; with LayerNorm one that leaves the direction of equal coordinates where it is."""
     d, generator = model.config.d_model, torch.Generator().manual_seed(seed)
     kept = int(model.config.normalization_type is not None)

@@ -1,0 +1,1 @@
+"""Methods of interpretability, graded on machines whose insides are known."""

@@ -1,0 +1,223 @@
+"""Machines whose insides are known: what methods of interpretability are graded on.
+
+A subject is a model with its truth: which edges it has, where each variable of its algorithm lives, and what it does
+not hold. Handwired circuits state all of it (:class:`circuits.circuit.Circuit`); here each comes in variants that
+compute the same and look different:
+
+* ``plain``: as built, every coordinate of the residual stream with a meaning of its own;
+* ``rotated``: in a random orthogonal basis (:func:`circuits.compare.variants.rotated`);
+* ``distractors``: with heads and neurons that compute something which nobody reads;
+* ``superposed``: positions as sinusoids of fewer dimensions than there are positions, so that codes overlap (machines
+  whose construction has them; the state itself keeps a dimension for every element);
+* ``trained``: learned by gradient descent while interchanges tie it to the algorithm (its edges are unknown).
+
+    >>> subject = build("wma-handwired", "R", "rotated")
+    >>> subject.name, len(subject.edges), sorted(set(subject.edges.values()))
+    ('wma-handwired R, rotated', 36, ['clean-up', 'constant', 'content'])
+    >>> [str(place) for place in subject.places["log_weights"]]
+    ['embed@<z> (rank 3)', 'resid_post[1]@p? (rank 3)', 'resid_post[1]@w? (rank 3)']
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+import torch
+from jaxtyping import Bool
+from torch import Tensor
+
+from circuits.calibration import FORMS, SIZES
+from circuits.circuit import Circuit
+from circuits.compare.variants import rotated, rotation, with_distractors
+from circuits.compiler import compile_circuit
+from circuits.edges import EMBEDDINGS, EXITS, Kind
+from circuits.places import places, wired
+from circuits.registry import build as build_circuit
+from circuits.registry import handwired
+from interp.algorithm import Algorithm
+from interp.errors import require, unknown_name
+from interp.interventions.carriers import Claim
+from interp.interventions.graph import EdgeGraph
+from interp.interventions.places import Place
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.task import Task
+
+EdgeName = tuple[str, str]
+"""Source and destination of an edge, as :class:`interp.interventions.graph.EdgeGraph` calls them."""
+VARIANTS = ("plain", "rotated", "distractors", "superposed")
+_RANKED: tuple[Kind, ...] = ("clean-up", "constant", "content")
+"""Where several wires are one edge of the graph, it is of the last of these kinds that any of them is."""
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A model and what is known about it.
+
+    Attributes:
+        name: unique among the subjects of a run.
+        machine: name of the handwired machine whose circuit it has, or was trained to have.
+        form: which construction of the machine: a key of :data:`circuits.calibration.FORMS`.
+        variant: one of :data:`VARIANTS`, or "trained".
+        algorithm: what it computes, with its parameters.
+        sizes: of the task.
+        edges: every true edge and its kind; None where nobody knows them.
+        places: variable -> every place that holds it, in the model's own basis.
+        claims: which of these places must be set together, and where that shows.
+        absent: keys of variables that look as if they belonged to the task and that the machine holds nowhere.
+        seed: of the variant's draws.
+    """
+
+    name: str
+    machine: str
+    form: str
+    variant: str
+    model: HookedLatentTransformer
+    algorithm: Algorithm
+    sizes: Mapping[str, int]
+    edges: Mapping[EdgeName, Kind] | None
+    places: Mapping[str, tuple[Place, ...]]
+    claims: tuple[Claim, ...] = ()
+    absent: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def task(self) -> Task:
+        from interp import tasks
+
+        return tasks.of(self.model)
+
+    @property
+    def graph(self) -> EdgeGraph:
+        return EdgeGraph(self.model)
+
+
+def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source destination"]:
+    """Which edges of the model's graph could be true: all but those of heads and MLPs without weights, which fill up."""
+    graph, idle = EdgeGraph(model), set()
+    for layer, block in enumerate(model.blocks):
+        weights = (block.attn.W_Q, block.attn.W_K, block.attn.W_V, block.attn.W_O)
+        zero = torch.stack([(weight == 0).flatten(1).all(1) for weight in weights]).all(0)
+        idle |= {f"{layer}.{head}" for head in torch.nonzero(zero).flatten().tolist()}
+        if block.mlp is not None and not bool(block.mlp.W_in.any()):
+            idle.add(f"mlp {layer}")
+    kept = graph.exists.copy()
+    kept[[name in idle for name in graph.sources]] = False
+    kept[:, [node_of(name) in idle for name in graph.destinations]] = False
+    return kept
+
+
+def node_of(destination: str) -> str:
+    """The node that a destination belongs to: "1.0" of "1.0.q"; MLPs and exits are their own.
+
+    >>> node_of("1.0.q"), node_of("mlp 0")
+    ('1.0', 'mlp 0')
+    """
+    return destination.rsplit(".", 1)[0]
+
+
+def true_edges(circuit: Circuit) -> dict[EdgeName, Kind]:
+    """The circuit's edges by the names of the graph: all embeddings are one node, and so are a layer's neurons."""
+    layers = {neuron.name: f"mlp {neuron.layer}" for neuron in circuit.neurons}
+    heads = {head.name: f"{head.layer}.{circuit.head_index(head.name)}" for head in circuit.heads}
+    nodes = {**heads, **layers, **dict.fromkeys(EMBEDDINGS, "embed"), **{name: name for name in EXITS}}
+    found: dict[EdgeName, Kind] = {}
+    for edge in circuit.edges:
+        target = nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else "")
+        key = nodes[edge.source], target
+        found[key] = max(found.get(key, edge.kind), edge.kind, key=_RANKED.index)
+    return found
+
+
+def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0) -> Subject:
+    """A handwired machine as a subject, in float64.
+
+    Args:
+        form: a key of :data:`circuits.calibration.FORMS`.
+        quick: the small sizes of :data:`circuits.calibration.SIZES`.
+        seed: of the rotation, the distractors or the position code.
+
+    Raises:
+        InputError: an unknown machine, form or variant, or one that the machine does not have.
+    """
+    if variant not in VARIANTS:
+        raise unknown_name("variant", variant, VARIANTS)
+    own = [key for key, (name, _) in FORMS.items() if name == machine]
+    handwired(machine)
+    if form not in own:
+        raise unknown_name(f"form of {machine!r}", form, own)
+    require(
+        variant != "superposed" or has_compact_positions(machine),
+        f"{machine!r} has no compact position codes, so it cannot be superposed; take another variant",
+    )
+    arguments = {**SIZES[quick][machine], **FORMS[form][1]}
+    circuit = build_circuit(machine, **arguments)
+    if variant == "superposed":
+        lines = (circuit.layout.n_positions - 1) // 2
+        circuit = build_circuit(machine, **arguments, positions="sinusoidal", n_lines=lines, seed=seed)
+    model = compile_circuit(circuit).eval()
+    move: Callable[[Place], Place] = _same
+    if variant == "rotated":
+        move, model = partial(_turned, rotation(model, seed)), rotated(model, seed)
+    elif variant == "distractors":
+        model = with_distractors(model, seed=seed)
+        move = partial(_padded, model.config.d_model)
+    located = {
+        key: tuple(move(place) for location in several for place in places(circuit, location))
+        for key, several in circuit.sites.items()
+    }
+    claims = [claim for claim in wired(circuit) if not claim.control]
+    return Subject(
+        name=f"{machine} {form}, {variant}",
+        machine=machine,
+        form=form,
+        variant=variant,
+        model=model,
+        algorithm=circuit.algorithm,
+        sizes=SIZES[quick][machine],
+        edges=true_edges(circuit),
+        places=located,
+        claims=tuple(replace(claim, places=tuple(map(move, claim.places))) for claim in claims),
+        seed=seed,
+    )
+
+
+def has_compact_positions(machine: str) -> bool:
+    """Whether the machine's construction has position codes of fewer dimensions than positions."""
+    return "n_lines" in inspect.signature(handwired(machine).build).parameters
+
+
+def builders(quick: bool = True, seed: int = 0) -> dict[str, Callable[[], Subject]]:
+    """Every subject by name, and what builds it: cheap, and the same each time.
+
+    >>> len(builders()), list(builders())[:2]
+    (49, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    """
+    return {
+        f"{machine} {form}, {variant}": partial(build, machine, form, variant, quick=quick, seed=seed)
+        for form, (machine, _) in FORMS.items()
+        for variant in VARIANTS
+        if variant != "superposed" or has_compact_positions(machine)
+    }
+
+
+def _same(place: Place) -> Place:
+    return place
+
+
+def _turned(turn: Tensor, place: Place) -> Place:
+    """A place of the residual stream in the turned basis; heads and attention scores have none."""
+    if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
+        return place
+    return replace(place, basis=turn.T.to(place.basis) @ place.basis)
+
+
+def _padded(d_model: int, place: Place) -> Place:
+    """A place of the residual stream that has further coordinates."""
+    if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
+        return place
+    more = place.basis.new_zeros(d_model - len(place.basis), place.basis.shape[1])
+    return replace(place, basis=torch.cat([place.basis, more]))
