@@ -245,10 +245,20 @@ class Task:
         return records[0].make()
 
     def sample_for(
-        self, model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed: int, regime: str = ""
+        self,
+        model: HookedLatentTransformer,
+        n_episodes: int,
+        n_rounds: int,
+        seed: int,
+        regime: str = "",
+        sizes: Mapping[str, int] | None = None,
     ) -> Any:
-        """Episodes of a model's sizes; of the sampler's default regime when none is given."""
-        options = {**self.sizes_of(model.layout), **self.sample_options(model)}
+        """Episodes of a model's sizes; of the sampler's default regime when none is given.
+
+        Args:
+            sizes: by name, other than the model's own, where it serves a range of them.
+        """
+        options = {**self.sizes_of(model.layout), **self.sample_options(model), **(sizes or {})}
         if regime:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
