@@ -127,6 +127,7 @@ def verify(
     dtype: str | Sequence[str] = DTYPES,
     seed: int = 0,
     circuit_seed: int | None = None,
+    done: Callable[[int], None] = lambda cases: None,
     **arguments: Any,
 ) -> VerificationResult:
     """Check a handwired model against its algorithm.
@@ -138,6 +139,7 @@ def verify(
         dtype: "float64", "float32" or both.
         seed: of the episodes.
         circuit_seed: the argument ``seed`` of the circuit, such as that of its position codes; its default when None.
+        done: called with 1 after each of :func:`n_cases` cases.
         arguments: further arguments of the circuit, the same at every size.
 
     Raises:
@@ -173,6 +175,7 @@ def verify(
         episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
         ran.append((episodes.n_rounds, len(episodes)))
         checks += check(circuit, episodes, size, given, plan)
+        done(1)
     settings = provenance(
         rounds=_span(n for n, _ in ran),
         episodes=_span(n for _, n in ran),
@@ -180,6 +183,11 @@ def verify(
         arguments=arguments,
     )
     return VerificationResult(name, tuple(checks), settings)
+
+
+def n_cases(name: str, sizes: Sequence[Size] | None, dtypes: Sequence[str]) -> int:
+    """How many cases (a size in a dtype) :func:`verify` goes through, for a progress bar."""
+    return len(handwired(name).plan.sizes if sizes is None else sizes) * len(dtypes)
 
 
 def _span(counts: Iterable[int]) -> int | str:

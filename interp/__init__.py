@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from interp.library import load, models
     from interp.model.rollout import Rollout, play, replay, rollout
 
-__all__ = ["InputError", "Rollout", "load", "models", "play", "replay", "rollout"]
+__version__ = "0.1.0"
+
+__all__ = ["InputError", "Rollout", "__version__", "load", "models", "play", "replay", "rollout"]
 
 _HOMES = {
     "load": "interp.library",

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Protocol
+
+_SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
 class Update(Protocol):
@@ -27,7 +30,7 @@ def display(text: str, total: int, completed: int = 0, shown: bool = True) -> It
     console = Console(stderr=True)
     columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
     times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
-    hidden = not (shown and console.is_terminal)
+    hidden = _SILENT.get() or not (shown and console.is_terminal)
     with rich.Progress(*columns, *times, console=console, disable=hidden, transient=True) as bars:
         task = bars.add_task(text, total=total, completed=completed)
 
@@ -42,3 +45,26 @@ def bar(title: str, total: int) -> Iterator[Callable[[int], None]]:
     """Call what it gives with how many of ``total`` steps were just done."""
     with display(title, total) as update:
         yield lambda steps: update(advance=steps)
+
+
+@contextmanager
+def working(text: str) -> Iterator[None]:
+    """A moving sign beside ``text`` while work goes on whose steps cannot be counted; no bar may begin within it."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if _SILENT.get() or not console.is_terminal:
+        yield
+        return
+    with console.status(text):
+        yield
+
+
+@contextmanager
+def silenced(silent: bool = True) -> Iterator[None]:
+    """No bar and no sign is shown within it, on a terminal either; with False, they are shown as before."""
+    token = _SILENT.set(silent or _SILENT.get())
+    try:
+        yield
+    finally:
+        _SILENT.reset(token)

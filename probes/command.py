@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,13 +38,21 @@ def site_names() -> str:
     return ", ".join((*OF_LATENTS, UPDATE, *COMPONENTS))
 
 
-def sample(model: HookedLatentTransformer, n_episodes: int, n_rounds: int, seed: int) -> Episodes:
-    """Episodes of the model's task and sizes.
+def sample(
+    model: HookedLatentTransformer,
+    n_episodes: int,
+    n_rounds: int,
+    seed: int,
+    regime: str = "",
+    sizes: Mapping[str, int] | None = None,
+) -> Episodes:
+    """Episodes of the model's task and sizes, or of other ``sizes`` that it serves.
 
     Raises:
-        InputError: numbers below 1.
+        InputError: numbers below 1, an unknown regime, sizes that the model does not serve.
     """
-    episodes: Episodes = interp.tasks.of(model).sample_for(model, n_episodes, n_rounds, seed)
+    episodes: Episodes = interp.tasks.of(model).sample_for(model, n_episodes, n_rounds, seed, regime, sizes)
+    model.layout.fit(episodes)
     return episodes
 
 

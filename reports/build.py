@@ -77,16 +77,26 @@ def write_report(
     n_rounds: int,
     seed: int,
     parts: Sequence[Part] | None = None,
+    *,
+    source: str = "",
+    regime: str = "",
+    sizes: Mapping[str, int] | None = None,
+    arguments: Mapping[str, Any] | None = None,
 ) -> Written:
-    """:func:`build`, saying which parts failed instead of warning."""
+    """:func:`build`, saying which parts failed instead of warning.
+
+    Args:
+        source: what the model was loaded by, where ``subject`` is the model.
+        regime, sizes, arguments: see :class:`~reports.part.Context`.
+    """
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     require(n_rounds >= 10, f"a report needs at least 10 rounds an episode, got {n_rounds}")
     import interp
     from reports.part import Context
     from reports.parts.default import parts_for
 
-    source, model = (subject, interp.load(subject)) if isinstance(subject, str) else ("", subject)
-    context = Context(model, source, n_episodes, n_rounds, seed)
+    source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
+    context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {})
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work

@@ -73,6 +73,8 @@ class Context:
         model: what the report is on.
         source: what the model was loaded by: a name, or the path of a checkpoint; empty when the model was given.
         n_episodes, n_rounds, seed: how much is sampled, and the seed of everything random.
+        regime, given: what the episodes are drawn from, and their sizes where they are not the model's own.
+        arguments: that :func:`interp.load` was given with ``source``.
         parts: of this report, in page order.
         facts: what the parts say in the summary; filled as they are computed.
         failures: key of a part -> the exception that it ended with.
@@ -83,6 +85,9 @@ class Context:
     n_episodes: int
     n_rounds: int
     seed: int
+    regime: str = ""
+    given: Mapping[str, int] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
     parts: tuple[Part, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
@@ -115,8 +120,8 @@ class Context:
 
     @cached_property
     def sizes(self) -> dict[str, int]:
-        """The sizes of the model's round, by name."""
-        return self.task.sizes_of(self.model.layout)
+        """The sizes of the episodes' rounds, by name."""
+        return {**self.task.sizes_of(self.model.layout), **self.given}
 
     @cached_property
     def heads(self) -> Heads:
@@ -126,7 +131,11 @@ class Context:
     @cached_property
     def episodes(self) -> Any:
         """The episodes that the report is about."""
-        return self.task.sample_for(self.model, self.n_episodes, self.n_rounds, self.seed)
+        return self.sample(self.n_episodes, self.n_rounds, self.seed)
+
+    def sample(self, n_episodes: int, n_rounds: int, seed: int) -> Any:
+        """Episodes of the report's regime and sizes."""
+        return self.task.sample_for(self.model, n_episodes, n_rounds, seed, self.regime, self.given)
 
     @cached_property
     def run(self) -> Rollout:
@@ -162,7 +171,7 @@ class Context:
     def pairs(self) -> tuple[Any, Any]:
         """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges."""
         sizes = (CAUSAL_EPISODES, self.looked_at + 3)
-        first, second = (self.task.sample_for(self.model, *sizes, seed) for seed in (self.seed, self.seed + 1))
+        first, second = (self.sample(*sizes, seed) for seed in (self.seed, self.seed + 1))
         return first, second
 
     @cached_property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,6 +49,8 @@ def patch(
     n_rounds: int | None = None,
     n_map: int = 12,
     seed: int = 0,
+    regime: str = "",
+    sizes: Mapping[str, int] | None = None,
 ) -> PatchCommand:
     """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there.
 
@@ -57,6 +59,7 @@ def patch(
         read: the round read; by default the first at which this corruption can show.
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
+        regime, sizes: of the episodes; the task's default and the model's own when not given.
 
     Raises:
         InputError: unknown names, a round out of range, or a corruption that held latents hide from every prediction.
@@ -72,7 +75,7 @@ def patch(
     shows = 0 if measured.needs_update else record.delay
     until = round + shows if read is None else read
     length = max(until + 1, round + max(n_map, 1)) if n_rounds is None else n_rounds
-    clean, corrupted = record.build(tasks.of(model).sample_for(model, n_episodes, length, seed), round)
+    clean, corrupted = record.build(tasks.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
     options: dict[str, Any] = {"metric": metric, "direction": direction}
     swept = sweep(model, clean, corrupted, round, components=components, read=until, propagate=propagate, **options)
     at = list(range(round, min(round + n_map, length)))

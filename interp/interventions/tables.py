@@ -7,7 +7,7 @@ in the task's record. ``interp patch MODEL --tables`` writes them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -64,12 +64,14 @@ def interchange_table(
     seed: int,
     claims: Sequence[Claim] | None = None,
     runs: Runs | None = None,
+    drawn: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
     """Which places carry which variables of the algorithm, with controls.
 
     Args:
         claims: to test; those of the task, whole activations where the variables could be, when None.
         runs: the rollouts of ``episodes`` and ``other``, where they are known.
+        drawn: regime and sizes of the episodes that a learned model's state decoder is fitted on.
 
     Raises:
         InputError: no claims, and a task that has none.
@@ -77,7 +79,7 @@ def interchange_table(
     task, decode = tasks.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
-        known, near = task.sample_for(model, N_DECODED, t + 3, seed + 2), range(t + 3)[max(t - 4, 0) :]
+        known, near = task.sample_for(model, N_DECODED, t + 3, seed + 2, **(drawn or {})), range(t + 3)[max(t - 4, 0) :]
         held = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], held, ridge=RIDGE)
     tested = given(task, "claims", task.claims(model)) if claims is None else claims
@@ -203,25 +205,27 @@ def tables(
     n_episodes: int = 64,
     seed: int = 0,
     done: Callable[[int], None] = lambda steps: None,
+    drawn: Mapping[str, Any] | None = None,
 ) -> dict[str, pd.DataFrame]:
     """Every table, by name.
 
     Args:
         t: the round looked at, from 1 on (it needs a history).
-        smooth: what stands for the model where edges are scored by gradients, which hard attention has none of:
-            ``circuits.differentiable(model)``; the model itself when None.
+        smooth: the model whose gradients score the edges, ``circuits.differentiable(model)``: hard attention has no
+            gradient. The model itself when None.
         done: called with 1 after each of ``N_PARTS`` parts.
+        drawn: ``regime`` and ``sizes`` of the episodes; the task's default and the model's own when None.
 
     Raises:
         InputError: a round without a history, a field that the task's record lacks.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
     task = tasks.of(model)
-    episodes, other = (task.sample_for(model, n_episodes, t + 3, s) for s in (seed, seed + 1))
+    episodes, other = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
     runs = rollout(model.eval(), episodes), rollout(model, other)
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
-        lambda: {"interchange": interchange_table(model, episodes, other, t, seed, runs=runs)},
+        lambda: {"interchange": interchange_table(model, episodes, other, t, seed, runs=runs, drawn=drawn)},
         lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth, runs)},
         lambda: {"steering": steering_table(model, episodes, t, seed, runs[0])},
         lambda: circuit_tables(smooth or model, episodes, t, seed),

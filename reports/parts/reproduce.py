@@ -19,15 +19,21 @@ def part() -> Part:
 def draw(computed: None, context: Context) -> Section:
     """The command that writes the page again, and the same numbers from Python."""
     n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
-    shell = f"interp report {context.source} --episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
+    counts = f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
+    shell = " ".join(["interp report", context.source, *_options(context), counts])
     axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
-    model = f"interp.load({context.source!r})" if context.source else "...  # the model that the report was given"
+    given = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
+    model = (
+        f"interp.load({context.source!r}{given})" if context.source else "...  # the model that the report was given"
+    )
+    drawn = {"regime": context.regime, "sizes": dict(context.given)}
+    drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
     lines = [
         "import interp",
         "from interp import tasks",
         "",
         f"model = {model}",
-        f"episodes = tasks.of(model).sample_for(model, {n_episodes}, {n_rounds}, seed={seed})",
+        f"episodes = tasks.of(model).sample_for(model, {n_episodes}, {n_rounds}, seed={seed}{drawn_text})",
         "run = interp.rollout(model, episodes)",
         f"run.predictions                       # {axes}",
     ]
@@ -36,6 +42,19 @@ def draw(computed: None, context: Context) -> Section:
         lines.insert(1, "import probes")
         lines.append(f"probes.probe(model, episodes, {decoded}, seed={seed})")
     return commands(shell if context.source else "", "\n".join(lines))
+
+
+def _options(context: Context) -> list[str]:
+    """What else the command was given: sizes, arguments of the model, the regime."""
+    options = {size.name: size.option for size in context.task.sizes}
+    given = {**context.arguments, **context.given}
+    words = [f"--{options[name]} {value}" for name, value in given.items() if name in options]
+    sets = [f"{name}={str(value).replace(' ', '')}" for name, value in given.items() if name not in options]
+    return [
+        *words,
+        *(["--set " + " ".join(sets)] if sets else []),
+        *(["--regime", context.regime] * bool(context.regime)),
+    ]
 
 
 def commands(shell: str, python: str) -> Section:

@@ -13,7 +13,7 @@ from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.compiler import compile_circuit
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, causal_leak, check
-from interp.cli import settings_of
+from interp.cli.options import settings_of
 from interp.errors import InputError
 from interp.model.rollout import rollout
 

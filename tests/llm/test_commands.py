@@ -20,11 +20,11 @@ from interp.llm.schemes import CONDITIONS
 from interp.llm.settings import Settings
 
 SMALL = [
-    "--instances",
+    "--episodes",
     "2",
     "--rounds",
     "6",
-    "--regimes",
+    "--regime",
     "flat",
     "--conditions",
     "online-note-only",
@@ -145,7 +145,7 @@ def test_the_estimate_of_every_condition_is_named_whole_and_costs_only_where_the
         (["run", "m", "--base-url", "ftp://x"], "base_url must be an address"),
         (["run", "m", "--base-url", "http://x/v1", "--conditions", "online"], "unknown condition 'online'"),
         (
-            ["run", "m", "--base-url", "http://x/v1", "--regimes", "flatt"],
+            ["run", "m", "--base-url", "http://x/v1", "--regime", "flatt"],
             "unknown regime 'flatt'; did you mean 'flat'",
         ),
         (["run", "m", "--base-url", "http://x/v1", "--temperature", "3"], "temperature must be in [0, 2], got 3.0"),

@@ -89,7 +89,7 @@ def test_bad_input_is_told_in_a_sentence(make: Any, message: str, tiny: str) -> 
 
 
 def test_the_command_plays_a_folder(tiny: str, tmp_path: Path) -> None:
-    options = ["--instances", "1", "--rounds", "2", "--regimes", "flat", "--conditions", "online-no-note"]
+    options = ["--episodes", "1", "--rounds", "2", "--regime", "flat", "--conditions", "online-no-note"]
     command = ["llm", "run", tiny, "--backend", "transformers", *options, "--response-format", "grammar"]
     result = CliRunner().invoke(app, [*command, "--out", str(tmp_path)])
     assert result.exit_code == 0 and "1 of 1 episodes" in result.output

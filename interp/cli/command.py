@@ -1,0 +1,195 @@
+"""How a command is made: its shared options, its refusals, its threads; torch is imported only when it runs.
+
+A command is a function in a file of this folder::
+
+    @command(example="interp probe wma-learned", sizes="one", torch=True)
+    def probe(say: Say, sizes: Mapping[str, int], model: options.ModelName, ...) -> None:
+
+It gets ``say``, through which it tells everything, and, where it asks for ``sizes``, the sizes of every task as
+options (``--experts 4``). ``--json`` and ``--quiet`` are added to every command.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import logging
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, Literal
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+import interp
+import interp.tasks
+from interp import progress
+from interp.cli.saying import Say
+from interp.errors import InputError
+from interp.tasks.task import named
+from interp.threads import one_thread
+
+Many = Literal["none", "one", "several"]
+
+
+class Commands(TyperGroup):
+    """A group whose commands refuse bad input with one sentence on standard error and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.echo(f"interp: {error}", err=True)
+            raise typer.Exit(2) from None
+
+
+app = typer.Typer(
+    cls=Commands,
+    help="Mechanistic interpretability for transformers that carry latents from round to round.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+)
+llm_app = typer.Typer(
+    cls=Commands, help="Language models as online learners: play, score, report.", no_args_is_help=True
+)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"interp {interp.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", help="Print the log on standard error.")] = False,
+) -> None:
+    """Mechanistic interpretability for transformers that carry latents from round to round."""
+    if verbose:
+        handler = logging.StreamHandler()
+        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+        logger = logging.getLogger("interp")
+        logger.addHandler(handler)
+        logger.setLevel(logging.INFO)
+
+
+class Command(TyperCommand):
+    """A command whose list options take several values: ``--experts 2 4 8`` is ``--experts 2 --experts 4 ...``.
+
+    ``<module:function>`` in the help of an option, or at the end of a command's help, stands for what the function
+    returns, such as the names in a registry; it is called when help is asked for, so that nothing else waits for its
+    imports.
+    """
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        for option in self.params:
+            if getattr(option, "help", None):
+                option.help = filled(option.help)  # type: ignore[attr-defined]
+        self.epilog = filled(self.epilog or "")
+        super().format_help(ctx, formatter)
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
+        spread: list[str] = []
+        current = None
+        for arg in args:
+            if arg.startswith("--"):
+                current = arg if arg in several else None
+                spread.append(arg)
+            elif current is not None and spread[-1] != current:
+                spread += [current, arg]
+            else:
+                spread.append(arg)
+        return super().parse_args(ctx, spread)
+
+
+def filled(text: str) -> str:
+    """``text`` with every ``<module:function>`` replaced by what the function returns."""
+    return re.sub(r"<([\w.]+:\w+)>", lambda name: str(named(name[1])()), text)
+
+
+def command(
+    name: str = "", *, example: str, group: typer.Typer = app, sizes: Many = "none", torch: bool = False, more: str = ""
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a command; the name is the function's when empty.
+
+    Args:
+        example: a command line, for the end of the help.
+        sizes: whether it takes the sizes of every task as options, and whether one number for each or several.
+        torch: whether it runs models: torch is then imported, on one thread, while a terminal shows a sign of it.
+        more: lines for the end of the help; see :class:`Command`.
+    """
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        key = name or function.__name__.replace("_", "-")
+        own = inspect.signature(function, eval_str=True).parameters
+        options = {} if sizes == "none" else _sizes(sizes)
+
+        @functools.wraps(function)
+        def run(*, as_json: bool, quiet: bool, **given: Any) -> None:
+            say = Say(key if group is app else f"llm {key}", as_json, quiet)
+            if options:
+                values = {option: given.pop(option) for option in options}
+                given["sizes"] = {option: value for option, value in values.items() if value is not None}
+            with progress.silenced(quiet):
+                try:
+                    _run(function, torch, say=say, **given)
+                finally:
+                    if _result_is_known():
+                        say.close()
+
+        parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p.name not in ("say", "sizes")]
+        run.__signature__ = inspect.Signature([*parameters, *options.values(), *_SHARED])  # type: ignore[attr-defined]
+        run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
+        epilog = "\n\n".join(filter(None, (f"Example: {example}", *more.splitlines())))
+        group.command(key, cls=Command, epilog=epilog)(run)
+        return run
+
+    return register
+
+
+def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
+    """Call a command; one that runs models gets torch on one thread."""
+    if not torch:
+        function(**given)
+        return
+    with progress.working("importing torch"):
+        import torch as _  # noqa: F401
+    with one_thread():
+        function(**given)
+
+
+def _result_is_known() -> bool:
+    """Whether a command ended by itself, or by an exit code that it chose."""
+    import sys
+
+    error = sys.exc_info()[1]
+    return error is None or isinstance(error, typer.Exit)
+
+
+def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
+    annotation = Annotated[kind, option]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
+
+
+def _sizes(many: Many) -> Mapping[str, inspect.Parameter]:
+    """An option for every size of every task, in the words of the tasks' records."""
+    kind: Any = list[int] | None if many == "several" else int | None
+    found: dict[str, list[str]] = {}
+    for task in interp.tasks.every():
+        for size in task.sizes:
+            what = f"{size.what[0].upper()}{size.what[1:]} ({task.name})"
+            found.setdefault(size.option, []).append(f"{what}, at least {size.minimum}; {size.default} by default")
+    return {
+        option: _option(option, kind, None, typer.Option(help=f"{'; '.join(texts)}."))
+        for option, texts in found.items()
+    }
+
+
+_SHARED = (
+    _option("as_json", bool, False, typer.Option("--json", help="Print the result as one JSON object.")),
+    _option("quiet", bool, False, typer.Option("--quiet", help="Print nothing but the paths of files written.")),
+)

@@ -1,0 +1,69 @@
+"""``interp compare``: is one model the other?"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import interp.tasks
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+
+Reference = Annotated[
+    str,
+    typer.Argument(
+        help="What it is held against: another model, or 'none' for algorithms alone; the handwired model of its task "
+        "when empty.",
+        autocompletion=options.model_names,
+    ),
+]
+Scored = Annotated[
+    int | None, options.number("Episodes that are scored; maps are fitted on two or three times as many", 8)
+]
+
+
+@command(
+    example="interp compare wma-learned wma-handwired --quick",
+    sizes="one",
+    torch=True,
+    more=options.CIRCUIT_ARGUMENTS,
+)
+def compare(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    reference: Reference = "",
+    quick: Annotated[bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")] = False,
+    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+    episodes: Scored = None,
+    rounds: Annotated[int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)] = None,
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    out: options.Out = Path("output/comparisons"),
+) -> None:
+    """Is a model the same as another, handwired by default: behaviour, state, update and circuit, with bounds."""
+    subject = options.load(model, sizes, arguments, device).model
+    from circuits import compare as room
+
+    held = reference or next(iter(interp.tasks.of(subject).circuits), "none")
+    effort = replace(room.QUICK if quick else room.FULL, seed=seed)
+    if rounds is not None:
+        effort = replace(effort, rounds=rounds)
+    if episodes is not None:
+        effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
+    folder = options.to_be_written(out / f"{Path(model).name}-against-{Path(held).name}")
+    found = room.run(subject, None if held == "none" else held, effort=effort)
+    say.line(f"{found.model}: {found.algorithm}")
+    say.table(found.summary(), f"{found.model} against {found.reference or 'algorithms'}", "verdicts")
+    say.facts(model=found.model, reference=found.reference, settings=dict(found.settings))
+    written = found.save(folder)
+    if report:
+        from reports.comparison import write
+
+        written.append(write(found, folder))
+    say.wrote(written)

@@ -1,0 +1,44 @@
+"""``interp evaluate``: what a model is worth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+
+
+@command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+def evaluate(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    episodes: Annotated[int, options.number("Episodes per regime")] = 128,
+    theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the task's theory.")] = False,
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    out: options.Out = Path("output/evaluation"),
+) -> None:
+    """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL.
+
+    Every regime and several lengths are measured, as the task's evaluation plans them; the tables name them.
+    """
+    loaded = options.load(model, sizes, arguments, device).model
+    from interp.evaluation import suite
+    from interp.progress import bar
+
+    folder = options.to_be_written(out / Path(model).name)
+    with bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
+        result = suite.evaluate(loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done)
+    result.write(folder)
+    from reports.evaluation import save
+
+    save(result.tables, folder)
+    say.facts(settings=result.settings)
+    say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
+    say.wrote([folder])

@@ -1,0 +1,26 @@
+"""``interp models``: what can be loaded."""
+
+from __future__ import annotations
+
+from itertools import groupby
+
+import typer
+
+from interp.cli.command import command
+from interp.cli.saying import Say
+
+
+@command(example="interp models --json")
+def models(say: Say) -> None:
+    """List what can be loaded, task by task; with --quiet, the names alone."""
+    from interp import tasks
+    from interp.library import models as records
+
+    known = records()
+    say.facts(models=[vars(record) for record in known])
+    for key, of_task in groupby(known, lambda record: record.task):
+        say.line(f"{key}: {tasks.get(key).what}")
+        for record in of_task:
+            say.line(f"  {record.name:20} {record.kind:10} {record.description}")
+    if say.quiet and not say.as_json:
+        typer.echo("\n".join(record.name for record in known))

@@ -1,0 +1,238 @@
+"""The one vocabulary of options: what ``--episodes``, ``--rounds``, ``--regime`` and the others mean everywhere.
+
+A minimum stands in an option's help and is checked before the command begins.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+import interp.tasks
+from interp.errors import InputError, require
+
+if TYPE_CHECKING:
+    from interp.model.transformer import HookedLatentTransformer
+
+
+def number(what: str, minimum: int = 1, *names: str) -> Any:
+    """An option that takes whole numbers from ``minimum`` on, and says so in its help."""
+
+    def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+        for one in value if isinstance(value, list | tuple) else [value]:
+            require(one is None or one >= minimum, f"{param.opts[0]} must be at least {minimum}, got {one}")
+        return value
+
+    return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
+
+
+def model_names(incomplete: str) -> list[tuple[str, str]]:
+    """Every model that can be loaded by name, with what it is, for shell completion."""
+    from interp.library import models
+
+    return [(record.name, record.description) for record in models() if record.name.startswith(incomplete)]
+
+
+def handwired_names(incomplete: str) -> list[tuple[str, str]]:
+    """Every handwired model with what it is, for shell completion."""
+    from interp.library import models
+
+    known = [record for record in models() if record.kind == "handwired"]
+    return [(record.name, record.description) for record in known if record.name.startswith(incomplete)]
+
+
+def every_regime() -> str:
+    """The regimes of every task, for the help."""
+    return "; ".join(f"{task.key}: {', '.join(task.regimes())}" for task in interp.tasks.every() if task.regimes())
+
+
+def regime_names(incomplete: str) -> list[str]:
+    """Every regime, for shell completion."""
+    found = dict.fromkeys(name for task in interp.tasks.every() for name in task.regimes())
+    return [name for name in found if name.startswith(incomplete)]
+
+
+def circuit_arguments() -> str:
+    """What each handwired circuit is built from, with defaults, a line each, for the help."""
+    import inspect
+
+    from circuits.registry import handwired, models
+
+    lines = []
+    for name in models():
+        record = handwired(name)
+        own = {size.name for size in interp.tasks.get(record.task).sizes}
+        given = [p for p in inspect.signature(record.build).parameters.values() if p.name not in own]
+        lines.append(f"{name}: {', '.join(f'{p.name}={p.default}' for p in given)}")
+    return "\n\n".join(lines)
+
+
+CIRCUIT_ARGUMENTS = (
+    "Arguments of handwired models for --set, with their defaults:\n<interp.cli.options:circuit_arguments>"
+)
+
+ModelName = Annotated[
+    str, typer.Argument(help="A name from `interp models`, or a checkpoint folder.", autocompletion=model_names)
+]
+HandwiredName = Annotated[
+    str, typer.Argument(help="Name of a handwired model, from `interp models`.", autocompletion=handwired_names)
+]
+Out = Annotated[Path, typer.Option(help="Folder for what the command writes.")]
+Seed = Annotated[int, typer.Option(help="Seed of everything random.")]
+Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda:1, mps.")]
+Regime = Annotated[
+    str,
+    typer.Option(
+        help="What the episodes are drawn from, by task: <interp.cli.options:every_regime>; the task's default when "
+        "empty.",
+        autocompletion=regime_names,
+    ),
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6]."),
+]
+
+
+def to_be_written(folder: Path) -> Path:
+    """``folder``, after a file was written to it, or to the nearest folder above that exists; nothing is left behind.
+
+    Raises:
+        InputError: it could not be created or written.
+    """
+    existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+    try:
+        with tempfile.TemporaryFile(dir=existing):
+            return folder
+    except OSError as error:
+        raise InputError(
+            f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
+        ) from error
+
+
+def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
+    """``NAME=VALUE`` pairs as arguments; values as in TOML, and a bare word is a string.
+
+    >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
+    {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
+
+    Raises:
+        InputError: no ``=``, a name given twice, or a value that is neither TOML nor a word.
+    """
+    settings: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = (part.strip() for part in pair.partition("="))
+        require(bool(name and equals and text), f"--set takes NAME=VALUE, such as gamma=0.5, got {pair!r}")
+        require(name not in settings, f"--set gives {name!r} twice; give it once")
+        try:
+            settings[name] = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError:
+            require(
+                re.fullmatch(r"[A-Za-z][\w-]*", text) is not None,
+                f"--set {name}: {text!r} is no value; write a number, true, a list such as [0, 1], or a word",
+            )
+            settings[name] = text
+    return settings
+
+
+def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """The sizes given as options, by the names of ``task``'s arguments.
+
+    Args:
+        name: of the model, for the refusal.
+
+    Raises:
+        InputError: a size of another task.
+    """
+    own = {size.option: size.name for size in task.sizes}
+    for option in sizes:
+        require(
+            option in own,
+            f"{name!r} has no size --{option}; its sizes are {', '.join(f'--{known}' for known in own)}",
+        )
+    return {own[option]: value for option, value in sizes.items()}
+
+
+@dataclass(frozen=True)
+class Loaded:
+    """A model for a command.
+
+    Attributes:
+        sizes: by name, of the episodes, where they are not the model's own.
+        arguments: that it was built with.
+    """
+
+    model: HookedLatentTransformer
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load(
+    name: str,
+    sizes: Mapping[str, int],
+    arguments: Iterable[str] | None = None,
+    device: str = "cpu",
+    sampled: bool = False,
+) -> Loaded:
+    """The model called ``name`` on ``device``, and the sizes that its episodes are to have where it serves several.
+
+    Args:
+        sizes: by option. A handwired model is built in them.
+        arguments: ``NAME=VALUE`` pairs, for a handwired model.
+        sampled: whether the command can draw episodes of other sizes than a learned model's own.
+
+    Raises:
+        InputError: an unknown model, size, argument or device; sizes that the model does not serve.
+    """
+    from interp.progress import working
+
+    with working(f"loading {name}"):
+        place = device_called(device)
+        loaded = _load(name, sizes, settings_of(arguments or ()), sampled)
+        return replace(loaded, model=loaded.model.to(place))
+
+
+def _load(name: str, sizes: Mapping[str, int], arguments: Mapping[str, Any], sampled: bool) -> Loaded:
+    from interp import library
+
+    record = next((record for record in library.models() if record.name == name), None)
+    if record is None:  # a checkpoint folder, or a name that load refuses
+        model = library.load(name)
+        require(not arguments, f"{name!r} is a checkpoint, which fixes everything: leave --set out")
+        chosen = sizes_of(interp.tasks.of(model), name, sizes)
+        require(sampled or not chosen, f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out")
+        return Loaded(model, chosen)
+    named = sizes_of(interp.tasks.get(record.task), name, sizes)
+    if record.kind == "learned" and sampled and record.reads(named) and not arguments:
+        return Loaded(library.load(name), named)
+    return Loaded(library.load(name, **named, **arguments), arguments={**named, **arguments})
+
+
+def device_called(name: str) -> Any:
+    """The device of torch called ``name``.
+
+    Raises:
+        InputError: no such device on this machine.
+    """
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except Exception as error:
+        raise InputError(
+            f"no device {name!r} on this machine ({str(error).splitlines()[0]}); give --device cpu"
+        ) from None
+    require(device.type != "meta", "a model on the device 'meta' holds no numbers; give --device cpu")
+    return device
+
+
+Sizes = Mapping[str, int]
+"""Sizes that were given as options, by option."""

@@ -1,0 +1,100 @@
+"""``interp patch``: where a corrupted round acts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+from interp.errors import require
+
+if TYPE_CHECKING:
+    from interp.model.transformer import HookedLatentTransformer
+
+Corruption = Annotated[
+    str, typer.Option(help="<interp.interventions.command:corruption_names>; the task's default when empty.")
+]
+ReadAt = Annotated[int | None, options.number("The round that is read; where the corruption first shows by default", 0)]
+Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
+MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
+Tables = Annotated[
+    bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
+]
+
+
+@command(
+    example="interp patch wma-handwired --corruption flip-vote --round 20 --components resid_pre head",
+    sizes="one",
+    torch=True,
+    more=options.CIRCUIT_ARGUMENTS,
+)
+def patch(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    corruption: Corruption = "",
+    round_: Annotated[int, options.number("The round that is corrupted and patched", 0, "--round")] = 20,
+    propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
+    read: ReadAt = None,
+    components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
+    metric: Annotated[str, typer.Option(help="<interp.interventions.command:metric_names>.")] = "logit_diff",
+    direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
+    episodes: Annotated[int, options.number("Number of pairs of episodes", 2)] = 64,
+    rounds: Rounds = None,
+    map_: MapSize = 12,
+    tables: Tables = False,
+    regime: options.Regime = "",
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    out: options.Out = Path("output/patching"),
+) -> None:
+    """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
+    chosen = options.load(model, sizes, arguments, device, sampled=True)
+    loaded = chosen.model
+    from interp.interventions import command as run
+
+    folder = options.to_be_written(out / Path(model).name)
+    say.facts(model=loaded.config.name, round=round_, n_episodes=episodes, seed=seed)
+    drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
+    if tables:
+        require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
+        _tables(say, loaded, round_, episodes, seed, drawn, folder / "tables")
+        return
+    result = run.patch(
+        loaded,
+        round_,
+        corruption,
+        propagate=propagate,
+        read=read,
+        components=components or ("resid_pre", "attn_out", "head"),
+        metric=metric,
+        direction=direction,
+        n_episodes=episodes,
+        n_rounds=rounds,
+        n_map=map_,
+        seed=seed,
+        **drawn,
+    )
+    title = f"{loaded.config.name}: {result.corruption} at round {round_}, largest effects"
+    say.facts(corruption=result.corruption, gap=result.sweep.gap)
+    say.table(run.summary(result.sweep), title, "largest_effects")
+    say.wrote(run.write(result, folder / result.corruption))
+
+
+def _tables(
+    say: Say, model: HookedLatentTransformer, t: int, n_episodes: int, seed: int, drawn: dict[str, Any], folder: Path
+) -> None:
+    """Every causal table, written to ``folder``."""
+    from circuits.registry import differentiable
+    from interp.interventions import tables as every
+    from interp.progress import bar
+
+    smooth = differentiable(model)
+    with bar(f"causal tables of {model.config.name}", every.N_PARTS) as done:
+        results = every.tables(model, t, smooth=smooth, n_episodes=n_episodes, seed=seed, done=done, drawn=drawn)
+    say.wrote(every.write(results, folder))

@@ -1,0 +1,75 @@
+"""``interp probe``: decode an algorithm's variables from a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+from interp.errors import require
+
+Targets = Annotated[list[str] | None, typer.Option(help="<probes.command:target_names>.")]
+SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")]
+
+
+@command(
+    example="interp probe wma-learned --targets log_weights counts --site latents",
+    sizes="one",
+    torch=True,
+    more=options.CIRCUIT_ARGUMENTS,
+)
+def probe(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    targets: Targets = None,
+    site: SiteName = "latents",
+    sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
+    windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
+    episodes: Annotated[int, options.number("Number of episodes", 5)] = 256,
+    rounds: Annotated[int, options.number("Rounds per episode")] = 100,
+    regime: options.Regime = "",
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    out: options.Out = Path("output/probes"),
+    jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
+    backend: Annotated[str | None, typer.Option(help="joblib backend of a sweep: loky, dask, ray.")] = None,
+) -> None:
+    """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
+    require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
+    chosen = options.load(model, sizes, arguments, device, sampled=True)
+    loaded = chosen.model
+    from interp.progress import working
+    from probes import command as run
+
+    spans = [run.window(text) for text in windows] if windows else None
+    sampled = run.sample(loaded, episodes, rounds, seed, regime, chosen.sizes)
+    folder = out / Path(model).name
+    say.facts(model=loaded.config.name, n_episodes=episodes, n_rounds=rounds, regime=sampled.regime, seed=seed)
+    if not sweep:
+        with working("fitting probes"):
+            results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)
+        say.facts(probes={fitted.target.key: fitted.to_json() for fitted in results})
+        for fitted in results:
+            say.line(f"{fitted}\n")
+        say.wrote([folder])
+        return
+    options.to_be_written(folder)
+    swept = run.sweep(
+        loaded,
+        sampled,
+        targets,
+        windows=spans,
+        seed=seed,
+        cache=folder / "cells",
+        n_jobs=jobs,
+        backend=backend,
+    )
+    run.write_sweep(swept, folder)
+    say.facts(cells=len(swept.frame), settings=swept.settings)
+    say.wrote([folder])

@@ -1,0 +1,48 @@
+"""``interp report``: one page about a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+
+
+@command(example="interp report wma-handwired --experts 4", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
+def report(
+    say: Say,
+    sizes: options.Sizes,
+    model: options.ModelName,
+    episodes: Annotated[int, options.number("Number of episodes", 5)] = 64,
+    rounds: Annotated[int, options.number("Rounds per episode", 10)] = 100,
+    regime: options.Regime = "",
+    arguments: options.Set = None,
+    seed: options.Seed = 0,
+    device: options.Device = "cpu",
+    out: options.Out = Path("output"),
+) -> None:
+    """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
+    from reports.build import write_report
+
+    options.to_be_written(out)
+    chosen = options.load(model, sizes, arguments, device, sampled=True)
+    written = write_report(
+        chosen.model,
+        out,
+        episodes,
+        rounds,
+        seed,
+        source=model,
+        regime=regime,
+        sizes=chosen.sizes,
+        arguments=chosen.arguments,
+    )
+    say.wrote([written.path])
+    say.facts(not_computed=dict(written.failures))
+    for title, why in written.failures.items():
+        say.aside(f"not computed: {title}, because {why}")
+    raise typer.Exit(1 if written.failures else 0)

@@ -1,0 +1,105 @@
+"""``interp train`` and ``interp curves``: models from gradient descent, and how they learned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import interp.tasks
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+from interp.errors import require
+
+
+def task_keys(incomplete: str) -> list[str]:
+    """The tasks, for shell completion."""
+    return [task.key for task in interp.tasks.every() if task.key.startswith(incomplete)]
+
+
+def presets() -> str:
+    """Every task that can be trained with its presets, for the help."""
+    from interp.training.goal import presets as listed
+
+    return "\n\n".join(listed().splitlines())
+
+
+Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
+
+
+@command(
+    example="interp train experts --preset laptop --name mine --experts 2 8 --seed 1",
+    sizes="several",
+    more="Tasks and their presets:\n<interp.cli.train:presets>",
+)
+def train(
+    say: Say,
+    sizes: Mapping[str, list[int]],
+    task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=task_keys)],
+    preset: Annotated[str, typer.Option(help="One of the task's presets, listed below.")] = "laptop",
+    name: Annotated[str, typer.Option(help="Name of the trained model; its run is kept in OUT/NAME.")] = "",
+    config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,
+    overrides: Overrides = None,
+    regime: Annotated[list[str] | None, typer.Option(help="Regimes drawn in turn; the preset's by default.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Seed of everything random; the preset's by default.")] = None,
+    out: options.Out = Path("output/training"),
+    processes: Annotated[int, options.number("Processes that torchrun started; refused if fewer run")] = 1,
+) -> None:
+    """Train a model, or resume its training, and print the folder of the checkpoint.
+
+    A size takes one number, or the smallest and the largest. It runs on the accelerator where the machine has one.
+    """
+    from interp.training import config as settings
+    from interp.training import goal
+
+    given = goal.preset(task, preset)
+    changed: dict[str, Any] = settings.read_toml(config) if config else {}
+    for assignment in overrides or []:
+        changed = settings.merge(changed, settings.parse_assignment(assignment))
+    asked: dict[str, Any] = {"sizes": _bounds(task, sizes)} if sizes else {}
+    asked |= {"regimes": list(regime)} if regime else {}
+    asked |= {} if seed is None else {"seed": seed}
+    chosen = settings.override(given, settings.merge(changed, asked))
+    name = name or f"{task}-{preset}"
+    from interp.progress import working
+
+    options.to_be_written(out / name)
+    with working("importing torch"):
+        from interp.training.trainer import train as run
+    say.facts(name=name, preset=preset, settings=chosen.to_dict())
+    say.wrote([run(chosen, out / name, name=name, n_processes=processes)])
+
+
+def _bounds(task: str, sizes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+    """The smallest and largest of each size that was given, by its name.
+
+    Raises:
+        InputError: a size of another task, or more than two numbers.
+    """
+    named = options.sizes_of(interp.tasks.get(task), task, sizes)
+    for size, numbers in named.items():
+        require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")
+    return {size: [min(numbers), max(numbers)] for size, numbers in named.items()}
+
+
+@command(example="interp curves output/training/seed-0 output/training/seed-1")
+def curves(
+    say: Say,
+    runs: Annotated[list[Path], typer.Argument(help="Folders of training runs, such as output/training/NAME.")],
+    out: options.Out = Path("output/curves"),
+) -> None:
+    """Draw the learning curves of several runs of one task, grouped by the settings in which they differ."""
+    from interp.files import write_text
+    from interp.training.curves import LEARNING_FILE, learning_curves, over_seeds
+    from reports.evaluation import save_figure
+    from reports.parts.learning import draw
+
+    found = learning_curves(runs)
+    written = [write_text(out / LEARNING_FILE, found.to_csv(index=False))]
+    written.append(save_figure(draw(found, "the floor"), out / "learning.svg"))
+    last = over_seeds(found).groupby("setting", sort=False).tail(1)
+    say.table(last, "Loss above the floor, last shared step", "last")
+    say.wrote(written)

@@ -1,0 +1,78 @@
+"""``interp verify``: a handwired model against its algorithm."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import product
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import interp.tasks
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+from interp.errors import require
+
+NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed", "done")
+"""Arguments of verification that are none of a circuit."""
+
+
+@command(
+    example="interp verify qlearning-handwired --states 2 4 --actions 3 --set gamma=0.5",
+    sizes="several",
+    torch=True,
+    more=options.CIRCUIT_ARGUMENTS,
+)
+def verify(
+    say: Say,
+    sizes: Mapping[str, list[int]],
+    model: options.HandwiredName,
+    episodes: Annotated[int, options.number("Episodes per size")] = 20,
+    rounds: Annotated[int, options.number("Rounds per episode")] = 1000,
+    arguments: options.Set = None,
+    dtype: Annotated[list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")] = None,
+    seed: options.Seed = 0,
+    out: Annotated[Path | None, typer.Option(help="Folder for verification.csv and .json; none by default.")] = None,
+) -> None:
+    """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.
+
+    Sizes take several numbers each, and every combination is checked; without any, those that the model promises.
+    """
+    from circuits.registry import DTYPES, handwired
+    from circuits.verification import n_cases
+    from circuits.verification import verify as check
+    from interp.files import write_json, write_text
+    from interp.progress import bar
+
+    task = interp.tasks.get(handwired(model).task)
+    options.sizes_of(task, model, sizes)
+    grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
+    given = circuit_settings(arguments or ())
+    dtypes = dtype or DTYPES
+    if out is not None:
+        options.to_be_written(out)
+    with bar(f"verifying {model}", n_cases(model, grid, dtypes)) as done:
+        result = check(model, grid, rounds, episodes, dtypes, seed, done=done, **given)
+    say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
+    say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
+    say.line("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
+    if out is not None:
+        table = write_text(out / "verification.csv", result.to_frame().to_csv(index=False))
+        about = {"model": model, "exact": result.passed, **result.settings}
+        say.wrote([table, write_json(out / "verification.json", about)])
+    raise typer.Exit(0 if result.passed else 1)
+
+
+def circuit_settings(pairs: Any) -> dict[str, Any]:
+    """What ``--set`` gives a circuit; its ``seed`` is told apart from that of the episodes.
+
+    Raises:
+        InputError: a name that is no argument of any circuit.
+    """
+    given = options.settings_of(pairs)
+    for name in NOT_ARGUMENTS:
+        require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
+    given["circuit_seed"] = given.pop("seed", None)
+    return given
