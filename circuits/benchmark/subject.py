@@ -96,7 +96,7 @@ class Subject:
 
 
 def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source destination"]:
-    """Which edges of the model's graph could be true: all but those of heads and MLPs without weights, which fill up."""
+    """Which edges of the model's graph could be true: all but those of heads and MLPs without weights."""
     graph, idle = EdgeGraph(model), set()
     for layer, block in enumerate(model.blocks):
         weights = (block.attn.W_Q, block.attn.W_K, block.attn.W_V, block.attn.W_O)

@@ -1,0 +1,96 @@
+"""Every edge of a round cut on its own, many at a time.
+
+With one edge cut nothing changes before its destination, so what the destination reads changes by a known vector:
+the ablated value of what the source writes, minus what it wrote. Many edges are run as one batch ``[edge, episode]``;
+the result is that of :meth:`interp.interventions.graph.EdgeGraph.run` with one edge cut, to float precision.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from interp.interventions.graph import EdgeGraph
+from interp.interventions.pairs import Readout
+from interp.interventions.resume import repeated, tile
+from interp.model.hooked import HookFunction
+from interp.model.layout import EncodedRounds
+
+ROWS = 512
+"""Rows (edge x episode) that are run at once."""
+Edge = tuple[int, int]
+
+
+def cut_each(
+    graph: EdgeGraph,
+    rounds: EncodedRounds,
+    latents: Float[Tensor, "episode latent d_model"],
+    change: Float[Tensor, "source episode pos d_model"],
+    edges: Sequence[Edge],
+) -> Readout:
+    """What a round gives with each of ``edges`` cut on its own: a readout with cells ``[edge, episode]``.
+
+    Args:
+        change: what replaces a source's contribution, minus the contribution.
+        edges: (source, destination) indices of the graph.
+    """
+    size = max(1, ROWS // len(latents))
+    order = sorted(range(len(edges)), key=lambda i: edges[i][1])
+    predictions: list[Tensor] = [latents] * len(edges)
+    after: list[Tensor] = [latents] * len(edges)
+    for start in range(0, len(order), size):
+        part = order[start : start + size]
+        cuts = _Cuts(graph, [edges[i] for i in part], change)
+        with torch.no_grad():
+            out = graph.forward(repeated(rounds, len(part)), tile(latents, len(part)), cuts.hooks())
+        given = [x.unflatten(0, (len(part), len(latents))) for x in out]
+        for row, i in enumerate(part):
+            predictions[i], after[i] = given[0][row], given[1][row]
+    return Readout(torch.stack(predictions).unsqueeze(2), torch.stack(after))
+
+
+@dataclass(frozen=True)
+class _Cuts:
+    """Hooks that cut one edge in each cell of a batch."""
+
+    graph: EdgeGraph
+    edges: Sequence[Edge]
+    change: Tensor
+
+    def hooks(self) -> list[tuple[str, HookFunction]]:
+        """One for each activation that some destination reads."""
+        places: dict[str, list[tuple[int, int, int]]] = {}  # hook -> cell, source, head (or which exit)
+        last = f"blocks.{self.graph.model.config.n_layers - 1}.hook_resid_post"
+        for cell, (source, destination) in enumerate(self.edges):
+            name = self.graph.destinations[destination]
+            if name in ("prediction", "update"):
+                places.setdefault(last, []).append((cell, source, int(name == "update")))
+            elif name.startswith("mlp "):
+                places.setdefault(f"blocks.{name[4:]}.hook_mlp_in", []).append((cell, source, 0))
+            else:
+                layer, head, port = name.split(".")
+                hook = f"blocks.{layer}.attn.hook_{port}_input"
+                places.setdefault(hook, []).append((cell, source, int(head)))
+        return [(name, self._at(name, torch.tensor(several).T)) for name, several in places.items()]
+
+    def _at(self, name: str, where: Tensor) -> HookFunction:
+        cells, sources, which = where
+        changes = self.change[sources]
+
+        def cut(activation: Tensor, hook: object) -> Tensor:
+            cut_rows = activation.unflatten(0, (len(self.edges), -1)).clone()
+            if name.endswith("_input"):
+                cut_rows[cells, :, :, which] += changes
+            elif name.endswith("hook_mlp_in"):
+                cut_rows[cells] += changes
+            else:  # The update is read at the last position, the prediction before it.
+                last = which.to(torch.bool)
+                cut_rows[cells[last], :, -1] += changes[last, :, -1]
+                cut_rows[cells[~last], :, :-1] += changes[~last, :, :-1]
+            return cut_rows.flatten(0, 1)
+
+        return cut

@@ -1,0 +1,43 @@
+"""Edge attribution patching (EAP), and with integrated gradients (EAP-IG): first-order estimates of every cut.
+
+What has no gradient, hard attention's choice of a key, gets no score: on machines with hard attention these methods
+see values only. They are run there all the same, because a user may.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from circuits.benchmark.material import Case, Material
+from circuits.benchmark.method import Answer, Method, register
+from circuits.benchmark.methods.reading import READINGS, cases
+from circuits.benchmark.subject import Subject
+from interp.interventions.attribution import attribute
+
+NAMES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
+
+
+def scores(material: Material, case: Case, steps: int) -> np.ndarray:
+    """Mean score of every edge over episodes, as a share of the case's scale: ``[source, destination]``."""
+    made = material.once(
+        ("attribution", case.corruption, case.exit, steps),
+        lambda: attribute(case.pair, case.metric, steps=steps).edges,
+    )
+    return np.abs(made) / case.scale
+
+
+def attribution(steps: int, reading: str, subject: Subject, material: Material) -> Answer:
+    """The largest score over what is read."""
+    graph, best = material.graph, np.zeros(material.graph.exists.shape)
+    for case in cases(material, reading):
+        best = np.fmax(best, scores(material, case, steps))
+    best = np.where(best < 1e-9, 0.0, best)
+    return Answer({(graph.sources[s], graph.destinations[d]): float(best[s, d]) for s, d in material.candidates})
+
+
+for _key, (_name, _steps) in NAMES.items():
+    for _reading, _told in READINGS.items():
+        answer = partial(attribution, _steps, _reading)
+        register(Method(f"{_key}:{_reading}", f"{_name}, {_told}", "edges", answer, needs="gradient"))

@@ -1,0 +1,92 @@
+"""Looking without intervening: at attention patterns, and at weights.
+
+* ``attention``: an edge into a head is as strong as what its source writes where the head looks: the norm of the
+  contribution at a key times the attention that it gets, on average over episodes and queries; queries and keys are
+  not told apart. Edges into MLPs and exits are as strong as the contribution.
+* ``composition``: how much of what the source writes the destination's weights read, from the weights alone
+  (Elhage et al., 2021): ``|W_O W_V W_read| / (|W_O W_V| |W_read|)``; of the embedding its table stands for ``W_O W_V``.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from circuits.benchmark.material import Material
+from circuits.benchmark.method import Answer, Method, register
+from circuits.benchmark.subject import Subject
+from interp.model.components import MLP
+from interp.model.transformer import HookedLatentTransformer
+
+
+def attention(subject: Subject, material: Material) -> Answer:
+    """Attention times the size of what is attended to."""
+    written = material.contributions(material.corruptions[0], "clean").values.norm(dim=-1)  # source episode pos
+    t = material.effort.round
+    run, graph, found = material.run(), material.graph, {}
+    with torch.no_grad():
+        _, cache = subject.model.run_with_cache(run.tokens[:, t], run.latents[:, t], run.values[:, t])
+    for s, d in material.candidates:
+        size, name = written[s], graph.destinations[d]
+        if "." in name:
+            layer, head, _ = name.split(".")
+            pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs()
+            size = (pattern * size.unsqueeze(1)).sum(-1)
+        elif name in ("prediction", "update"):
+            size = size[:, -1 if name == "update" else subject.model.layout.predict_position]
+        found[graph.sources[s], name] = float(size.mean())
+    return Answer(found)
+
+
+def composition(subject: Subject, material: Material) -> Answer:
+    """Weights alone."""
+    model, graph = subject.model, material.graph
+    with torch.no_grad():
+        writes = {
+            name: _written(model, name) for name in dict.fromkeys(graph.sources[s] for s, _ in material.candidates)
+        }
+        reads = {
+            name: _read(model, name) for name in dict.fromkeys(graph.destinations[d] for _, d in material.candidates)
+        }
+        found = {}
+        for s, d in material.candidates:
+            write, read = writes[graph.sources[s]], reads[graph.destinations[d]]
+            largest = float(write.norm() * read.norm())
+            found[graph.sources[s], graph.destinations[d]] = float((write @ read).norm()) / largest if largest else 0.0
+    return Answer(found)
+
+
+def mlp_of(model: HookedLatentTransformer, node: str) -> MLP:
+    """The MLP that a node such as "mlp 0" is."""
+    mlp = model.blocks[int(node[4:])].mlp
+    assert mlp is not None
+    return mlp
+
+
+def _written(model: HookedLatentTransformer, source: str) -> Tensor:
+    """What a source can write, ``[anything, d_model]``."""
+    if source == "embed":
+        return torch.cat([model.W_E, model.value_embed.table, model.W_pos, model.state_map])
+    if source.startswith("mlp "):
+        return mlp_of(model, source).W_out
+    layer, head = map(int, source.split("."))
+    attn = model.blocks[layer].attn
+    return attn.W_V[head] @ attn.W_O[head]
+
+
+def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
+    """What a destination reads with, ``[d_model, anything]``; the update is read as a whole."""
+    if destination == "update":
+        return torch.eye(model.config.d_model).to(model.W_E)
+    if destination == "prediction":
+        return model.W_U
+    if destination.startswith("mlp "):
+        return mlp_of(model, destination).W_in
+    layer, head, port = destination.split(".")
+    return getattr(model.blocks[int(layer)].attn, f"W_{port.upper()}")[int(head)]
+
+
+register(
+    Method("attention", "attention inspection", "edges", attention),
+    Method("composition", "composition of weights", "edges", composition),
+)

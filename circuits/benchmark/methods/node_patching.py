@@ -1,0 +1,83 @@
+"""Activation patching of whole nodes.
+
+``noising`` puts the corrupted run's value of a node into the clean run, ``denoising`` the reverse, at all positions of
+the round. ``transformer-lens`` is that library's own patching of head outputs, on the same pair.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import Tensor
+from transformer_lens.patching import get_act_patch_attn_head_out_all_pos
+
+from circuits.benchmark.material import Case, Material
+from circuits.benchmark.method import Answer, Method, register
+from circuits.benchmark.methods.reading import READINGS, cases
+from circuits.benchmark.subject import Subject
+from interp.interventions.patching import run_cells
+from interp.interventions.sites import Site
+from interp.model.bound import bind
+
+
+def sites_of(material: Material) -> dict[str, Site]:
+    """Every node and the site that holds what it writes."""
+    found = {}
+    for node in material.items("nodes"):
+        if node == "embed":
+            found[node] = Site("embed")
+        elif node.startswith("mlp "):
+            found[node] = Site("mlp_out", int(node[4:]))
+        else:
+            layer, head = map(int, node.split("."))
+            found[node] = Site("z", layer, head)
+    return found
+
+
+def patching(direction: str, reading: str, subject: Subject, material: Material) -> Answer:
+    """The largest effect over what is read, as a share of what the corruption changes."""
+    nodes = sites_of(material)
+    best = dict.fromkeys(nodes, 0.0)
+    for case in cases(material, reading):
+        for node, effect in zip(nodes, _effects(material, case, direction, list(nodes.values())), strict=True):
+            best[node] = max(best[node], effect)
+    return Answer(best)
+
+
+def _effects(material: Material, case: Case, direction: str, sites: list[Site]) -> list[float]:
+    key = ("node patching", case.corruption, case.exit, direction)
+    base = case.pair.clean_readout if direction == "noising" else case.pair.corrupted_readout
+
+    def make() -> Tensor:
+        return run_cells(case.pair, sites, case.metric, direction, True) - case.metric.measure(base, case.pair)
+
+    return list((material.once(key, make).mean(-1).abs() / case.scale).tolist())
+
+
+def transformer_lens(subject: Subject, material: Material) -> Answer:
+    """TransformerLens' ``get_act_patch_attn_head_out_all_pos``: heads only, and only the prediction."""
+    case = material.case("prediction")
+    if case is None:
+        return Answer({})
+    bound = bind(subject.model, case.pair.clean, case.pair.corrupted, rounds=case.pair.round)
+    clean, corrupted = bound.tokens
+    outcomes = bound.outcome_logits(clean) - bound.outcome_logits(corrupted)
+    rises, falls = outcomes.argmax(-1), outcomes.argmin(-1)
+
+    def metric(logits: Tensor) -> Tensor:
+        chosen = logits[:, bound.predict_position]
+        return (chosen.gather(1, rises[:, None]) - chosen.gather(1, falls[:, None])).mean()
+
+    with torch.no_grad():
+        _, cache = bound.run_with_cache(clean)
+        effects = get_act_patch_attn_head_out_all_pos(bound, corrupted, cache, metric) - metric(bound(corrupted))
+    found = {f"{layer}.{head}": abs(float(x)) for layer, row in enumerate(effects) for head, x in enumerate(row)}
+    return Answer({node: found.get(node, 0.0) for node in material.items("nodes")})
+
+
+for _direction in ("noising", "denoising"):
+    for _reading, _told in READINGS.items():
+        _answer = partial(patching, _direction, _reading)
+        register(Method(f"{_direction}:{_reading}", f"activation patching, {_direction}, {_told}", "nodes", _answer))
+register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", transformer_lens))
