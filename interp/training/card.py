@@ -9,8 +9,6 @@ the limits. Weights are stored in float32, as trained: the laptop-sized models t
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shlex
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,7 +27,8 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
-from interp.training.trainer import METRICS_FILE, STATE_FILE
+from interp.training.machine import N_ROUNDS, this_machine
+from interp.training.trainer import METRICS_FILE, RECORD_FILE, STATE_FILE
 
 _CURVE_POINTS = 12
 """Rows of the card's loss curve."""
@@ -85,7 +84,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
             parameter.copy_(tensors[f"model.{key}"])
     step = int(state["progress"]["step"])
     metrics = _read_metrics(folder / METRICS_FILE)
-    about = folder / "training.json"
+    about = folder / RECORD_FILE
     return TrainedRun(
         model=model.eval(),
         config=config,
@@ -124,7 +123,7 @@ def ship(
         run_folder: a run, finished or not.
         name: what :func:`interp.load` will call it.
         description: one line for `interp models`; made from the run when empty.
-        machine: what it was trained on; this machine when empty.
+        machine: what it was trained on; the machine that the run began on when empty.
         notes: a paragraph for the card, such as what else the machine was doing.
         n_episodes, seed: of the card's metrics.
 
@@ -182,13 +181,13 @@ def card(
         "Optimisation": (
             f"{optimizers}, warm-up {config.warmup_steps}, {_DECAYS[config.decay]}, "
             f"batch {config.batch_size}, weight decay {config.weight_decay:g}, clip {config.clip:g}, "
-            f"{config.precision}, "
+            f"{config.precision}{_why(run)}, "
             + (f"a step every {config.window} rounds" if config.window else "no truncation through time")
         ),
         "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
         "Seed": str(config.seed),
         "Batches and time": f"{run.step:,} of {config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
-        "Machine": machine or _this_machine(),
+        "Machine": machine or run.about.get("machine") or this_machine(),
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
     spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
@@ -241,10 +240,13 @@ def command(config: TrainingConfig, name: str) -> str:
     return shlex.join(parts)
 
 
-def _this_machine() -> str:
-    """What this process can use: architecture, CPU cores, GPU."""
-    gpu = f", {torch.cuda.get_device_name()}" if torch.cuda.is_available() else ""
-    return f"{platform.machine()}, {os.cpu_count()} CPU cores{gpu}"
+def _why(run: TrainedRun) -> str:
+    """What was measured before the run took its precision; nothing where it was named."""
+    measured = run.about.get("precision_seconds")
+    if not measured:
+        return ""
+    spans = ", ".join(f"{precision} {1e3 * seconds:.0f} ms" for precision, seconds in measured.items())
+    return f" (measured at the start, {N_ROUNDS} rounds of a batch: {spans})"
 
 
 def _toml(value: Any) -> str:

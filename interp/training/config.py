@@ -21,7 +21,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.rollout import Commit
 
-Precision = Literal["float32", "bfloat16"]
+Precision = Literal["auto", "float32", "bfloat16"]
 Decay = Literal["cosine", "linear"]
 
 
@@ -59,7 +59,8 @@ class TrainingConfig:
             detached; 0 makes one step of the whole episode.
         epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
             row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
-        precision: "bfloat16" runs the forward pass under autocast.
+        precision: "bfloat16" runs the forward pass under autocast; "auto" takes what a measurement at the start of the
+            run finds to be faster on its device (:mod:`interp.training.machine`), and records it.
         compile: run the round step through torch.compile.
         eval_every, checkpoint_every: in batches.
         eval_episodes, eval_rounds: size of the held-out evaluation during training.

@@ -32,10 +32,12 @@ from interp.training.config import TrainingConfig
 from interp.training.data import EpisodeSource
 from interp.training.evaluation import evaluate
 from interp.training.loss import RoundsLoss
+from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
 
 STATE_FILE = "training.safetensors"
 METRICS_FILE = "metrics.jsonl"
+RECORD_FILE = "training.json"
 _OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
 """What AdamW and Muon keep of every parameter."""
 
@@ -90,6 +92,8 @@ class _Run:
     """One training run in one process."""
 
     def __init__(self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator) -> None:
+        files = folder / STATE_FILE, folder / RECORD_FILE
+        config, self.seconds_in = settled(config, *files, accelerator)
         self.config, self.folder, self.accelerator = config, folder, accelerator
         torch.manual_seed(config.seed)
         self.model = HookedLatentTransformer(config.model_config(name))
@@ -120,7 +124,8 @@ class _Run:
         path = self.folder / STATE_FILE
         if not path.is_file():
             if self.accelerator.is_main_process:
-                write_json(self.folder / "training.json", {"config": self.config.to_dict(), **provenance()})
+                machine = {"machine": this_machine(), "precision_seconds": self.seconds_in}
+                write_json(self.folder / RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
             return
         with safe_open(path, framework="pt") as stored:
             about = json.loads(stored.metadata()["state"])

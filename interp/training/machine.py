@@ -1,0 +1,131 @@
+"""The machine that a run trains on: what it is, and which precision it is faster in.
+
+``precision = "auto"`` is settled by measurement, once for a run. No rule knows every machine: on a CPU without
+bfloat16 units a training step in bfloat16 took 4 to 7 times one in float32, with such units they are level, and on a
+GPU it depends on the sizes. What was measured is recorded in the run's ``training.json``; a run that is resumed keeps
+its precision, wherever it goes on. Say ``precision = "float32"`` to have the same numbers on every machine.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from accelerate.utils import broadcast_object_list
+from safetensors import safe_open
+
+from interp.model.transformer import HookedLatentTransformer
+from interp.training.config import Stage, TrainingConfig
+from interp.training.data import EpisodeSource
+from interp.training.loss import RoundsLoss
+
+SECONDS = 0.4
+"""Spent on measuring each precision, or two steps where these take longer."""
+WORTH = 0.9
+"""bfloat16 is taken where it needs at most this share of float32's time: where they are level, float32 is exacter."""
+N_ROUNDS = 2
+"""Rounds of the step that is timed, forward and backward."""
+
+
+def this_machine() -> str:
+    """What this process can use, in words: architecture, CPU, its cores and vector units, GPU.
+
+    >>> this_machine().split(", ")[0] == platform.machine()
+    True
+    """
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()  # not in every version of torch
+    parts = [platform.machine(), found.get("cpu_name"), f"{os.cpu_count()} CPU cores"]
+    parts.append(torch.backends.cpu.get_cpu_capability())
+    if found:
+        units = [name for name, has in found.items() if has is True and "bf16" in name]
+        parts.append(f"bfloat16 units: {' '.join(units) or 'none'}")
+    if torch.cuda.is_available():
+        parts.append(torch.cuda.get_device_name())
+    return ", ".join(part for part in parts if part)
+
+
+def settled(
+    config: TrainingConfig, state: Path, record: Path, accelerator: Accelerator
+) -> tuple[TrainingConfig, dict[str, float]]:
+    """``config`` with a precision instead of "auto", the same in every process, and the seconds that were measured.
+
+    Args:
+        state, record: the files of a run that may have begun: its precision is kept, and nothing is measured.
+    """
+    if config.precision != "auto":
+        return config, {}
+    answer: list[Any] = [None]
+    if accelerator.is_main_process:
+        answer[0] = _begun(state, record)
+        if answer[0] is None:
+            seconds = measure(config, accelerator.device)
+            answer[0] = faster(seconds), seconds
+    if accelerator.num_processes > 1:
+        broadcast_object_list(answer)
+    precision, seconds = answer[0]
+    return replace(config, precision=precision), seconds
+
+
+def faster(seconds: dict[str, float]) -> str:
+    """The precision to train in, by the seconds of a step in each.
+
+    >>> faster({"float32": 1.1, "bfloat16": 4.4}), faster({"float32": 1.0, "bfloat16": 0.5})
+    ('float32', 'bfloat16')
+    """
+    return "bfloat16" if seconds["bfloat16"] <= WORTH * seconds["float32"] else "float32"
+
+
+def measure(config: TrainingConfig, device: torch.device) -> dict[str, float]:
+    """Seconds of a short training step of ``config``'s model and batch in each precision, in turn: the best of some."""
+    short = replace(config, stages=(Stage(N_ROUNDS, 1),), dataset_episodes=0, precision="float32")
+    with torch.random.fork_rng():
+        model = HookedLatentTransformer(short.model_config("measured")).to(device)
+    loss = RoundsLoss(model, short.commit)
+    batch = EpisodeSource(short, model.layout).batch(0, 0).to(device)
+
+    def step(precision: str) -> Callable[[], None]:
+        def run() -> None:
+            rounds = batch.rounds
+            with torch.autocast(device.type, torch.bfloat16, precision == "bfloat16"):
+                value, _ = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+            value.backward()
+            if device.type != "cpu":
+                torch.accelerator.synchronize(device)
+
+        return run
+
+    return best_of({precision: step(precision) for precision in ("float32", "bfloat16")}, SECONDS)
+
+
+def best_of(runs: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
+    """The shortest time of each of ``runs``, taken in turn for ``seconds`` each after a first one, at least twice."""
+    times: dict[str, list[float]] = {name: [] for name in runs}
+    for run in runs.values():
+        run()
+    while min(map(len, times.values())) < 2 or sum(map(sum, times.values())) < seconds * len(runs):
+        for name, run in runs.items():
+            start = time.perf_counter()
+            run()
+            times[name].append(time.perf_counter() - start)
+    return {name: min(taken) for name, taken in times.items()}
+
+
+def _begun(state: Path, record: Path) -> tuple[str, dict[str, float]] | None:
+    """The precision of the run that these files are of, and what was measured for it; None where none has begun."""
+    about = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
+    if state.is_file():
+        with safe_open(state, framework="pt") as stored:
+            held = json.loads(stored.metadata()["state"])["config"]
+    elif about:
+        held = about["config"]
+    else:
+        return None
+    return held["precision"], about.get("precision_seconds", {})
