@@ -10,11 +10,12 @@ The facade: :func:`load` a model, :func:`rollout` it over episodes, :func:`play`
 in the rooms: ``interp.tasks`` (all that is particular to a task), ``interp.algorithm`` (what an algorithm computes each
 round, by name), ``interp.model``, ``interp.training``, ``interp.evaluation``, ``interp.interventions``, ``interp.llm``;
 handwired circuits are in ``circuits``, probes in ``probes``, reports in ``reports``. Importing this package imports no
-torch.
+torch. What goes on is logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 """
 
 from __future__ import annotations
 
+import logging
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 __all__ = ["InputError", "Rollout", "__version__", "load", "models", "play", "replay", "rollout"]
+
+logging.getLogger("interp").addHandler(logging.NullHandler())
 
 _HOMES = {
     "load": "interp.library",

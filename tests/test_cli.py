@@ -1,11 +1,15 @@
 """The command line: thin commands, one-sentence refusals with exit code 2, nothing half-written."""
 
+import json
+import shlex
 from functools import partial
 
 import pytest
+import typer
 from typer.testing import CliRunner
 
-from interp.cli import app
+import interp
+from interp.cli import app, options
 
 
 def invoke(*arguments):
@@ -62,3 +66,54 @@ def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, tmp_path,
     assert message in result.output
     assert "Traceback" not in result.output
     assert list(tmp_path.iterdir()) == []
+
+
+def commands(group=None, path=()):
+    """Every command with the words that call it."""
+    group = typer.main.get_command(app) if group is None else group
+    for name, found in group.commands.items():
+        if hasattr(found, "commands"):
+            yield from commands(found, (*path, name))
+        else:
+            yield (*path, name), found
+
+
+@pytest.mark.parametrize("words", [words for words, _ in commands()], ids="-".join)
+def test_every_command_speaks_the_shared_words_and_its_example_can_be_given(words):
+    found = dict(commands())[words]
+    flags = {flag for param in found.params for flag in param.opts}
+    assert {"--json", "--quiet"} <= flags
+    assert words == ("models",) or "--out" in flags
+    assert "--device" not in flags or "--seed" in flags
+    example = shlex.split(found.epilog.splitlines()[0].removeprefix("Example: "))
+    assert example[: len(words) + 1] == ["interp", *words]
+    found.make_context(words[-1], example[len(words) + 1 :])
+
+
+def test_the_version_is_the_packages():
+    assert invoke("--version").output == f"interp {interp.__version__}\n"
+
+
+def test_json_is_one_object_and_quiet_leaves_names_alone():
+    listed = json.loads(invoke("models", "--json").output)
+    assert [model["name"] for model in listed["models"]] == invoke("models", "--quiet").output.split()
+    small = ["--experts", 2, "--rounds", 3, "--episodes", 2, "--dtype", "float64", "--set", "log_gamma=0.4"]
+    told = json.loads(invoke("verify", "wma-handwired", *small, "--json").output)
+    assert told["exact"] is True and told["settings"]["arguments"] == {"log_gamma": 0.4}
+    assert {check["variable"] for check in told["checks"]} >= {"prediction", "next_log_weights"}
+
+
+def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_those_of_an_episode(tmp_path):
+    small = ["--round", 3, "--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path]
+    told = json.loads(invoke("patch", "wma-learned-wide", "--experts", 2, "--rounds", 5, *small, "--json").output)
+    assert told["n_episodes"] == 4 and all(path.startswith(str(tmp_path)) for path in told["files"])
+    refused = invoke("patch", "wma-learned-wide", "--rounds", 3, *small)
+    assert refused.exit_code == 2 and "round 3 is out of range: the episodes have rounds 0 to 2" in refused.output
+    refused = invoke("patch", "wma-learned-wide", "--experts", 9, *small)
+    assert refused.exit_code == 2 and "it serves n_experts 2 to 8" in refused.output
+
+
+def test_shells_complete_names():
+    assert [name for name, _ in options.model_names("wma-h")] == ["wma-handwired"]
+    assert "qlearning-learned" not in dict(options.handwired_names(""))
+    assert "stratified" in options.regime_names("str")

@@ -15,7 +15,10 @@ import functools
 import inspect
 import logging
 import re
-from collections.abc import Callable, Mapping
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, Literal
 
 import typer
@@ -134,7 +137,7 @@ def command(
             if options:
                 values = {option: given.pop(option) for option in options}
                 given["sizes"] = {option: value for option, value in values.items() if value is not None}
-            with progress.silenced(quiet):
+            with progress.silenced(quiet), _warnings_as_lines():
                 try:
                     _run(function, torch, say=say, **given)
                 finally:
@@ -162,10 +165,20 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
         function(**given)
 
 
+@contextmanager
+def _warnings_as_lines() -> Iterator[None]:
+    """Warnings are a line on standard error each, without the place in the code that gave them."""
+
+    def show(message: Any, *where: Any, **more: Any) -> None:
+        typer.echo(f"interp: warning: {message}", err=True)
+
+    with warnings.catch_warnings():
+        warnings.showwarning = show
+        yield
+
+
 def _result_is_known() -> bool:
     """Whether a command ended by itself, or by an exit code that it chose."""
-    import sys
-
     error = sys.exc_info()[1]
     return error is None or isinstance(error, typer.Exit)
 

@@ -83,5 +83,5 @@ def _table(frame: Any, title: str) -> Any:
     for column in frame.columns:
         table.add_column(str(column), overflow="fold")  # a narrow terminal cuts no name
     for row in frame.itertuples(index=False):
-        table.add_row(*(f"{value:.2e}" if isinstance(value, float) else str(value) for value in row))
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
     return table
