@@ -6,14 +6,15 @@ A method is charged for all that it uses, whoever asked for it first (:meth:`Mat
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float
+from torch import Tensor
 
 from circuits.benchmark.cuts import cut_each
 from circuits.benchmark.question import Truth
@@ -27,8 +28,24 @@ from interp.interventions.resume import one_round
 from interp.model.rollout import Rollout, rollout
 
 T = TypeVar("T")
-EXITS = {"prediction": "logit_diff", "state": "state"}
-"""The two exits of a round, and the metric that reads each."""
+Exit = Literal["prediction", "state", "latents"]
+
+
+def _apart(readout: Readout, pair: Pair) -> Tensor:
+    """Minus the distance of the latents, every coordinate of them, from those of the clean run."""
+    moved = readout.latents - pair.clean_readout.latents
+    return -moved.flatten(-2).norm(dim=-1)
+
+
+METRICS: dict[Exit, Metric] = {
+    "prediction": find_metric("logit_diff"),
+    "state": find_metric("state"),
+    "latents": Metric("latents", "distance of the raw latents", "latent", _apart, needs_update=True),
+}
+"""What a round gives, and the metric that reads it: the prediction, the state in directions that are known to hold it,
+and the raw latents, in which whatever was not cleared away shows, read by anyone or not."""
+EXITS: tuple[Exit, ...] = ("prediction", "state")
+"""The two exits of a round."""
 SMALLEST = 1e-9
 """A pair whose two sides differ by less than this, in the metric's unit, says nothing."""
 
@@ -41,19 +58,21 @@ class Effort:
         episodes: of each batch; the rows of a pair.
         rounds: of an episode.
         round: in which edges and nodes are asked for.
+        early: another round, where methods look at two.
         fits: episodes on which what is learned (probes, subspaces) is learned.
         steps: of optimisers.
     """
 
-    episodes: int = 16
+    episodes: int = 8
     rounds: int = 12
     round: int = 8
+    early: int = 2
     fits: int = 64
     steps: int = 80
 
 
 FULL = Effort()
-QUICK = Effort(episodes=8, fits=32, steps=40)
+QUICK = Effort(fits=32, steps=40)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,12 +81,14 @@ class Case:
 
     Attributes:
         corruption: key of what makes the two sides differ.
-        exit: "prediction" or "state".
+        exit: which is read.
+        round: that is changed and read.
         scale: by how much the two sides differ in the metric, on average over episodes: what effects are shares of.
     """
 
     corruption: str
-    exit: str
+    exit: Exit
+    round: int
     pair: Pair
     metric: Metric
     scale: float
@@ -161,66 +182,65 @@ class Material:
         first = self.subject.task.default_corruption
         return tuple(sorted((c.key for c in self.subject.task.corruptions()), key=lambda key: key != first))
 
-    def pair(self, corruption: str) -> Pair:
-        """The clean and the corrupted run of a corruption, prepared at the effort's round."""
-        model, t = self.subject.model, self.effort.round
+    def pair(self, corruption: str, round: int | None = None) -> Pair:
+        """The clean and the corrupted run of a corruption, prepared at a round; at the effort's when None."""
+        model, t = self.subject.model, self.effort.round if round is None else round
 
         def make() -> Pair:
             built = self.subject.task.corruption(corruption).build(self.episodes(), t)
             return prepare(model, *built, t)
 
-        return self.once(("pair", corruption), make)
+        return self.once(("pair", corruption, t), make)
 
-    @property
-    def cases(self) -> tuple[Case, ...]:
-        """Every corruption read through each exit at which its two sides differ."""
+    def cases(self, exits: Sequence[Exit] = EXITS, rounds: Sequence[int] | None = None) -> list[Case]:
+        """Every corruption read through each exit at which its two sides differ; the default corruption first.
 
-        def make() -> tuple[Case, ...]:
-            found = []
-            for corruption in self.corruptions:
-                pair = self.pair(corruption)
-                for exit, key in EXITS.items():
-                    metric = find_metric(key)
-                    sides = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
-                    scale = float((next(sides) - next(sides)).abs().mean())
-                    if scale > SMALLEST:
-                        found.append(Case(corruption, exit, pair, metric, scale))
-            return tuple(found)
+        Args:
+            rounds: that are changed and read; the effort's when None.
+        """
+        rounds = (self.effort.round,) if rounds is None else rounds
+        every = (self._case(corruption, exit, t) for t in rounds for corruption in self.corruptions for exit in exits)
+        return [case for case in every if case.scale > SMALLEST]
 
-        return self.once("cases", make)
+    def _case(self, corruption: str, exit: Exit, t: int) -> Case:
+        def make() -> Case:
+            pair, metric = self.pair(corruption, t), METRICS[exit]
+            clean, corrupted = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
+            return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
 
-    def case(self, exit: str) -> Case | None:
+        return self.once(("case", corruption, exit, t), make)
+
+    def case(self, exit: Exit) -> Case | None:
         """The first corruption that shows at an exit."""
-        return next((case for case in self.cases if case.exit == exit), None)
+        return next(iter(self.cases((exit,))), None)
 
     def scorer(self, case: Case, ablation: str) -> CircuitScorer:
         """Measures circuits of a case."""
-        key = ("scorer", case.corruption, case.exit, ablation)
+        key = ("scorer", case.corruption, case.exit, case.round, ablation)
         return self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
 
-    def contributions(self, corruption: str, side: str) -> Contributions:
-        """What every source writes on one side of a pair: "clean" or "corrupted"."""
-        pair = self.pair(corruption)
-        key = ("contributions", "" if side == "clean" else corruption)  # all pairs share their clean side
-        return self.once(key, lambda: self.graph.contributions(getattr(pair, side), pair.round))
+    def contributions(self, pair: Pair, corruption: str = "") -> Contributions:
+        """What every source writes in a pair's round: in the clean run, which all pairs of a round share, or in the
+        corrupted one of a corruption."""
+        run = pair.corrupted if corruption else pair.clean
+        return self.once(("contributions", corruption, pair.round), lambda: self.graph.contributions(run, pair.round))
 
-    def cut(self, corruption: str, ablation: str) -> Readout:
+    def cut(self, corruption: str, ablation: str, t: int) -> Readout:
         """The clean run with every candidate edge cut on its own, ``[edge, episode]`` as :attr:`candidates`."""
-        if ablation == "zero":
-            corruption = self.corruptions[0]
+        corruption = self.corruptions[0] if ablation == "zero" else corruption
 
         def make() -> Readout:
-            clean, other = (self.contributions(corruption, side) for side in ("clean", "corrupted"))
+            pair = self.pair(corruption, t)
+            clean, other = self.contributions(pair), self.contributions(pair, corruption)
             change = ablated(self.graph, other, ablation) - clean.values
-            pair = self.pair(corruption)
-            rounds, latents = one_round(pair.clean, pair.round), pair.clean.latents[:, pair.round]
+            rounds, latents = one_round(pair.clean, t), pair.clean.latents[:, t]
             return cut_each(self.graph, rounds, latents, change, self.candidates)
 
-        return self.once(("cut", corruption, ablation), make)
+        return self.once(("cut", corruption, ablation, t), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
         """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
-        cut = self.cut(case.corruption, ablation)
+        cut = self.cut(case.corruption, ablation, case.round)
         with torch.no_grad():
             full = case.metric.measure(case.pair.clean_readout, case.pair)
             lost = full - case.metric.measure(cut, case.pair)

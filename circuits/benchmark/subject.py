@@ -204,6 +204,14 @@ def builders(quick: bool = True, seed: int = 0) -> dict[str, Callable[[], Subjec
     }
 
 
+QUICK_SUBJECTS = tuple(
+    f"{FORMS[form][0]} {form}, {variant}"
+    for form in ("R", "mean, softmax", "mlp")
+    for variant in ("plain", "distractors")
+)
+"""What the quick run grades methods on: one form of each machine, plain and among distractors."""
+
+
 def _same(place: Place) -> Place:
     return place
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from circuits.benchmark.material import EXITS, Case, Material
+from circuits.benchmark.material import EXITS, Case, Exit, Material
 from circuits.benchmark.method import Answer, Method, register
 from circuits.benchmark.subject import Subject
 from interp.interventions.ablation import CircuitScorer
@@ -30,7 +30,7 @@ def found(material: Material, case: Case, ablation: str) -> frozenset[tuple[str,
     return material.once(("acdc", case.corruption, case.exit, ablation), make)
 
 
-def discovery(ablation: str, exits: tuple[str, ...], subject: Subject, material: Material) -> Answer:
+def discovery(ablation: str, exits: tuple[Exit, ...], subject: Subject, material: Material) -> Answer:
     """The union of the circuits found for some exits."""
     read = [case for exit in exits if (case := material.case(exit)) is not None]
     kept = frozenset(edge for case in read for edge in found(material, case, ablation))
@@ -38,7 +38,7 @@ def discovery(ablation: str, exits: tuple[str, ...], subject: Subject, material:
 
 
 for _ablation in ("resample", "zero"):
-    for _reading, _exits in (("single", ("prediction",)), ("joined", tuple(EXITS))):
+    for _reading, _exits in (("single", EXITS[:1]), ("joined", EXITS)):
         _name = f"ACDC, {_ablation}, {'the prediction' if _reading == 'single' else 'both exits, united'}"
         _answer = partial(discovery, _ablation, _exits)
         register(Method(f"acdc-{_ablation}:{_reading}", _name, "edges", _answer))

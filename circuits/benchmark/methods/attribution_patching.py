@@ -22,7 +22,7 @@ NAMES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
 def scores(material: Material, case: Case, steps: int) -> np.ndarray:
     """Mean score of every edge over episodes, as a share of the case's scale: ``[source, destination]``."""
     made = material.once(
-        ("attribution", case.corruption, case.exit, steps),
+        ("attribution", case.corruption, case.exit, case.round, steps),
         lambda: attribute(case.pair, case.metric, steps=steps).edges,
     )
     return np.abs(made) / case.scale
@@ -39,5 +39,6 @@ def attribution(steps: int, reading: str, subject: Subject, material: Material) 
 
 for _key, (_name, _steps) in NAMES.items():
     for _reading, _told in READINGS.items():
-        answer = partial(attribution, _steps, _reading)
-        register(Method(f"{_key}:{_reading}", f"{_name}, {_told}", "edges", answer, needs="gradient"))
+        if _reading != "everything":  # A distance from the clean latents has no gradient there.
+            _answer = partial(attribution, _steps, _reading)
+            register(Method(f"{_key}:{_reading}", f"{_name}, {_told}", "edges", _answer, needs="gradient"))

@@ -44,5 +44,6 @@ def _method(ablations: tuple[str, ...], reading: str, absolute: bool = False) ->
 
 for _reading in READINGS:
     register(*(_method((ablation,), _reading) for ablation in NAMES))
-register(_method(("zero", "resample"), "joined"))
-register(*(_method(ablations, "joined", True) for ablations in (("zero",), ("resample",), ("zero", "resample"))))
+for _joined in ("joined", "rounds", "everything"):
+    register(_method(("zero", "resample"), _joined))
+register(_method(("zero", "mean"), "rounds"), _method(("zero", "resample"), "joined", True))

@@ -21,7 +21,7 @@ from interp.model.transformer import HookedLatentTransformer
 
 def attention(subject: Subject, material: Material) -> Answer:
     """Attention times the size of what is attended to."""
-    written = material.contributions(material.corruptions[0], "clean").values.norm(dim=-1)  # source episode pos
+    written = material.contributions(material.pair(material.corruptions[0])).values.norm(dim=-1)  # source episode pos
     t = material.effort.round
     run, graph, found = material.run(), material.graph, {}
     with torch.no_grad():

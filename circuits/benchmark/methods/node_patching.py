@@ -6,7 +6,9 @@ the round. ``transformer-lens`` is that library's own patching of head outputs, 
 
 from __future__ import annotations
 
+from contextlib import redirect_stderr
 from functools import partial
+from io import StringIO
 
 import torch
 from torch import Tensor
@@ -46,7 +48,7 @@ def patching(direction: str, reading: str, subject: Subject, material: Material)
 
 
 def _effects(material: Material, case: Case, direction: str, sites: list[Site]) -> list[float]:
-    key = ("node patching", case.corruption, case.exit, direction)
+    key = ("node patching", case.corruption, case.exit, case.round, direction)
     base = case.pair.clean_readout if direction == "noising" else case.pair.corrupted_readout
 
     def make() -> Tensor:
@@ -69,7 +71,7 @@ def transformer_lens(subject: Subject, material: Material) -> Answer:
         chosen = logits[:, bound.predict_position]
         return (chosen.gather(1, rises[:, None]) - chosen.gather(1, falls[:, None])).mean()
 
-    with torch.no_grad():
+    with torch.no_grad(), redirect_stderr(StringIO()):  # It draws a progress bar.
         _, cache = bound.run_with_cache(clean)
         effects = get_act_patch_attn_head_out_all_pos(bound, corrupted, cache, metric) - metric(bound(corrupted))
     found = {f"{layer}.{head}": abs(float(x)) for layer, row in enumerate(effects) for head, x in enumerate(row)}
@@ -77,7 +79,7 @@ def transformer_lens(subject: Subject, material: Material) -> Answer:
 
 
 for _direction in ("noising", "denoising"):
-    for _reading, _told in READINGS.items():
+    for _reading, _told in list(READINGS.items())[:-1]:  # of the raw latents there is no clean or corrupted side
         _answer = partial(patching, _direction, _reading)
         register(Method(f"{_direction}:{_reading}", f"activation patching, {_direction}, {_told}", "nodes", _answer))
 register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", transformer_lens))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.benchmark.material import EXITS, Material
+from circuits.benchmark.material import EXITS, Exit, Material
 from circuits.benchmark.method import Answer
 from circuits.benchmark.question import Question, Truth
 from circuits.benchmark.scores import ranking, scores_of
@@ -50,7 +50,7 @@ def oracle(subject: Subject, material: Material) -> Answer:
     return Answer({edge: worth[kind] for edge, kind in known.items()}, frozenset(e for e in known if known[e]))
 
 
-def _faithfulness(material: Material, order: np.ndarray, exit: str) -> np.ndarray:
+def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarray:
     """Faithfulness of the circuits of the best edges, at MIB's shares of all candidates."""
     case = material.case(exit)
     assert case is not None

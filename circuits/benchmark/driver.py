@@ -1,0 +1,158 @@
+"""Grade methods on subjects: each subject is built, its material is shared by all methods, and every answer is scored.
+
+from circuits import benchmark
+found = benchmark.run(quick=True)               # a few minutes on two cores
+print(found.summary("edges"))                   # methods by average precision of content edges
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import joblib
+import torch
+
+from circuits.benchmark.material import FULL, QUICK, Effort, Material
+from circuits.benchmark.method import Method, select
+from circuits.benchmark.questions import QUESTIONS
+from circuits.benchmark.result import Result
+from circuits.benchmark.subject import QUICK_SUBJECTS, Subject, builders
+from interp.errors import InputError, require, unknown_name
+from interp.files import json_values, writable, write_json
+from interp.progress import bar
+from interp.provenance import provenance
+
+Builder = Callable[[], Subject]
+
+
+def run(
+    subjects: Mapping[str, Builder] | Sequence[str] = (),
+    methods: Sequence[Method] | Sequence[str] = (),
+    *,
+    questions: Sequence[str] = (),
+    seeds: Sequence[int] = (0,),
+    quick: bool = False,
+    effort: Effort | None = None,
+    out: str | Path | None = None,
+    n_jobs: int = 1,
+) -> Result:
+    """Grade every method on every subject.
+
+    Args:
+        subjects: names of :func:`~circuits.benchmark.subject.builders`, or builders of your own by name; all when
+            empty (the quick ones where ``quick``).
+        methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
+        questions: only these.
+        seeds: of episodes and of what methods draw.
+        quick: few subjects, less effort, no slow methods.
+        effort: in place of that of a quick or a full run.
+        out: a folder for parts, one for each subject and seed: a run that was cut short goes on from them.
+        n_jobs: subjects that are worked on at once; ``joblib.parallel_config`` chooses another backend than processes.
+
+    Raises:
+        InputError: an unknown subject, method or question; a folder that cannot be written.
+    """
+    chosen, started = _subjects(subjects, quick), time.time()
+    keys = [method for method in methods if isinstance(method, str)]
+    own = [method for method in methods if isinstance(method, Method)]
+    asked = select(keys, questions, quick) if keys or not own else _bounded(own)
+    require(bool(asked), "no method is left; give more methods or questions")
+    effort = effort or (QUICK if quick else FULL)
+    parts = None if out is None else writable(Path(out) / "parts")
+    work = [(name, build, seed) for seed in seeds for name, build in chosen.items()]
+    done: list[dict[str, Any]] = []
+    jobs = (joblib.delayed(_part)(name, build, seed, asked, effort, parts) for name, build, seed in work)
+    with bar("grading", len(work)) as advance:
+        for part in joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs):
+            done.append(part)
+            advance(1)
+    order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
+    done.sort(key=lambda part: order[part["subject"], part["seed"]])
+    settings = provenance(
+        effort=asdict(effort),
+        seeds=list(seeds),
+        subjects=list(chosen),
+        cpu_seconds=round(sum(part["cpu_seconds"] for part in done), 1),
+        wall_seconds=round(time.time() - started, 1),
+    )
+    rows = tuple(row for part in done for row in part["rows"])
+    result = Result(rows, tuple(row for part in done for row in part["refusals"]), settings)
+    if out is not None:
+        result.save(out)
+    return result
+
+
+def _subjects(subjects: Mapping[str, Builder] | Sequence[str], quick: bool) -> Mapping[str, Builder]:
+    if isinstance(subjects, Mapping):
+        return subjects
+    known = builders()
+    for name in subjects:
+        if name not in known:
+            raise unknown_name("subject", name, known, limit=60)
+    names = subjects or (QUICK_SUBJECTS if quick else known)
+    return {name: known[name] for name in names}
+
+
+def _bounded(own: Sequence[Method]) -> list[Method]:
+    """Methods of the caller's, with the bounds of their questions."""
+    bounds = select(["oracle"], list(dict.fromkeys(method.question for method in own)))
+    return [*bounds, *(method for method in own if method not in bounds)]
+
+
+def _part(
+    name: str, build: Builder, seed: int, methods: Sequence[Method], effort: Effort, folder: Path | None
+) -> dict[str, Any]:
+    """All methods on one subject with one seed; what a file of the same effort already says is kept."""
+    torch.set_num_threads(1)
+    path = None if folder is None else folder / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{seed}.json"
+    part: dict[str, Any] = {"subject": name, "seed": seed, "effort": asdict(effort)}
+    part |= {"cpu_seconds": 0.0, "rows": [], "refusals": []}
+    if path is not None and path.is_file():
+        kept = json.loads(path.read_text())
+        part = kept if all(kept.get(key) == part[key] for key in ("subject", "seed", "effort")) else part
+        part["rows"] = [
+            {**row, "value": float("nan") if row["value"] is None else row["value"]} for row in part["rows"]
+        ]
+    known = {(row["question"], row["method"]) for key in ("rows", "refusals") for row in part[key]}
+    missing = [method for method in methods if (method.question, method.key) not in known]
+    if missing:
+        started = time.process_time()
+        _grade(build(), seed, missing, effort, part)
+        part["cpu_seconds"] += time.process_time() - started
+        if path is not None:
+            write_json(path, json_values(part))
+    wanted = {(method.question, method.key) for method in methods}
+    for key in ("rows", "refusals"):
+        part[key] = [row for row in part[key] if (row["question"], row["method"]) in wanted]
+    return part
+
+
+def _grade(subject: Subject, seed: int, methods: Sequence[Method], effort: Effort, part: dict[str, Any]) -> None:
+    """Add rows and refusals of some methods."""
+    material = Material(subject, effort, seed)
+    about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}
+    for method in methods:
+        question = QUESTIONS[method.question]
+        if not _can_be_asked(material, method.question):
+            continue
+        row = {"subject": part["subject"], "seed": seed, "question": question.key, "method": method.key}
+        try:
+            answer, seconds = material.charged(lambda method=method: method.answer(subject, material))  # type: ignore[misc]
+        except InputError as error:
+            part["refusals"].append({**row, "sentence": str(error)})
+            continue
+        scores = {**question.grade(subject, material, answer), **answer.measured}
+        part["rows"] += [
+            {**row, **about, "score": score, "value": float(value), "cpu_s": seconds} for score, value in scores.items()
+        ]
+
+
+def _can_be_asked(material: Material, question: str) -> bool:
+    """Whether the truth is known, and some items differ by it."""
+    return len(set(material.truth(question).values())) > 1

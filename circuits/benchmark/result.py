@@ -1,0 +1,159 @@
+"""What a run of the benchmark found: one row for each score, and how methods compare over subjects and seeds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from circuits.benchmark.method import METHODS
+from circuits.benchmark.questions import QUESTIONS
+from interp.errors import InputError, require
+from interp.files import json_values, write_atomic, write_json
+from interp.statistics import bootstrap_mean
+
+FORMAT = 1
+"""Version of the JSON."""
+COLUMNS: dict[str, type] = {
+    "subject": str,
+    "machine": str,
+    "form": str,
+    "variant": str,
+    "seed": int,
+    "question": str,
+    "method": str,
+    "score": str,
+    "value": float,
+    "cpu_s": float,
+}
+"""The columns of the table and of every row of the JSON, in order, with their types; a value that does not exist is
+null in the JSON."""
+SECONDS = "cpu_s"
+
+
+@dataclass(frozen=True)
+class Result:
+    """Scores of methods.
+
+    Attributes:
+        rows: one for each subject, seed, question, method and score, with the columns :data:`COLUMNS`.
+        refusals: what methods refused: subject, seed, question, method, and the sentence.
+        settings: effort, versions, seconds.
+    """
+
+    rows: tuple[Mapping[str, Any], ...]
+    refusals: tuple[Mapping[str, Any], ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """The tidy table."""
+        return pd.DataFrame(list(self.rows), columns=list(COLUMNS))
+
+    def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
+        """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
+
+        Variants and seeds of one form of a machine are alike, so the interval resamples forms: it says how much the
+        choice of machines matters.
+
+        Args:
+            score: the question's headline when empty.
+            by: further columns to tell apart, such as "variant".
+
+        Raises:
+            InputError: a score that no row of the question has.
+        """
+        score = score or QUESTIONS[question].headline
+        frame = self.to_frame()
+        frame = frame[(frame["question"] == question) & (frame["score"] == score) & frame["value"].notna()]
+        require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
+        rows = []
+        for keys, group in frame.groupby([*by, "method"], sort=False):
+            forms = group.groupby(["machine", "form"])["value"].mean().to_numpy()
+            mean, low, high = map(float, bootstrap_mean(forms))
+            bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
+            named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))  # type: ignore[arg-type]
+            rows.append({**named, **bounds, SECONDS: group[SECONDS].mean()})
+        table = pd.DataFrame(rows)
+        return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
+
+    def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
+        """Methods in rows, scores in columns: means over forms of means over variants and seeds."""
+        frame = self.to_frame()
+        frame = frame[frame["question"] == question]
+        wide = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False).groupby("method").mean()
+        wide = wide[list(scores)] if scores else wide
+        first = QUESTIONS[question].headline
+        return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
+
+    def agreement(self, question: str, one: str, other: str) -> float:
+        """Rank correlation (Spearman) of two scores over methods, without the oracle and chance: do they rank alike?"""
+        table = self.table(question).drop(index=["oracle", "random"], errors="ignore")
+        return float(table[one].corr(table[other], method="spearman")) if len(table) > 2 else float("nan")
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that do not exist are None."""
+        return {
+            "format": FORMAT,
+            "rows": json_values(list(self.rows)),
+            "refusals": json_values(list(self.refusals)),
+            "methods": {f"{question}/{key}": m.name for (question, key), m in METHODS.items()},
+            "settings": json_values(dict(self.settings)),
+        }
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Result:
+        """The result that JSON values hold.
+
+        Raises:
+            InputError: another format, or rows that are not as :data:`COLUMNS` says.
+        """
+        require(
+            values.get("format") == FORMAT, f"this reads format {FORMAT} of a benchmark, got {values.get('format')!r}"
+        )
+        rows = []
+        for i, row in enumerate(values["rows"]):
+            require(
+                set(row) == set(COLUMNS), f"row {i} must have the columns {', '.join(COLUMNS)}, got {', '.join(row)}"
+            )
+            known = {key: np.nan if row[key] is None and kind is float else row[key] for key, kind in COLUMNS.items()}
+            for key, kind in COLUMNS.items():
+                fits = isinstance(known[key], (int, float) if kind is float else kind)
+                require(fits, f"{key!r} of row {i} must be of type {kind.__name__}, got {row[key]!r}")
+            rows.append(known)
+        return cls(tuple(rows), tuple(values["refusals"]), dict(values["settings"]))
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and a table of each question as ``QUESTION.csv``.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        folder = Path(folder)
+        tables = {"scores": self.to_frame()}
+        for question in dict.fromkeys(row["question"] for row in self.rows):
+            tables[question] = self.table(question).reset_index()
+        paths = [write_json(folder / "benchmark.json", self.to_dict())]
+        for name, frame in tables.items():
+            paths.append(write_atomic(folder / f"{name}.csv", lambda path, f=frame: f.to_csv(path, index=False)))  # type: ignore[misc]
+        return paths
+
+    @classmethod
+    def load(cls, path: str | Path) -> Result:
+        """A saved result: its ``benchmark.json``, or the folder that holds it.
+
+        Raises:
+            InputError: no such file, or one of another kind.
+        """
+        path = Path(path)
+        path = path / "benchmark.json" if path.is_dir() else path
+        try:
+            return cls.from_dict(json.loads(path.read_text()))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"{str(path)!r} is no result of a benchmark: {error}; give the folder of a run") from error
