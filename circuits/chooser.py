@@ -19,6 +19,7 @@ import numpy as np
 
 from circuits.basis import Basis, PositionCode
 from circuits.heads import fixed_offset
+from interp.checks import checked
 from interp.errors import require
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class ChooserRow:
     promised: float
 
 
+@checked
 def required_eta(margin: float, n_positions: int, eps: float) -> float:
     """Inverse temperature at which the corrected chooser leaks at most ``eps``.
 
@@ -61,6 +63,7 @@ def required_eta(margin: float, n_positions: int, eps: float) -> float:
     return 2 / margin * math.log((n_positions - 1) / eps)
 
 
+@checked
 def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     """eta and xi as printed, for codes of squared norm d / 2 (1 for one-hot codes)."""
     n, d = len(code.labels), len(code.axes) - 1
@@ -69,6 +72,7 @@ def lemma(code: PositionCode, eps: float) -> tuple[float, float]:
     return math.log(n / eps) / (norm * code.margin), 3 * d / (norm * from_first)
 
 
+@checked
 def measured_attention(code: PositionCode, offset: int, eta: float) -> float:
     """Least softmax attention on the right key, over firing and silent queries at every position."""
     basis = Basis.of(("id",), ("sink", "fires"), code)
@@ -91,6 +95,7 @@ def measured_attention(code: PositionCode, offset: int, eta: float) -> float:
     return least
 
 
+@checked
 def chooser_table(
     n_positions: int = 34, eps: float = 1e-8, n_lines: tuple[int, ...] = (8, 16, 32), offset: int = 1, seed: int = 0
 ) -> pd.DataFrame:

@@ -18,7 +18,9 @@ from torch import Tensor
 from circuits.basis import Direction
 from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron
+from interp.checks import checked
 from interp.errors import require, unknown_name
+from interp.memory import MOST_GB
 from interp.model.components import MLP, Attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
@@ -26,11 +28,15 @@ from interp.model.transformer import HookedLatentTransformer
 NO_HEAD = "-"
 
 
-def compile_circuit(circuit: Circuit, dtype: torch.dtype = torch.float64) -> HookedLatentTransformer:
+@checked
+def compile_circuit(
+    circuit: Circuit, dtype: torch.dtype = torch.float64, max_gb: float = MOST_GB
+) -> HookedLatentTransformer:
     """The transformer that a circuit describes, in evaluation mode, on the CPU.
 
     Args:
         dtype: of the weights; float64 is exact to rounding, float32 is a rounding of the same numbers.
+        max_gb: a model of more units of 1e9 bytes in float32 is refused before memory is taken.
 
     Raises:
         InputError: data that do not make a circuit (a token without embedding, two heads of one name, ...), or a dtype
@@ -39,7 +45,7 @@ def compile_circuit(circuit: Circuit, dtype: torch.dtype = torch.float64) -> Hoo
     validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
     config = configuration(circuit)
-    model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit)).to(dtype)
+    model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit), max_gb=max_gb).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()

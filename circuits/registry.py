@@ -13,7 +13,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from interp import tasks
+from interp.checks import checked, integer
 from interp.errors import InputError, require, unknown_name
+from interp.memory import MOST_GB, refuse_above
 from interp.tasks.task import named, unique
 
 if TYPE_CHECKING:
@@ -36,6 +39,8 @@ class CircuitRecord:
         verification: "module:name" of its :class:`~circuits.plan.VerificationPlan`.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
         soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
+        weights: sizes to about the number of its weights (within a quarter), so that a model that is too large is
+            refused before it is built.
     """
 
     key: str
@@ -45,6 +50,7 @@ class CircuitRecord:
     verification: str
     float32: Mapping[str, Any]
     soft: Mapping[str, Any]
+    weights: Callable[[Mapping[str, int]], float]
 
     @property
     def build(self) -> Callable[..., Circuit]:
@@ -65,6 +71,7 @@ RECORDS: dict[str, CircuitRecord] = unique(
             verification="circuits.weighted_majority.ground_truth:PLAN",
             float32={"heavy": 20.0, "match_logit": 60.0},
             soft={"eta": 60.0},
+            weights=lambda n: 36 * (6 * n["n_experts"] + 26) * (2 * n["n_experts"] + 5),
         ),
         CircuitRecord(
             key="qlearning-handwired",
@@ -76,6 +83,9 @@ RECORDS: dict[str, CircuitRecord] = unique(
             verification="circuits.q_learning.ground_truth:PLAN",
             float32={"relative_tau": 2.5e-7},
             soft={"eta": 60.0, "hardness": 10.0},
+            weights=lambda n: (
+                (3 * n["n_states"] + 6 * n["n_actions"] + 29) * (96 * (3 * n["n_actions"] + 10) + 16 * n["n_states"])
+            ),
         ),
         CircuitRecord(
             key="reachability-handwired",
@@ -85,12 +95,16 @@ RECORDS: dict[str, CircuitRecord] = unique(
             verification="circuits.reachability.ground_truth:PLAN",
             float32={},
             soft={"eta": 30.0},
+            weights=lambda n: (
+                (4 * n["n_nodes"] + 3 * n["n_edges"] + 13) * (32 * (3 * n["n_edges"] + 7) + 12 * n["n_nodes"])
+            ),
         ),
     ),
     "handwired model",
 )
 
 
+@checked
 def handwired(name: str) -> CircuitRecord:
     """The record of a handwired model.
 
@@ -107,28 +121,41 @@ def models() -> dict[str, str]:
     return {record.key: record.description for record in RECORDS.values()}
 
 
-def build(name: str, **arguments: Any) -> Circuit:
+@checked
+def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     """The circuit of a handwired model.
 
+    Args:
+        max_gb: sizes whose model would take more units of 1e9 bytes in float64 are refused before anything is built.
+
     Raises:
-        InputError: no such model, or an argument that its circuit does not take.
+        InputError: no such model, an argument that its circuit does not take, or sizes beyond ``max_gb``.
 
     >>> build("wma-handwired", n_experts=2).n_layers
     3
     """
-    builder = handwired(name).build
+    record = handwired(name)
+    builder = record.build
     for argument in arguments:
         if argument not in inspect.signature(builder).parameters:
             raise unknown_name(f"argument of {name!r}", argument, inspect.signature(builder).parameters, limit=20)
+    sizes = {
+        size.name: integer(size.name, arguments.get(size.name, size.default), size.minimum)
+        for size in tasks.get(record.task).sizes
+    }
+    said = ", ".join(f"{size}={value}" for size, value in sizes.items())
+    refuse_above(f"{name!r} with {said}", 8 * record.weights(sizes), max_gb)
     return builder(**arguments)
 
 
-def load(name: str, dtype: str = "float64", **arguments: Any) -> HookedLatentTransformer:
+@checked
+def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **arguments: Any) -> HookedLatentTransformer:
     """Build and compile a handwired model, in evaluation mode, on the CPU.
 
     Args:
         name: one of :func:`models`.
         dtype: "float64" (default) or "float32".
+        max_gb: as in :func:`build`.
         arguments: of the circuit; see its builder.
 
     Raises:
@@ -140,8 +167,8 @@ def load(name: str, dtype: str = "float64", **arguments: Any) -> HookedLatentTra
 
     if dtype not in DTYPES:
         raise unknown_name("dtype", dtype, DTYPES)
-    circuit = build(name, **with_defaults(name, dtype, arguments))
-    return compile_circuit(circuit, getattr(torch, dtype))
+    circuit = build(name, max_gb=max_gb, **with_defaults(name, dtype, arguments))
+    return compile_circuit(circuit, getattr(torch, dtype), max_gb=max_gb)
 
 
 def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
@@ -150,6 +177,7 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
     return {**coarse, **arguments}
 
 
+@checked
 def from_origin(origin: Mapping[str, Any]) -> Circuit:
     """The circuit of a compiled model, from its ``config.origin``.
 
@@ -165,6 +193,7 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
     return build(origin["circuit"], **origin["arguments"])
 
 
+@checked
 def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     """``model``, or the softmax-only variant of a handwired one: gradients do not pass hard attention.
 

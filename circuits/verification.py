@@ -34,6 +34,7 @@ from circuits.location import Location
 from circuits.plan import Size, VerificationPlan
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import NEXT
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.model.layout import PREDICT_INDEX
 from interp.model.rollout import Rollout, rollout
@@ -119,6 +120,7 @@ class VerificationResult:
         return table.assign(passed=worst["passed"].all()).reset_index()
 
 
+@checked
 def verify(
     name: str,
     sizes: Iterable[Size] | None = None,

@@ -27,6 +27,7 @@ from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit, rows
 from circuits.edges import EMBEDDINGS, Edge
 from circuits.registry import handwired
+from interp.checks import checked
 from interp.model.layout import PREDICT_INDEX
 from interp.model.rollout import rollout
 
@@ -37,6 +38,7 @@ NOTHING = 1e-8
 """A contribution smaller than this is none: 50 times the rounding of a pair of softmax heads, 1e-5 of any real one."""
 
 
+@checked
 def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 0) -> tuple[Edge, ...]:
     """Every edge that carries something on sampled episodes, in the order of computation.
 

@@ -1,43 +1,52 @@
-"""Writing files so that a reader never sees half of one: a temporary file beside the target, then a rename."""
+"""Writing files so that a reader never sees half of one, and reading them so that what is wrong is said in a sentence.
+
+A file is written under a temporary name beside its target, then renamed. A temporary name holds the machine and the
+process that made it, so that what a killed process left is removed by the next one that writes there. Errors of the
+system and of libraries become :class:`~interp.errors.InputError` that names the file; the first error stays its cause.
+"""
 
 from __future__ import annotations
 
 import json
 import math
 import os
+import platform
+import re
+import secrets
+import shutil
 import tempfile
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import is_dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from interp.errors import InputError
+from interp.checks import file_path
+from interp.errors import InputError, require
+
+_TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Call ``write(temporary_path)``, then rename the result to ``path``; nothing is left behind on failure.
 
     Raises:
-        InputError: the folder cannot be created or written.
+        InputError: the folder cannot be created, or the file cannot be written, such as on a full disk.
     """
-    path = Path(path)
-    try:
+    path = Path(file_path(path))
+    with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-    except OSError as error:
-        raise InputError(
-            f"cannot write {str(path)!r}: {error.strerror}; choose a folder that can be written"
-        ) from error
-    os.close(handle)
-    temporary = Path(name)
-    try:
-        write(temporary)
-        with open(temporary, "rb+") as stream:
-            os.fsync(stream.fileno())
-        os.chmod(temporary, 0o644)
-        os.replace(temporary, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+        temporary = temporary_beside(path)
+        try:
+            write(temporary)
+            with open(temporary, "rb+") as stream:
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        finally:
+            temporary.unlink(missing_ok=True)
     return path
 
 
@@ -47,15 +56,111 @@ def writable(folder: str | Path) -> Path:
     Raises:
         InputError: the folder cannot be created or written.
     """
-    folder = Path(folder)
-    try:
+    folder = Path(file_path(folder, "the output folder"))
+    with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=folder):
-            return folder
+        with tempfile.TemporaryFile(dir=folder) as stream:
+            stream.write(b"\0")
+    return folder
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """While ``path`` is written, errors of the system become a sentence that names it.
+
+    Raises:
+        InputError: the system refuses: no such folder, no permission, no space.
+    """
+    try:
+        yield
     except OSError as error:
-        raise InputError(
-            f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
-        ) from error
+        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}; {_remedy(error)}") from error
+    except Exception as error:
+        # safetensors wraps the system's error in its own, and is not imported here: that takes a second.
+        if type(error).__name__ != "SafetensorError":
+            raise
+        raise InputError(f"cannot write {str(path)!r}: {error}; free some space or choose another folder") from error
+
+
+@contextmanager
+def reading(path: str | Path, what: str = "it was cut short or changed; fetch or make it again") -> Iterator[None]:
+    """While ``path`` is read, whatever its contents break becomes a sentence that names it.
+
+    Args:
+        what: what a damaged file means, and what to do about it.
+
+    Raises:
+        InputError: the file cannot be read, or its contents are not what was written.
+    """
+    try:
+        yield
+    except InputError:
+        raise
+    except OSError as error:
+        raise InputError(f"cannot read {str(path)!r}: {error.strerror or error}") from error
+    except Exception as error:
+        said = " ".join(str(error).split())[:120]
+        raise InputError(f"{str(path)!r} is damaged ({type(error).__name__}: {said}); {what}") from error
+
+
+def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Args:
+        needed: fields that it must have.
+
+    Raises:
+        InputError: no such file, not JSON, or a field is missing.
+    """
+    path = Path(file_path(path))
+    require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
+    with reading(path):
+        about = json.loads(path.read_text(encoding="utf-8"))
+    require(isinstance(about, dict), f"{str(path)!r} holds no JSON object; fetch or make it again")
+    for name in needed:
+        require(name in about, f"{str(path)!r} lacks the field {name!r}; fetch or make it again")
+    return about
+
+
+def temporary_beside(path: Path) -> Path:
+    """A new name beside ``path``, for what will be renamed to it; what killed processes left there is removed."""
+    _clear(path.parent)
+    return path.parent / f".{path.name}.~{_machine()}-{os.getpid()}-{secrets.token_hex(4)}{path.suffix}"
+
+
+def remove_left_behind(folder: Path) -> None:
+    """Remove temporary files and folders whose process, on this machine, is no more."""
+    for found in folder.glob(".*"):
+        match = _TEMPORARY.match(found.name)
+        if match and match[1] == _machine() and not _alive(int(match[2])):
+            shutil.rmtree(found, ignore_errors=True) if found.is_dir() else found.unlink(missing_ok=True)
+
+
+_clear = cache(remove_left_behind)
+"""Once a folder: a sweep writes thousands of files to one."""
+
+
+@cache
+def _machine() -> str:
+    return f"{zlib.crc32(platform.node().encode()):08x}"
+
+
+def _alive(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except OSError:
+        return True
+    return True
+
+
+def _remedy(error: OSError) -> str:
+    import errno
+
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        return "free some space or choose another folder, then run the same command again"
+    return "choose a folder that can be written"
 
 
 def write_text(path: str | Path, text: str) -> Path:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from interp import tasks
+from interp.checks import checked, file_path
 from interp.errors import InputError, unknown_name
+from interp.files import read_json, reading
+from interp.memory import MOST_GB
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
@@ -50,11 +52,13 @@ def models() -> list[ModelRecord]:
     return records
 
 
-def load(name: str, **arguments: Any) -> HookedLatentTransformer:
+@checked
+def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> HookedLatentTransformer:
     """Load a model, in evaluation mode, on the CPU.
 
     Args:
         name: a name from :func:`models`, or the path of a checkpoint folder.
+        max_gb: a model of more units of 1e9 bytes is refused, with an estimate, before memory is taken.
         arguments: what a handwired circuit is built from: ``n_experts``, ``gamma``, ``n_states``, ``n_actions``,
             ``alpha``, ``variant``, ... A learned model takes none: its checkpoint says everything.
 
@@ -69,8 +73,9 @@ def load(name: str, **arguments: Any) -> HookedLatentTransformer:
     """
     import circuits
 
+    name = file_path(name, "the model")
     if name in circuits.models():
-        return circuits.load(name, **arguments)
+        return circuits.load(name, max_gb=max_gb, **arguments)
     from interp.model.checkpoints import load_checkpoint
 
     folder = SHIPPED / name
@@ -82,7 +87,7 @@ def load(name: str, **arguments: Any) -> HookedLatentTransformer:
             raise unknown_name("model", name, [record.name for record in models()])
     if arguments:
         raise _fixed(_learned(folder), name, arguments)
-    return load_checkpoint(folder)
+    return load_checkpoint(folder, max_gb=max_gb)
 
 
 def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> InputError:
@@ -103,9 +108,11 @@ def _shipped() -> list[Path]:
 
 
 def _learned(folder: Path) -> ModelRecord:
-    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))["config"]
-    description = config["origin"].get("description", f"trained, latent_update {config['latent_update']}")
-    layout = config["layout"]
-    sizes = {name: value for name, value in layout.items() if isinstance(value, int)}
-    serves = {name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()}
-    return ModelRecord(folder.name, "learned", description, layout["task"], serves)
+    path = folder / "config.json"
+    config = read_json(path, "config")["config"]
+    with reading(path):
+        description = config["origin"].get("description", f"trained, latent_update {config['latent_update']}")
+        layout = config["layout"]
+        sizes = {name: value for name, value in layout.items() if isinstance(value, int)}
+        serves = {name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()}
+        return ModelRecord(folder.name, "learned", description, layout["task"], serves)

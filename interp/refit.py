@@ -47,6 +47,7 @@ from numpy import ndarray as Array
 from numpy.typing import ArrayLike
 from scipy.special import stdtrit
 
+from interp.checks import checked
 from interp.errors import require
 from interp.statistics import Interval
 
@@ -57,6 +58,7 @@ _WIDEST = 100.0
 """Half widths of a log beyond this are cut, so that no bound overflows."""
 
 
+@checked
 def inflation(n_episodes: int, n_folds: int, level: float = 0.95) -> float:
     """Half width of an interval over the standard error of fixed errors; a plain mean of many episodes has 1.96.
 
@@ -73,6 +75,7 @@ def inflation(n_episodes: int, n_folds: int, level: float = 0.95) -> float:
     return quantile * sqrt(1 + n_folds / (n_folds - 1)) * n_episodes / (n_episodes - 1)
 
 
+@checked
 def totals(
     values: Float[Array, "episode round k"], mask: Bool[Array, "episode round k"] | None = None
 ) -> Float[Array, "episode k"]:
@@ -94,6 +97,7 @@ def totals(
     return np.asarray(np.einsum("etk,etk->ek", centred, centred) + bias)
 
 
+@checked
 def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
     """A positive ratio of sums, such as the mean log-loss or mean absolute error of a refitted probe.
 
@@ -109,6 +113,7 @@ def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: floa
     return Interval(part.ratio, part.low, part.high)
 
 
+@checked
 def skill(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
     """``1 - sum losses / sum references``: R2 from squared errors and :func:`totals`, or any skill score.
 
@@ -119,6 +124,7 @@ def skill(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: floa
     return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
 
 
+@checked
 def skill_difference(
     losses: ArrayLike,
     control_losses: ArrayLike,
@@ -138,6 +144,7 @@ def skill_difference(
     return _difference(own, _Part.of(control_losses, of_control, n_folds, level))
 
 
+@checked
 def accuracy(hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 0.95) -> Interval:
     """Share of right steps of a refitted classifier, from hits and scored steps per episode; bounds stay in [0, 1].
 
@@ -151,6 +158,7 @@ def accuracy(hits: ArrayLike, steps: ArrayLike, n_folds: int, *, level: float = 
     return Interval(1 - part.ratio, 1 - part.high, 1 - part.low)
 
 
+@checked
 def accuracy_difference(
     hits: ArrayLike,
     control_hits: ArrayLike,
@@ -169,6 +177,7 @@ def accuracy_difference(
     return _difference(_misses(hits, steps, n_folds, level), _misses(control_hits, of_control, n_folds, level))
 
 
+@checked
 def detectable(
     losses: ArrayLike,
     references: ArrayLike,

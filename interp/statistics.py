@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from interp.checks import checked
 from interp.errors import require
 
 
@@ -51,6 +52,7 @@ class Interval:
         return f"{self.estimate:.4g} [{self.low:.4g}, {self.high:.4g}]"
 
 
+@checked
 def percentile_bounds(
     samples: ArrayLike, level: float = 0.95, axis: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -71,6 +73,7 @@ def percentile_bounds(
     return np.asarray(low), np.asarray(high)
 
 
+@checked
 def resample_weights(
     n_episodes: int, n_resamples: int = 1000, seed: int = 0, *, plain_first: bool = False
 ) -> NDArray[np.float64]:
@@ -89,6 +92,7 @@ def resample_weights(
     return np.concatenate([np.full((1, n_episodes), 1 / n_episodes), weights]) if plain_first else weights
 
 
+@checked
 def bootstrap_mean(
     values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
@@ -99,12 +103,14 @@ def bootstrap_mean(
     return np.asarray(values.mean(axis=0)), *percentile_bounds(samples, level)
 
 
+@checked
 def mean_interval(values: ArrayLike, *, level: float = 0.95, n_resamples: int = 1000, seed: int = 0) -> Interval:
     """:func:`bootstrap_mean` of one number per episode (``values [episode]``)."""
     mean, low, high = bootstrap_mean(values, level=level, n_resamples=n_resamples, seed=seed)
     return Interval(float(mean), float(low), float(high))
 
 
+@checked
 def ratio_interval(
     numerators: ArrayLike,
     denominators: ArrayLike,

@@ -15,6 +15,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.interventions.sites import Site, check
 from interp.model.rollout import Rollout, rollout
@@ -44,6 +45,7 @@ def hook_of(site: str) -> str | None:
         raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}") from None
 
 
+@checked
 def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episode round *rest"]:
     """The activations at a site, one entry per round.
 

@@ -27,6 +27,7 @@ from scipy.stats import binomtest
 import interp.tasks
 from interp import calibration
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.files import writable, write_atomic
 from interp.library import load
 from interp.model.rollout import rollout
@@ -77,6 +78,7 @@ each episode, or of other episodes; one draw per episode; a random walk; a rando
 the round index, with noise."""
 
 
+@checked
 def coverage(quick: bool = False, advance: Advance = lambda steps: None) -> pd.DataFrame:
     """Coverage and widths of intervals by design, n, score and method; ``advance`` is called for each design and n."""
     sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (calibration.designs.SIZES, 400, 4000)
@@ -93,6 +95,7 @@ def coverage(quick: bool = False, advance: Advance = lambda steps: None) -> pd.D
     return pd.DataFrame([asdict(cell) for cell in cells])
 
 
+@checked
 def nulls(
     quick: bool = False,
     advance: Advance = lambda steps: None,
@@ -131,6 +134,7 @@ def _planted(kind: str, model: Any, episodes: Episodes, others: Episodes, seed: 
     return TargetValues(kind, values, tuple(f"output {i}" for i in range(values.shape[-1])), inputs=inputs, types=types)
 
 
+@checked
 def power(
     quick: bool = False,
     advance: Advance = lambda steps: None,
@@ -220,6 +224,7 @@ TABLES: dict[str, Table] = {
 """The tables of this room."""
 
 
+@checked
 def write(folder: str | Path, quick: bool = False, tables: Mapping[str, Table] = TABLES) -> Iterator[str]:
     """Write ``NAME.csv`` for every table that is not there yet, and give each one's summary.
 

@@ -33,7 +33,7 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     return rearrange(x, "episode round ... -> episode round (...)")
 
 
-def warn_of_few(n: int, stacklevel: int = 3) -> str | None:
+def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
     """The warning for few independent episodes (or groups), which is also raised; None where they suffice."""
     if n >= FEW_EPISODES:
         return None

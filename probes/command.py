@@ -10,6 +10,7 @@ import pandas as pd
 
 import interp.tasks
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import InputError
 from interp.files import writable, write_atomic, write_json, write_text
 from interp.interventions.sites import COMPONENTS
@@ -38,6 +39,7 @@ def site_names() -> str:
     return ", ".join((*OF_LATENTS, UPDATE, *COMPONENTS))
 
 
+@checked
 def sample(
     model: HookedLatentTransformer,
     n_episodes: int,
@@ -56,6 +58,7 @@ def sample(
     return episodes
 
 
+@checked
 def fit_at(
     model: HookedLatentTransformer, episodes: Episodes, targets: Sequence[str], site: str, seed: int, folder: Path
 ) -> list[ProbeResult]:
@@ -79,6 +82,7 @@ def fit_at(
     return results
 
 
+@checked
 def write_sweep(result: SweepResult, folder: Path) -> None:
     """Writes ``sweep.csv``, ``sweep.json`` and a map per target and window.
 
@@ -92,6 +96,7 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
         _save(result.heatmap(target, window=(start, stop)), folder / f"{_file_name(target)}-{start}-{stop}.svg")
 
 
+@checked
 def window(text: str) -> Window:
     """Rounds from text: "0:10" is the first ten.
 

@@ -19,10 +19,10 @@ from typing import Any, get_args
 import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
-from numpy.typing import ArrayLike
 
 import interp.tasks
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -43,10 +43,11 @@ from probes.targets.target import Runs
 from probes.targets.values import TargetValues
 
 
+@checked
 def fit(
     activations: Any,
     target: TargetValues | Any,
-    groups: str | ArrayLike = "episode",
+    groups: Any = "episode",
     *,
     untrained: Any = None,
     episodes: Episodes | None = None,
@@ -113,6 +114,7 @@ def fit(
     return fit_targets(activations, [target], **given, **settings)[0]
 
 
+@checked
 def probe(
     model: HookedLatentTransformer,
     episodes: Episodes,
@@ -147,11 +149,12 @@ def probe(
     return [results[value.key] for value in values]
 
 
+@checked
 def fit_targets(
     activations: Any,
     targets: Sequence[TargetValues],
     *,
-    groups: str | ArrayLike = "episode",
+    groups: Any = "episode",
     untrained: Any = None,
     site: str | None = None,
     method: str | Any | None = None,

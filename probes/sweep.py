@@ -28,6 +28,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import require
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
@@ -76,6 +77,7 @@ class SweepResult:
         return sweep_figure(self.frame, target, value, window)
 
 
+@checked
 def sweep(
     model: HookedLatentTransformer,
     episodes: Episodes,

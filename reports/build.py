@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import writable
 from interp.provenance import provenance
@@ -41,6 +42,7 @@ class Written:
     failures: Mapping[str, str]
 
 
+@checked
 def build(
     subject: str | HookedLatentTransformer,
     out: str | Path = "output",
@@ -66,10 +68,11 @@ def build(
     written = write_report(subject, out, n_episodes, n_rounds, seed, parts)
     if written.failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in written.failures.items())
-        warnings.warn(f"parts of {written.path} were not computed: {listed}", stacklevel=2)
+        warnings.warn(f"parts of {written.path} were not computed: {listed}", stacklevel=3)
     return written.path
 
 
+@checked
 def write_report(
     subject: str | HookedLatentTransformer,
     out: str | Path,

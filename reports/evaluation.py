@@ -13,6 +13,7 @@ from pathlib import Path
 import pandas as pd
 from matplotlib.figure import Figure
 
+from interp.checks import checked
 from interp.evaluation.record import MODEL
 from interp.files import write_atomic
 from reports import figures
@@ -24,12 +25,14 @@ _Pictures = Iterator[tuple[str, Figure]]
 """Figures, each with the name of its file."""
 
 
+@checked
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
     """Every picture of the tables, by file name."""
     drawn = (pictures(tables[key]) for key, pictures in _PICTURES.items() if key in tables)
     return {name: figure for pictures in drawn for name, figure in pictures}
 
 
+@checked
 def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     """:func:`draw`, as SVG files in ``folder``."""
     return [save_figure(figure, Path(folder) / f"{name}.svg") for name, figure in draw(tables).items()]

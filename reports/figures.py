@@ -18,11 +18,13 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, colours
 from reports.style import WIDTH, styled
 
 
+@checked
 @styled
 def trajectories(
     values: ArrayLike,
@@ -78,6 +80,7 @@ def _difference_scale(axes: Axes, difference: NDArray[np.float64]) -> None:
     axes.minorticks_off()
 
 
+@checked
 @styled
 def curves(
     frame: pd.DataFrame,
@@ -128,6 +131,7 @@ def curves(
 _DASHES: tuple[Any, ...] = ("-", "-", (0, (6, 2)), (0, (3, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1.2, 1.6)))
 
 
+@checked
 @styled
 def heatmap(
     values: ArrayLike,
@@ -209,6 +213,7 @@ _CHARACTER = 0.085
 """Inches that a character of a tick label takes."""
 
 
+@checked
 @styled
 def intervals(
     frame: pd.DataFrame, *, xlabel: str, floor: float | None = None, reference: Mapping[str, float] | None = None
@@ -250,6 +255,7 @@ def intervals(
     return figure
 
 
+@checked
 @styled
 def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.

@@ -17,11 +17,13 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from reports.palette import CYCLE, INK, LIGHT, PAPER
 from reports.style import WIDTH, styled
 
 
+@checked
 def edges(
     patterns: Sequence[NDArray[np.floating]],
     writes: Sequence[NDArray[np.floating]],
@@ -58,6 +60,7 @@ def edges(
     return pd.DataFrame(rows, columns=["layer", "head", "source", "target", "weight"])
 
 
+@checked
 @styled
 def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str, str]]) -> Figure:
     """Draw the ``edges`` of a round.

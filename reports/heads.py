@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from interp.checks import checked
 from interp.model.transformer import HookedLatentTransformer
 
 Heads = Sequence[Mapping[str, str]]
 """Per layer: short name of a head -> what it does, in the order of the weights; heads beyond these are empty."""
 
 
+@checked
 def heads_of(model: HookedLatentTransformer) -> Heads:
     """The model's own names ("1.4 current-phase tag": number and words), or L0H0, L0H1, ... where nobody named them.
 

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from interp.files import writable
 from interp.llm.behaviour import Behaviour, behaviour
@@ -47,6 +48,7 @@ DRAWN = {
 _KEYS = {"note-only": "bayes", "note": "oracle", "wma-handwired": "handwired", "wma-learned": "learned"}
 
 
+@checked
 def build(
     path: str | Path,
     models: Sequence[str] = (),

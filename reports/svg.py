@@ -13,12 +13,14 @@ from html import escape
 
 from matplotlib.figure import Figure
 
+from interp.checks import checked
 from reports.palette import INK, LIGHT, PAPER
 from reports.style import house_style
 
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 
 
+@checked
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     """``figure`` as an ``<svg>`` element for the body of a page.
 

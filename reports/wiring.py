@@ -13,6 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from interp.checks import checked
 from interp.errors import require
 from reports.palette import INK, LIGHT, PAPER
 from reports.style import WIDTH, styled
@@ -22,6 +23,7 @@ _CHARACTER = 0.036
 """Inches: half the width of a character in a box."""
 
 
+@checked
 @styled
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.

@@ -14,6 +14,7 @@ from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, pa
 from circuits.q_learning.heads import evaluating_heads, evaluating_neurons, routing_heads, selecting_heads
 from circuits.q_learning.update import adding_heads, adding_neurons, fetching_heads
 from circuits.q_learning.wiring import Wiring, value_bound
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -24,6 +25,7 @@ LARGEST_FLOAT32 = 2.0**120
 """The largest M for which sums of a few values and scores stay far from float32's overflow at 2^128."""
 
 
+@checked
 def q_learning(
     n_states: int = 4,
     n_actions: int = 3,

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Term, copy
+from interp.checks import checked
 from interp.errors import InputError, require
 
 
@@ -48,6 +49,7 @@ class Wiring:
         return copy(self.basis, labels, source, target, scale)
 
 
+@checked
 def value_bound(rewards: Sequence[float], gamma: float) -> float:
     """M: the smallest power of two that is at least ``max |r| / (1 - gamma)``, hence bounds |Q|; 1 for no reward.
 

@@ -12,6 +12,7 @@ from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, soften
 from circuits.reachability.edges import edges
 from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, sites
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -24,6 +25,7 @@ SINK = 400.0
 """Score that sends every query but p? to the sink in head 2.2."""
 
 
+@checked
 def reachability(
     n_nodes: int = 16,
     n_edges: int = 24,

@@ -23,6 +23,7 @@ from circuits.heads import (
 )
 from circuits.weighted_majority.edges import edges
 from circuits.weighted_majority.ground_truth import CARRIED, NOT_CARRIED, PARTIAL, sites
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
@@ -36,6 +37,7 @@ SINK = 200.0
 """Score that sends every query but p? to the sink in head 3.1."""
 
 
+@checked
 def weighted_majority(
     n_experts: int = 4,
     variant: str = "R",

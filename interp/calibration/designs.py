@@ -27,6 +27,7 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from interp import refit
+from interp.checks import checked
 from interp.errors import unknown_name
 from interp.statistics import Interval, resample_weights
 
@@ -104,6 +105,7 @@ DESIGNS: Mapping[str, Callable[[Noise, Noise, np.random.Generator], tuple[Noise,
 """How independent draws (features and, apart, noise) become those of a design."""
 
 
+@checked
 def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     """Episodes of a design.
 
@@ -119,6 +121,7 @@ def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     return Sample(used, unrelated, y)
 
 
+@checked
 def coverage(
     fit: Fit,
     designs: Iterable[str] = tuple(DESIGNS),

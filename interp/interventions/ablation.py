@@ -27,6 +27,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import require
 from interp.interventions.graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
@@ -107,6 +108,7 @@ class CircuitScorer:
         )
 
 
+@checked
 def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[Keep]:
     """``n`` circuits of ``size`` edges drawn at random: the control for a circuit of that size."""
     generator = np.random.default_rng(seed)
@@ -114,6 +116,7 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
     return [graph.mask([graph.edges[i] for i in draw]) for draw in draws]
 
 
+@checked
 def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
     """Ablate every node (all edges that leave it), or every edge, on its own: what the metric loses.
 
@@ -178,6 +181,7 @@ class CircuitResult:
         return pd.DataFrame([{**row, **{k: self.settings[k] for k in ("metric", "ablation")}}])
 
 
+@checked
 def evaluate(
     scorer: CircuitScorer,
     keep: Keep,
@@ -279,6 +283,7 @@ class FaithfulnessCurve:
         )
 
 
+@checked
 def faithfulness_curve(
     scorer: CircuitScorer,
     scores: Float[np.ndarray, "source destination"],

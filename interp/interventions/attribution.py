@@ -24,6 +24,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import require
 from interp.interventions.graph import Contributions, EdgeGraph, Rebuilder
 from interp.interventions.metrics import Metric
@@ -75,6 +76,7 @@ class AttributionResult:
         return frame.assign(metric=self.metric, steps=self.steps)
 
 
+@checked
 def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5) -> AttributionResult:
     """Score every edge of a pair's round.
 

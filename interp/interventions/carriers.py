@@ -22,6 +22,7 @@ import pandas as pd
 from torch import Tensor
 
 from interp.algorithm import Algorithm
+from interp.checks import checked
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
 from interp.model.rollout import Rollout, Rounds, rollout
@@ -50,6 +51,7 @@ class Claim:
         return cls(variable, tuple(Place(Site.parse(site)) for site in sites), outcome, control)
 
 
+@checked
 def carriers(
     model: HookedLatentTransformer,
     base: Any,

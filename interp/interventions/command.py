@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from interp import tasks
+from interp.checks import checked
 from interp.errors import require
 from interp.files import write_atomic, write_json
 from interp.interventions import heatmaps
@@ -35,6 +36,7 @@ class PatchCommand:
     rounds: RoundMap | None
 
 
+@checked
 def patch(
     model: HookedLatentTransformer,
     round: int,

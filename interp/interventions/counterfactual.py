@@ -28,6 +28,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Values
+from interp.checks import checked
 from interp.errors import require
 from interp.model.rollout import Rollout
 from interp.statistics import Interval, ratio_interval, resample_weights
@@ -164,6 +165,7 @@ class InterchangeResult:
         return np.einsum("btk,btk->b", off, off)
 
 
+@checked
 def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: int = 0) -> Interval:
     """How much higher the score is than under a rival algorithm, for the same pairs; the bootstrap is paired.
 

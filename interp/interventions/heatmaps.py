@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.files import write_atomic
 
 
+@checked
 def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> Any:
     """A matplotlib figure of a table: blue below 0, red above, white at 0, every column labelled."""
     from matplotlib.figure import Figure
@@ -28,6 +30,7 @@ def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> An
     return figure
 
 
+@checked
 def save(figure: Any, path: Path) -> Path:
     """Write a figure as SVG with text as text."""
     import matplotlib

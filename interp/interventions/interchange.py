@@ -27,6 +27,7 @@ from typing import Any, get_args
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Values
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.interventions.counterfactual import InterchangeResult, Outcome, judged, score_difference
 from interp.interventions.places import Place, intervened, resolve_places
@@ -38,6 +39,7 @@ from interp.provenance import provenance
 __all__ = ["InterchangeResult", "Place", "interchange", "score_difference"]
 
 
+@checked
 def interchange(
     model: HookedLatentTransformer,
     base: Any,

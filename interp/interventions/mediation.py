@@ -48,6 +48,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.interventions.effects import effects
 from interp.interventions.passes import Rows
@@ -140,6 +141,7 @@ class MediationResult:
         return pd.DataFrame(rows)
 
 
+@checked
 def paths(model: HookedLatentTransformer, component: str, position: str | None = None) -> list[Site]:
     """Every site of a component, one for each layer and head, at one position or (None) everywhere.
 
@@ -159,6 +161,7 @@ def paths(model: HookedLatentTransformer, component: str, position: str | None =
     return sites(model, components=component, positions=position)
 
 
+@checked
 def mediate(
     model: HookedLatentTransformer,
     base: Any,

@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import unknown_name
 from interp.interventions.pairs import Pair, Readout
 from interp.model.layout import RoundLayout
@@ -86,6 +87,7 @@ def _regret(readout: Readout, pair: Pair) -> Tensor:
     return losses.sum(-1)
 
 
+@checked
 def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric:
     """The state after the read round, along the line from corrupted to clean, in units of the state.
 
@@ -127,6 +129,7 @@ METRICS: dict[str, Metric] = unique(
 )
 
 
+@checked
 def metric(name: str | Metric) -> Metric:
     """The metric of that key; a :class:`Metric` is returned as it is.
 

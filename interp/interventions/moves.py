@@ -37,6 +37,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes, Values
+from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import require, unknown_name
 from interp.interventions.counterfactual import InterchangeResult, judged
@@ -183,6 +184,7 @@ class Writer:
         return replace(self, apart=(apart / apart.norm()).reshape(self.size))
 
 
+@checked
 def decodable(
     run: Rollout, values: Values, keys: Sequence[str], *, rounds: Rounds = "all", ridge: float = RIDGE
 ) -> tuple[str, ...]:
@@ -224,6 +226,7 @@ def _left(x: Tensor, target: NDArray[np.float64], half: int, ridge: float) -> fl
     return float(((decoded - target[half:]) ** 2).sum())
 
 
+@checked
 def move(
     model: HookedLatentTransformer,
     episodes: Episodes,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from interp import tasks
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import require
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, rollout, select_rounds
@@ -78,6 +79,7 @@ class Pair:
         return tasks.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
 
 
+@checked
 def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
     """A corruption of the model's task; the one that the task names as its default when no key is given.
 
@@ -92,6 +94,7 @@ def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
     return task.corruption(key or task.default_corruption)
 
 
+@checked
 def prepare(
     model: HookedLatentTransformer,
     clean: Episodes,

@@ -31,6 +31,7 @@ from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import InputError, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
@@ -168,6 +169,7 @@ def _columns(site: Site) -> dict[str, Any]:
     return {"site": str(site), **{name: getattr(site, name) for name in ("component", "layer", "head", "position")}}
 
 
+@checked
 def sweep(
     model: HookedLatentTransformer,
     clean: Episodes,

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float
 
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.interventions.ablation import CircuitScorer, Keep
 from interp.interventions.attribution import attribute
@@ -32,6 +33,7 @@ class PruningAlgorithm:
     prune: Callable[[CircuitScorer, float], Keep]
 
 
+@checked
 def top_edges(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], size: int) -> Keep:
     """The ``size`` edges with the largest scores, by size of the score."""
     graph = scorer.graph
@@ -39,6 +41,7 @@ def top_edges(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinati
     return graph.mask(sorted(graph.edges, key=lambda edge: -abs(scores[edge]))[:size])
 
 
+@checked
 def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> Keep:
     """The fewest best-scored edges whose faithfulness is within ``tolerance`` of 1.
 
@@ -54,11 +57,13 @@ def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destinatio
     return top_edges(scorer, scores, high)
 
 
+@checked
 def greedy(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
     """The :func:`smallest` circuit of the edges that EAP-IG scores best."""
     return smallest(scorer, attribute(scorer.pair, scorer.measure).edges, tolerance)
 
 
+@checked
 def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
     """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
     graph, keep = scorer.graph, scorer.graph.mask()
@@ -85,6 +90,7 @@ PRUNING: dict[str, PruningAlgorithm] = unique(
 )
 
 
+@checked
 def prune(scorer: CircuitScorer, algorithm: str = "acdc", tolerance: float = 0.01) -> Keep:
     """Find a circuit.
 

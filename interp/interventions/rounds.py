@@ -21,6 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
@@ -84,6 +85,7 @@ class RoundMap:
         return pd.DataFrame(rows).assign(site=self.site, metric=self.metric, direction=self.direction)
 
 
+@checked
 def round_map(
     model: HookedLatentTransformer,
     clean: Episodes,

@@ -18,6 +18,7 @@ from typing import Literal
 
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.model.layout import LATENT_START, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
@@ -85,6 +86,7 @@ _TEXT = re.compile(
 )
 
 
+@checked
 def component(name: str) -> Component:
     """The component of that name.
 
@@ -215,6 +217,7 @@ class Site:
         return activation[self.index(layout)]
 
 
+@checked
 def sites(
     model: HookedLatentTransformer,
     layout: RoundLayout | None = None,
@@ -255,6 +258,7 @@ def sites(
     return every
 
 
+@checked
 def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> None:
     """Raise unless ``site`` exists in ``model`` for rounds of ``layout``.
 
@@ -272,6 +276,7 @@ def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> No
     site.index(layout)
 
 
+@checked
 def resolve(site: Site | str, model: HookedLatentTransformer, layout: RoundLayout) -> Site:
     """``site`` parsed, if a text, and checked."""
     parsed = Site.parse(site) if isinstance(site, str) else site
@@ -279,6 +284,7 @@ def resolve(site: Site | str, model: HookedLatentTransformer, layout: RoundLayou
     return parsed
 
 
+@checked
 def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> Tensor:
     """A copy of ``activation`` with ``new`` at the site."""
     changed = activation.clone()

@@ -23,6 +23,7 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes
+from interp.checks import checked
 from interp.decoder import RIDGE
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
@@ -33,6 +34,7 @@ from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 
 
+@checked
 def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
     """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape).
 
@@ -53,6 +55,7 @@ def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[
     return per_latent @ torch.linalg.pinv(model.state_map).T
 
 
+@checked
 def write_state(
     model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
@@ -61,6 +64,7 @@ def write_state(
     return latents + change @ torch.linalg.pinv(model.state_map).T
 
 
+@checked
 def fitted_direction(
     model: HookedLatentTransformer,
     episodes: Episodes,
@@ -130,6 +134,7 @@ class SteeringResult:
         return pd.DataFrame(columns)
 
 
+@checked
 def steer(
     model: HookedLatentTransformer,
     episodes: Episodes,

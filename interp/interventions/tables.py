@@ -14,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from interp import tasks
+from interp.checks import checked
 from interp.decoder import RIDGE, Decoder
 from interp.errors import require
 from interp.files import write_atomic
@@ -41,6 +42,7 @@ TOLERANCE = 0.1
 """How far from 1 the faithfulness of the circuit that is evaluated may be."""
 
 
+@checked
 def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows.
 
@@ -56,6 +58,7 @@ def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.
     return pd.concat(frames, ignore_index=True)
 
 
+@checked
 def interchange_table(
     model: HookedLatentTransformer,
     episodes: Any,
@@ -91,6 +94,7 @@ def recent(t: int) -> slice:
     return slice(max(t - 4, 0), t + 1)
 
 
+@checked
 def alignment_table(
     model: HookedLatentTransformer,
     episodes: Any,
@@ -134,6 +138,7 @@ def alignment_table(
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
+@checked
 def steering_table(
     model: HookedLatentTransformer, episodes: Any, t: int, seed: int, run: Rollout | None = None
 ) -> pd.DataFrame:
@@ -165,6 +170,7 @@ def given(task: Task, field: str, value: Any) -> Any:
     return value
 
 
+@checked
 def circuit_tables(
     model: HookedLatentTransformer, episodes: Any, t: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
@@ -197,6 +203,7 @@ def circuit_tables(
     }
 
 
+@checked
 def tables(
     model: HookedLatentTransformer,
     t: int = 20,
@@ -238,6 +245,7 @@ def tables(
     return by_name
 
 
+@checked
 def write(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     """One CSV per table."""
     return [

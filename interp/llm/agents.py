@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import unknown_name
 from interp.llm.note_counts import read_counts, write_counts
 from interp.llm.schemes import Message, expert_letters, read_message
@@ -83,6 +84,7 @@ def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evi
     return from_note(note, n_experts)
 
 
+@checked
 def from_note(note: str, n_experts: int) -> Evidence:
     """What a note tells: its list of rounds, else its tallies and who was right last (``A correct; B wrong``)."""
     letters = expert_letters(n_experts)
@@ -122,6 +124,7 @@ def follow_the_leader(seen: Evidence, votes: Counts) -> int:
     return int(votes[int(np.argmax(seen.correct))])
 
 
+@checked
 def weighted_majority(eta: float) -> Callable[[Evidence, Counts], int]:
     """Vote with weights ``exp(-eta * losses)``; a tied vote says 1 (tolerance 1e-12)."""
 
@@ -197,6 +200,7 @@ PLAYERS = {
 }
 
 
+@checked
 def scripted(name: str, valid: Iterable[str] = AGENTS) -> Callable[[Sequence[Message]], str]:
     """The agent called ``name``, one of ``valid``.
 

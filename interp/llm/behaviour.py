@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from interp.llm.runs import LLMRun, episodes_of, etas_of
 from interp.llm.scores import run_baseline
@@ -69,6 +70,7 @@ class Behaviour:
         return pd.DataFrame([{key: value for key, value in vars(self).items() if key != "agreement"}])
 
 
+@checked
 def behaviour(runs: Sequence[LLMRun], seed: int = 0) -> list[Behaviour]:
     """One :class:`Behaviour` for each (model, condition, regime) in ``runs``.
 

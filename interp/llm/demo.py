@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from interp.checks import checked
 from interp.llm.agents import PLAYERS, scripted
 from interp.llm.backend import AgentBackend
 from interp.llm.plan import PAPER_REGIMES, Job, instances, plan
@@ -16,12 +17,14 @@ CONDITIONS = (Condition("online", "no-note"), Condition("online", "note-only"), 
 N_INSTANCES, N_ROUNDS = 4, 30
 
 
+@checked
 def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job]:
     """What the demo plays with one agent: the paper's three regimes, with a note and without."""
     episodes = instances(PAPER_REGIMES, n_instances, n_rounds, 4, seed)
     return plan(Settings(name), built_in_prompts(), episodes, CONDITIONS)
 
 
+@checked
 def play_demo(
     folder: str | Path, seed: int = 0, n_instances: int = N_INSTANCES, n_rounds: int = N_ROUNDS
 ) -> dict[str, RunSummary]:

@@ -38,6 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.attempts import BITS, Source, choose, read_attempts
 from interp.llm.plan import PAPER_REGIMES
@@ -57,6 +58,7 @@ class Imported:
     set_aside: tuple[tuple[str, str], ...]
 
 
+@checked
 def import_result(path: str | Path, regime: str | None = None) -> Imported:
     """The run that ``path`` (a ``result.json``) and the steps beside it describe.
 
@@ -110,6 +112,7 @@ def import_result(path: str | Path, regime: str | None = None) -> Imported:
     return Imported(run, source.name, tuple(set_aside))
 
 
+@checked
 def condition_of(name: str) -> Condition:
     """Framing and protocol from a prompt's name, such as ``interactive_weather_nonote``."""
     words = name.lower()

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import Session
@@ -56,11 +57,13 @@ class Reading:
         return told
 
 
+@checked
 def load(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> list[LLMRun]:
     """Every run below ``path`` (or the one in that file), sorted: the runs of :func:`read`."""
     return read(path, regime, duplicates).runs
 
 
+@checked
 def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse") -> Reading:
     """Every run below ``path`` (or the one in that file), with what was set aside.
 

@@ -22,6 +22,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.backend import ContextOverflowError, Reply
 from interp.llm.schemes import Condition, Message, Turn, label_words
@@ -34,6 +35,7 @@ _FORMATS = ("none", "grammar")
 _LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model ends it
 
 
+@checked
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
     """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name that transformers knows.
 

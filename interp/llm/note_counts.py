@@ -18,6 +18,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.llm.schemes import expert_letters
 
 GOOD = r"(?:correct(?:ly)?|right(?:ly)?|accurate(?:ly)?|hits?|wins?|won|succe\w+|W|✓|✔)"
@@ -133,6 +134,7 @@ def _is_ranking(note: str, n_experts: int) -> bool:
     return bool(re.search(rf"(?<!\d)1[.)]\s*(?:Expert[ _]?)?[{''.join(expert_letters(n_experts))}]\b", note))
 
 
+@checked
 def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
     """``{letter: (times right, out of)}`` for every expert whose tally can be read.
 
@@ -221,6 +223,7 @@ class CountCheck:
     worst: bool | None
 
 
+@checked
 def check_counts(note: str, correct_so_far: NDArray[np.int64], n_rounds: int) -> CountCheck:
     """Compare the tallies in ``note`` with ``correct_so_far`` Int[expert] after ``n_rounds`` rounds."""
     letters = expert_letters(len(correct_so_far))
@@ -244,6 +247,7 @@ def _picks(shares: NDArray[np.float64], truth: NDArray[np.int64]) -> bool | None
     return bool(np.isin(top, np.flatnonzero(truth == truth.max())).all())
 
 
+@checked
 def write_counts(correct: Sequence[int], n_rounds: int) -> str:
     """The counter note in the paper's most common form: ``A:45/100, B:94/100``."""
     return ", ".join(

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import require
 from interp.llm.note_counts import check_counts, read_counts
 from interp.llm.notes import FORMATS, classify
@@ -99,6 +100,7 @@ class NoteTable:
         return self.notes[self.notes["round"] == self.notes["last_round"]]
 
 
+@checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
     """Analyse every note in ``runs``.
 

@@ -33,6 +33,7 @@ from dataclasses import asdict, dataclass
 
 import pandas as pd
 
+from interp.checks import checked
 from interp.llm.note_counts import BAD, GOOD, mentions, tallied, tally_places
 from interp.llm.schemes import expert_letters
 
@@ -115,6 +116,7 @@ class NoteFormat:
         return asdict(self)
 
 
+@checked
 def classify(note: str, n_experts: int = 4) -> NoteFormat:
     """The format of a note, one of :data:`FORMATS`, by the rules above.
 
@@ -269,6 +271,7 @@ def _verdict(note: str, n_experts: int) -> bool:
 # ------------------------------------------------------------------------------------------------- how good
 
 
+@checked
 def agreement(labels: Sequence[str], found: Iterable[str]) -> pd.DataFrame:
     """Precision and recall of each format with 95 % Wilson intervals, and the share that agrees (row "all").
 

@@ -31,6 +31,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.prompts import built_in
@@ -51,6 +52,7 @@ N_EXPERTS = 4
 """As many as the prompts of this condition name."""
 
 
+@checked
 def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
     """Episodes that the prompts can tell: four experts.
 

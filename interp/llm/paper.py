@@ -10,6 +10,7 @@ from collections.abc import Mapping
 
 import pandas as pd
 
+from interp.checks import checked
 from interp.llm.scores import Predictor, references, summary
 from interp.tasks import experts
 
@@ -50,6 +51,7 @@ def paper_table() -> pd.DataFrame:
     )
 
 
+@checked
 def beside_paper(
     others: Mapping[str, Predictor] | None = None, n_instances: int = 30, n_rounds: int = 100, seed: int = 0
 ) -> pd.DataFrame:

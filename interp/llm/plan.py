@@ -17,6 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.agents import scripted
 from interp.llm.prompts import Prompt
@@ -50,6 +51,7 @@ class Instance:
         return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
 
 
+@checked
 def instances(
     regimes: Sequence[str] = PAPER_REGIMES,
     n_instances: int = 30,
@@ -77,6 +79,7 @@ def instances(
     return found
 
 
+@checked
 def instance_seed(seed: int, index: int) -> int:
     """The seed of one instance, 31 bits of (seed, index): it does not depend on how many instances there are."""
     require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
@@ -90,6 +93,7 @@ def _beginning(instance: Instance, n_rounds: int) -> Instance:
     )
 
 
+@checked
 def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
     """One instance for each episode, so that a model of ours and a language model see the same ones."""
     return [
@@ -133,6 +137,7 @@ class Job:
         )
 
 
+@checked
 def plan(
     settings: Settings,
     prompts: Mapping[str, Prompt],
@@ -213,6 +218,7 @@ def _range(frame: pd.DataFrame, name: str) -> list[str]:
     return [f"{a / 1e6:.2f} to {b / 1e6:.2f}" for a, b in zip(frame[f"{name}_low"], frame[f"{name}_high"], strict=True)]
 
 
+@checked
 def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
     """Calls, prompt and answer tokens and cost of ``jobs``, without a call.
 

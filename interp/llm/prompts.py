@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.schemes import MAX_NOTE_WORDS, SCHEMES, choice, expert_keys, expert_letters
 
@@ -68,6 +69,7 @@ _WORDS = {
 _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
 
 
+@checked
 def built_in(scheme: str, n_experts: int = 4) -> Prompt:
     """Our prompt for ``scheme`` (one of :data:`~interp.llm.schemes.SCHEMES`)."""
     framing, _, state = scheme.partition("-")
@@ -130,11 +132,13 @@ def _object(fields: Mapping[str, str]) -> str:
     return "{\n" + ",\n".join(f'"{key}": {value}' for key, value in fields.items()) + "\n}"
 
 
+@checked
 def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
     """All four of our prompts, by scheme."""
     return {scheme: built_in(scheme, n_experts) for scheme in SCHEMES}
 
 
+@checked
 def load_prompts(folder: str | Path) -> dict[str, Prompt]:
     """The user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out.
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.backend import Backend, ContextOverflowError, RefusedError, Reply, UnavailableError
 from interp.llm.client import Client
@@ -98,6 +99,7 @@ class RunSummary:
         return pd.DataFrame([{**vars(self), "unfinished": len(self.unfinished)}])
 
 
+@checked
 def run(
     jobs: Sequence[Job],
     folder: str | Path,

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.llm.runs import LLMRun, episodes_of, etas_of, knows_accuracies
 from interp.provenance import provenance
@@ -43,6 +44,7 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 """Episodes to P(y=1) [episode, round]: how any model of ours enters the comparison."""
 
 
+@checked
 def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     """Regret after each round played, Float[round played].
 
@@ -78,6 +80,7 @@ class LLMScores:
         return self.final
 
 
+@checked
 def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None, seed: int = 0) -> LLMScores:
     """Score runs, the baselines and any ``others`` on the instances that the runs played.
 
@@ -123,6 +126,7 @@ class Reference:
     accuracy: float
 
 
+@checked
 def references(
     episodes: ExpertEpisodes,
     others: Mapping[str, Predictor] | None = None,
@@ -145,6 +149,7 @@ def references(
     return found
 
 
+@checked
 def run_baseline(key: str, episodes: ExpertEpisodes, etas: NDArray[np.float64] | None = None) -> tuple[str, ExpertRun]:
     """The name of a baseline, and what it does; weighted majority takes ``etas`` where the instances come with them."""
     if key == "weighted_majority_paper" and etas is not None:
@@ -159,6 +164,7 @@ def _reference(
     return Reference(kind, name, metrics.regret(predictions, episodes, decision), float(1 - wrong.mean()))
 
 
+@checked
 def summary(values: NDArray[np.float64], seed: int) -> dict[str, float | int]:
     """Count, mean, population std and 95 % interval of one number per instance."""
     if len(values) == 0:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import InputError
 from interp.files import write_json, write_text
 from interp.llm.behaviour import behaviour
@@ -15,6 +16,7 @@ from interp.llm.runs import LLMRun
 from interp.llm.scores import LLMScores, Predictor, score
 
 
+@checked
 def write_tables(
     runs: Sequence[LLMRun], folder: str | Path, others: Mapping[str, Predictor] | None = None, seed: int = 0
 ) -> tuple[LLMScores, list[Path]]:
@@ -39,6 +41,7 @@ def write_tables(
     return scores, [*written, write_json(Path(folder) / "provenance.json", scores.settings)]
 
 
+@checked
 def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
     """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
     ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``.
@@ -65,6 +68,7 @@ def _write(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]
     ]
 
 
+@checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
     """The final table for a terminal: one row per group, both treatments of missing predictions side by side."""
     shown = final[final["missing"] != "skipped"].copy()

@@ -34,6 +34,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from transformer_lens import ActivationCache
 
+from interp.checks import checked
 from interp.errors import require
 from interp.model.hooked import RuntimeConfig
 from interp.model.layout import RoundLayout
@@ -154,6 +155,7 @@ class BoundRounds:
         return output.logits, cache
 
 
+@checked
 def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all") -> BoundRounds:
     """Bind chosen rounds of rollouts to their model.
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
+from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
+from interp.memory import refuse_above
 from interp.model.layout import RoundLayout, layout_from_dict
 
 AttentionRule = Literal["softmax", "hard", "linear"]
@@ -70,12 +72,20 @@ class LatentTransformerConfig:
     origin: dict[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        for name in ("attention_rules", "head_names"):
+            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+        check_fields(self)
         for name in ("d_model", "n_layers", "n_heads", "d_head"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= 1, f"{name} must be an integer >= 1, got {value!r}")
+            require(getattr(self, name) >= 1, f"{name} must be an integer >= 1, got {getattr(self, name)!r}")
+        require(self.d_mlp >= 0, f"d_mlp must be an integer >= 0, got {self.d_mlp!r}")
+        require(self.init_std >= 0, f"init_std must be 0 or more, got {self.init_std!r}")
         require(
-            isinstance(self.d_mlp, int) and self.d_mlp >= 0,
-            f"d_mlp must be an integer >= 0, got {self.d_mlp!r}",
+            self.attn_scale is None or self.attn_scale > 0,
+            f"attn_scale must be above 0, or None for sqrt(d_head), got {self.attn_scale!r}",
+        )
+        require(
+            self.value_range is None or self.value_range[0] <= self.value_range[1],
+            f"value_range must be (low, high), got {self.value_range!r}",
         )
         for name, literal in _CHOICES.items():
             if getattr(self, name) not in get_args(literal):
@@ -111,6 +121,25 @@ class LatentTransformerConfig:
         """What attention scores are divided by."""
         return self.d_head**0.5 if self.attn_scale is None else self.attn_scale
 
+    @property
+    def n_bytes(self) -> int:
+        """Memory of the weights in float32, and of the ids of the positions of every length."""
+        d, heads, layers = self.d_model, self.n_heads, self.n_layers
+        attention = heads * self.d_head * (4 * d + 3) + d
+        mlp = 2 * d * self.d_mlp + self.d_mlp + d if self.d_mlp else 0
+        tables = 2 * self.d_vocab + self.n_ctx + self.layout.max_layout.n_latents + self.d_vocab_out
+        tables += d if self.write_map else 0
+        return 4 * (layers * (attention + mlp) + tables * d) + 8 * (self.n_ctx + 1) * self.n_ctx
+
+    def require_room(self, max_gb: float) -> None:
+        """Refuse a model that is too large.
+
+        Raises:
+            InputError: it would take more than ``max_gb`` units of 1e9 bytes.
+        """
+        sizes = f"d_model {self.d_model}, {self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"
+        refuse_above(f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", self.n_bytes, max_gb)
+
     def to_dict(self) -> dict[str, Any]:
         """The configuration as JSON values."""
         return {**asdict(self), "layout": self.layout.to_dict()}
@@ -122,6 +151,7 @@ class LatentTransformerConfig:
         Raises:
             InputError: a field is unknown or missing.
         """
+        require(isinstance(data, dict), f"a configuration is a table of fields, got {data!r}")
         known = {f.name for f in fields(cls)}
         for name in data:
             if name not in known:

@@ -24,11 +24,13 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
-import numpy as np
 from torch import Tensor
 
+from interp.checks import integer
 from interp.errors import InputError, require, unknown_name
 
+MOST = 1_000_000
+"""The largest size of a round: labels are made before any memory is asked for."""
 LATENT_START = 1
 PREDICT_INDEX = -3
 UPDATE_INDEX = -1
@@ -214,13 +216,22 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
     Raises:
         InputError: a size that is no positive integer, or outside the range.
     """
-    require(isinstance(size, int | np.integer) and size >= 1, f"{name} must be an integer >= 1, got {size!r}")
-    low, high = (size, size) if given is None else (int(given[0]), int(given[1]))
+    size = integer(name, size, 1)
+    require(size <= MOST, f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}")
+    pair = (size, size) if given is None else _pair(name, given)
+    low, high = (integer(f"{name}_range", bound) for bound in pair)
     require(
-        1 <= low <= size <= high,
+        1 <= low <= size <= high <= MOST,
         f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it",
     )
     return low, high
+
+
+def _pair(name: str, given: Any) -> tuple[Any, Any]:
+    """A range of sizes as its two ends."""
+    pair = tuple(given) if isinstance(given, list | tuple) else ()
+    require(len(pair) == 2, f"{name}_range must be (low, high), got {given!r}")
+    return pair[0], pair[1]
 
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
@@ -231,6 +242,7 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     """
     from interp import tasks
 
+    require(isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}")
     key, known = data.get("task"), {task.key: task for task in tasks.every()}
     if key not in known:
         raise InputError(
@@ -238,4 +250,7 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
             f"first (registered: {', '.join(known)})"
         )
     sizes: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in data.items() if k != "task"}
-    return known[key].layout(**sizes)
+    try:
+        return known[key].layout(**sizes)
+    except TypeError as error:
+        raise InputError(f"{', '.join(sizes)} are not the sizes of a layout of {key!r}: {error}") from error

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from interp import tasks
 from interp.algorithm import Episodes
+from interp.checks import checked, fit
 from interp.errors import InputError, require, unknown_name
 from interp.model.hooked import HookFunction, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -84,20 +85,25 @@ def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
     Raises:
         InputError: a round outside ``0 .. n_rounds - 1``, or nothing selected.
     """
+    rounds = fit("rounds", rounds, Rounds)
     if isinstance(rounds, str):
-        require(rounds == "all", f"rounds must be an int, a slice, a list or 'all', got {rounds!r}")
         return list(range(n_rounds))
     if isinstance(rounds, slice):
-        selected = list(range(n_rounds))[rounds]
+        ends = [
+            fit("the ends of a slice of rounds", end, int | None) for end in (rounds.start, rounds.stop, rounds.step)
+        ]
+        require(ends[2] != 0, "a slice of rounds needs a step other than 0")
+        selected = list(range(n_rounds))[slice(*ends)]
         require(bool(selected), f"{rounds} selects none of the {n_rounds} rounds")
         return selected
-    selected = [rounds] if isinstance(rounds, int) else [int(t) for t in rounds]
+    selected = [rounds] if isinstance(rounds, int) else list(rounds)
     require(bool(selected), "no rounds were selected; give at least one, or 'all'")
     for t in selected:
         require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
     return [t % n_rounds for t in selected]
 
 
+@checked
 def rollout(
     model: HookedLatentTransformer,
     episodes: Episodes,
@@ -147,12 +153,7 @@ def rollout(
         for name, _ in pairs:
             model.hook_names(name)
     if clean is not None:
-        require(
-            clean.tokens.shape == encoded.tokens.shape
-            and clean.commit == commit
-            and not clean.settings.get("hooked_rounds"),
-            "clean must be a rollout of the same episodes with the same commit and without hooks",
-        )
+        _check_clean(clean, model, encoded, layout, commit)
     if hooks and not propagate and clean is None:
         clean = _sequential(model, encoded, layout, commit, {}, None)
     run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
@@ -161,6 +162,7 @@ def rollout(
     return run
 
 
+@checked
 def replay(
     model: HookedLatentTransformer,
     run: Rollout,
@@ -204,6 +206,7 @@ def replay(
     return torch.cat(predictions).unflatten(0, shape), torch.cat(updates).unflatten(0, shape), joined
 
 
+@checked
 def play(
     model: HookedLatentTransformer,
     worlds: Any,
@@ -239,6 +242,28 @@ def play(
             steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", ()))
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
+
+
+def _check_clean(
+    clean: Rollout, model: HookedLatentTransformer, encoded: EncodedRounds, layout: RoundLayout, commit: str
+) -> None:
+    """Refuse a clean rollout of other episodes or another model: its rounds would be taken for this one's."""
+    same = clean.tokens.shape == encoded.tokens.shape
+    if same:
+        tokens = encoded.tokens
+        if layout.choice_position is not None and commit == "own":
+            tokens = tokens.clone()
+            tokens[..., layout.choice_position] = clean.tokens[..., layout.choice_position]
+        pairs = ((clean.tokens, tokens), (clean.values, encoded.values), (clean.slots, encoded.slots))
+        same = all(torch.equal(own, fed) for own, fed in pairs)
+    require(
+        same and clean.commit == commit and not clean.settings.get("hooked_rounds"),
+        "clean must be a rollout of the same episodes with the same commit and without hooks",
+    )
+    require(
+        clean.settings.get("digest") == model.digest(),
+        f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.config.name!r} for it",
+    )
 
 
 # The pieces of the sequential pass.

@@ -26,6 +26,7 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
 from interp.errors import InputError, unknown_name
+from interp.memory import MOST_GB
 from interp.model.components import Affine, Block, Embedding, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import CheckedHooks, RuntimeConfig
@@ -66,8 +67,11 @@ class HookedLatentTransformer(CheckedHooks):
     state_map: Tensor
     position_ids: Tensor
 
-    def __init__(self, config: LatentTransformerConfig, state_map: Tensor | None = None) -> None:
+    def __init__(
+        self, config: LatentTransformerConfig, state_map: Tensor | None = None, max_gb: float = MOST_GB
+    ) -> None:
         super().__init__()
+        config.require_room(max_gb)
         self.config = config
         self.runtime = RuntimeConfig(
             **{name: getattr(config, name) for name in ("n_layers", "n_heads", "d_model", "d_head", "d_mlp")},

@@ -16,9 +16,11 @@ from dataclasses import replace
 
 import torch
 
+from interp.checks import checked
 from interp.model.transformer import HookedLatentTransformer
 
 
+@checked
 def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
     """A copy of ``model`` with fresh random weights, in evaluation mode, on the model's device.
 

@@ -9,6 +9,7 @@ import numpy as np
 
 import interp.tasks
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
 from probes.checks import check
@@ -16,6 +17,7 @@ from probes.targets.target import Runs, every, parse
 from probes.targets.values import TargetValues
 
 
+@checked
 def compute(
     targets: Sequence[str] | None, episodes: Episodes, model: HookedLatentTransformer | None = None
 ) -> list[TargetValues]:

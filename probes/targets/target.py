@@ -23,6 +23,7 @@ from numpy import ndarray as Array
 
 import interp.tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord, Episodes, Values, Variable
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.tasks import Task
 from probes.targets.values import TargetValues, When
@@ -97,6 +98,7 @@ ROUND_INDEX = Target(ROUND.key, "", ROUND)
 """The one target that belongs to no algorithm, for the episodes of any task."""
 
 
+@checked
 def every(task: Task | str) -> tuple[Target, ...]:
     """Every target of a task: the variables of its algorithms, then the round index.
 
@@ -119,6 +121,7 @@ def every(task: Task | str) -> tuple[Target, ...]:
     return (*targets.values(), ROUND_INDEX)
 
 
+@checked
 def get(key: str, task: Task | str | None = None) -> Target:
     """The target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
 
@@ -147,6 +150,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
     raise unknown_name("target" if task is None else f"target of {tasks[0].key!r}", key, known, limit=40)
 
 
+@checked
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
     """A target and its moment from ``key`` or ``key:before``.
 

@@ -1,16 +1,18 @@
 """Checkpoints are strict: what is missing, truncated, changed or of another format is refused with a sentence."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from typing import ClassVar
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 import interp
 from interp import tasks
 from interp.errors import InputError
-from interp.model.checkpoints import load_checkpoint, save_checkpoint
+from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.layout import ExpertRound
@@ -23,6 +25,16 @@ SIZES = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_head": 8, "d_mlp": 32}
 def saved(tmp_path):
     model = HookedLatentTransformer(LatentTransformerConfig(ExpertRound(3, (2, 5)), name="small", **SIZES))
     return model, save_checkpoint(model, tmp_path / "small", card="# small\n")
+
+
+def rewrite(folder, change):
+    """Change fields of config.json, or of the configuration in it, and make its digests right again."""
+    about = json.loads((folder / "config.json").read_text())
+    for name, value in change.items():
+        (about if name in about else about["config"])[name] = value
+    about["sha256"] = hashlib.sha256((folder / "model.safetensors").read_bytes()).hexdigest()
+    about = {key: value for key, value in about.items() if key != "digest"}
+    (folder / "config.json").write_text(json.dumps({**about, "digest": _digest(about)}))
 
 
 def test_a_saved_model_loads_with_the_same_identity(saved):
@@ -55,26 +67,73 @@ def test_a_truncated_file_is_refused(saved):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"format_version": 99}, "format version 99; this version reads 1"),
+        ({"format_version": 99}, "format version 99; this version reads 1 and 2"),
         ({"config": {}}, "the configuration lacks d_head, d_model"),
         ({"config": {"d_modle": 3}}, "did you mean 'd_model'"),
+        ({"config": None}, "a configuration is a table of fields, got None"),
+        ({"config": []}, "a configuration is a table of fields"),
+        ({"d_mlp": 64}, r"does not fit its configuration at blocks\.0\.mlp\.W_in"),
+        ({"d_model": 10**8}, "would take about .* GB, more than 10 GB"),
+        ({"d_model": None}, "d_model must be an integer, got None"),
+        ({"layout": []}, "a layout is a table with the task and its sizes"),
+        ({"layout": {"task": "experts", "n_experts": 10**9}}, "n_experts 1000000000 is beyond any model"),
+        ({"attention_rules": 3}, "config.json' is damaged"),
+        ({"attn_scale": 0.0}, "attn_scale must be above 0"),
     ],
 )
 def test_a_wrong_configuration_is_refused(saved, change, message):
+    """Even one whose digest fits, so that no check relies on the digest."""
     _, folder = saved
-    about = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(about | change))
+    rewrite(folder, change)
     with pytest.raises(InputError, match=message):
         load_checkpoint(folder)
 
 
-def test_weights_of_another_shape_are_refused(saved, tmp_path):
-    _, folder = saved
-    about = json.loads((folder / "config.json").read_text())
-    about["config"]["d_mlp"] = 64
-    (folder / "config.json").write_text(json.dumps(about))
-    with pytest.raises(InputError, match=r"does not fit its configuration at blocks\.0\.mlp\.W_in"):
+@pytest.mark.parametrize(
+    "change", [{"act_fn": "relu"}, {"attn_scale": 3.0}, {"latent_update": "replace"}, {"normalization_type": None}]
+)
+def test_an_edited_configuration_is_refused(saved, change):
+    """It would load, and predict something else."""
+    model, folder = saved
+    path = folder / "config.json"
+    about = json.loads(path.read_text())
+    path.write_text(json.dumps({**about, "config": {**about["config"], **change}}))
+    with pytest.raises(InputError, match=r"config\.json' was edited: its digest is not that of its contents"):
         load_checkpoint(folder)
+    path.write_text(json.dumps(about))
+    assert load_checkpoint(folder).digest() == model.digest()
+
+
+def test_a_folder_from_before_digests_loads_with_a_warning(saved):
+    model, folder = saved
+    about = json.loads((folder / "config.json").read_text())
+    old = {key: value for key, value in about.items() if key != "digest"}
+    (folder / "config.json").write_text(json.dumps({**old, "format_version": 1}))
+    with pytest.warns(UserWarning, match="nothing shows whether its config.json was edited"):
+        assert load_checkpoint(folder).digest() == model.digest()
+
+
+def test_weights_that_are_not_finite_are_refused(saved, tmp_path):
+    model, folder = saved
+    tensors = model.state_dict()
+    tensors["embed.W_E"][0, 0] = torch.nan
+    with pytest.raises(InputError, match=r"'small' cannot be saved: weights that are not finite at embed\.W_E"):
+        save_checkpoint(model, tmp_path / "other")
+    save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, folder / "model.safetensors")
+    rewrite(folder, {})
+    with pytest.raises(InputError, match=r"model\.safetensors' is damaged: weights that are not finite at embed\.W_E"):
+        load_checkpoint(folder)
+
+
+def test_damaged_weights_whose_digest_was_made_right_are_refused(saved):
+    _, folder = saved
+    weights = folder / "model.safetensors"
+    for damaged in (b"", b"\xff" * 64, weights.read_bytes()[:100]):
+        weights.write_bytes(damaged)
+        rewrite(folder, {})
+        with pytest.raises(InputError, match=r"model\.safetensors' is damaged \(SafetensorError") as raised:
+            load_checkpoint(folder)
+        assert raised.value.__cause__ is not None
 
 
 def test_nothing_is_left_behind_when_the_folder_exists(saved):

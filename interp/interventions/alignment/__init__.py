@@ -44,6 +44,7 @@ from transformer_lens.tools.analysis.interchange import (
 )
 
 from interp.algorithm import Algorithm
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.interventions.alignment.identified import identified_rank
 from interp.interventions.alignment.pairs import Pairs, make_pairs, split
@@ -126,6 +127,7 @@ class AlignmentResult:
         return pd.DataFrame(rows, columns=list(COLUMNS))
 
 
+@checked
 def align(
     model: HookedLatentTransformer,
     base: Any,

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.checks import checked
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
@@ -85,6 +86,7 @@ def _zeros(episodes: ExpertEpisodes, dtype: Any = np.float64) -> NDArray[Any]:
     return np.zeros((len(episodes), episodes.n_experts), dtype)
 
 
+@checked
 def weighted_majority(gain: float = 1.0) -> Algorithm:
     """Weighted Majority with log gamma = ``gain``.
 
@@ -156,6 +158,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
     )
 
 
+@checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
     """The Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" regime by default).
 

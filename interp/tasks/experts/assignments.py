@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Float, Integer
 from scipy import special
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks.experts import Bounds, ExpertEpisodes
 from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy
@@ -32,6 +33,7 @@ _IMPOSSIBLE = -1e300  # log of zero in a sum that some orders leave out (0 * -in
 _BLOCK = 2**21  # numbers per intermediate array: episodes are taken in blocks, so that memory stays bounded
 
 
+@checked
 def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], Orders]:
     """The different slots, and each different way to deal them to experts: ``orders[o, i]`` is expert i's slot.
 
@@ -63,6 +65,7 @@ def _deal(tally: list[int]) -> list[list[int]]:
     ]
 
 
+@checked
 def average_orders(episodes: ExpertEpisodes, slots: tuple[Bounds, ...]) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
 
@@ -92,6 +95,7 @@ def average_orders(episodes: ExpertEpisodes, slots: tuple[Bounds, ...]) -> tuple
     return _in_blocks(average, episodes, len(orders))
 
 
+@checked
 def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when known accuracies rotate to a new order every ``every`` rounds.
 

@@ -13,9 +13,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 
 
+@checked
 def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dict[str, ExpertEpisodes]:
     """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
 

@@ -19,6 +19,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from interp.checks import checked
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, resample_weights
@@ -69,6 +70,7 @@ class Calibration:
         )
 
 
+@checked
 def calibration(
     predictions: ArrayLike,
     episodes: ExpertEpisodes,

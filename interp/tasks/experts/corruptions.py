@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.task import Corruption, corrupted_round, exchanged
@@ -16,6 +17,7 @@ from interp.tasks.task import Corruption, corrupted_round, exchanged
 Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 
 
+@checked
 def flip_vote(episodes: ExpertEpisodes, round: int, expert: int = 0) -> Pair:
     """Flip what one expert (counted from 0) says in one round."""
     t = corrupted_round(_experts(episodes), round)
@@ -25,6 +27,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int = 0) -> Pair:
     return episodes, replace(episodes, advice=advice)
 
 
+@checked
 def flip_label(episodes: ExpertEpisodes, round: int) -> Pair:
     """Flip the label of one round."""
     t = corrupted_round(_experts(episodes), round)
@@ -33,6 +36,7 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, labels=labels)
 
 
+@checked
 def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int, int] = (0, 1)) -> Pair:
     """Swap what two experts said in every round before ``round``: their records change places, the round does not."""
     t = corrupted_round(_experts(episodes), round, history=True)
@@ -45,6 +49,7 @@ def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int, int
     return episodes, replace(episodes, advice=advice)
 
 
+@checked
 def exchange_history(episodes: ExpertEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(_experts(episodes), round, history=True)

@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 from interp.tasks.task import chosen_indices
@@ -133,6 +134,7 @@ def _first(wrong: NDArray[np.bool_]) -> str:
     return f"[{', '.join(str(i) for i in np.argwhere(wrong)[0])}]"
 
 
+@checked
 def sample(
     n_episodes: int, n_rounds: int, n_experts: int, regime: str | ExpertRegime = "uniform", seed: int = 0
 ) -> ExpertEpisodes:

@@ -26,6 +26,7 @@ from jaxtyping import Float, Integer
 from numpy.typing import ArrayLike
 from scipy import special
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, assignments, get_regime
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
@@ -58,12 +59,14 @@ class ExpertRun:
     approximation: str = ""
 
 
+@checked
 def counts(episodes: ExpertEpisodes) -> Integer[np.ndarray, "episode round_plus_1 expert"]:
     """How often each expert was right before each round, and after the last."""
     start = np.zeros((len(episodes), 1, episodes.n_experts), dtype=np.int64)
     return np.concatenate([start, episodes.correct.cumsum(axis=1)], axis=1)
 
 
+@checked
 def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
     """The log-weights before each round, and after the last: + eta = log(gamma) whenever an expert was right.
 
@@ -82,6 +85,7 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
     return np.concatenate([np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1)
 
 
+@checked
 def weighted_majority(
     episodes: ExpertEpisodes, *, eta: ArrayLike | None = None, gamma: float | None = None, randomised: bool = False
 ) -> ExpertRun:
@@ -109,22 +113,26 @@ def weighted_majority(
     return ExpertRun(share(weights, episodes.advice), "sample" if randomised else "threshold", state, "log-weights")
 
 
+@checked
 def horizon_eta(n_experts: int, n_rounds: int) -> float:
     """The learning rate sqrt(ln n / T) of the classical regret bound."""
     return float(np.sqrt(np.log(n_experts) / n_rounds))
 
 
+@checked
 def paper_eta(n_episodes: int, seed: int = 0) -> Float[np.ndarray, " episode"]:
     """One learning rate U[.05, .5] per episode (paper, appendix on LLM baselines)."""
     return np.random.default_rng([seed, _ETA]).uniform(0.05, 0.5, size=n_episodes)
 
 
+@checked
 def follow_the_leader(episodes: ExpertEpisodes) -> ExpertRun:
     """Follow an expert that was right most often so far, a tie broken uniformly at random."""
     predictions = algorithms.follow_the_leader().run(episodes)["prediction"]
     return ExpertRun(predictions, "sample", counts(episodes).astype(np.float64), "counts")
 
 
+@checked
 def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
     """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
     everyone = share(np.ones(episodes.advice.shape), episodes.advice)
@@ -134,16 +142,19 @@ def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
     return ExpertRun(np.where(undecided, everyone, recent))
 
 
+@checked
 def majority_vote(episodes: ExpertEpisodes) -> ExpertRun:
     """The majority of all experts, whatever happened before."""
     return ExpertRun(algorithms.majority_vote().run(episodes)["prediction"])
 
 
+@checked
 def random(episodes: ExpertEpisodes) -> ExpertRun:
     """A fair coin."""
     return ExpertRun(np.full(episodes.labels.shape, 0.5), "sample")
 
 
+@checked
 def bayes(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None = None) -> ExpertRun:
     """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
@@ -174,17 +185,20 @@ def bayes(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None = 
     return ExpertRun(predictions, "threshold", state, "mean accuracies", approximation)
 
 
+@checked
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
     """The log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
     known = episodes.accuracies_by_round
     return ExpertRun(vote(known, episodes.advice), approximation=_shared(episodes))
 
 
+@checked
 def decisions(predictions: Predictions) -> Predictions:
     """The likelier label of each prediction; 1/2 for a tie (within 1e-12), which counts as half a mistake."""
     return np.where(np.abs(predictions - 0.5) <= TIE_TOLERANCE, 0.5, (predictions > 0.5).astype(np.float64))
 
 
+@checked
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
     return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
 
@@ -268,6 +282,7 @@ PREDICTORS: Mapping[str, Baseline] = unique(
 )
 
 
+@checked
 def get_predictor(key: str) -> Baseline:
     """The predictor called ``key``.
 

@@ -27,6 +27,7 @@ import pandas as pd
 from jaxtyping import Float
 from numpy.typing import ArrayLike
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
@@ -40,6 +41,7 @@ ROUNDING = 1e-6
 """A probability may leave [0, 1] by this much: a float32 model's rounding, clipped."""
 
 
+@checked
 def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """``predictions`` as Float[episode, round].
 
@@ -58,6 +60,7 @@ def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRo
     return np.clip(p, 0.0, 1.0)
 
 
+@checked
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
     """Expected mistakes of each round, in [0, 1].
 
@@ -70,11 +73,13 @@ def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decisio
     return np.abs((decisions(p) if decision == "threshold" else p) - episodes.labels)
 
 
+@checked
 def expert_mistakes(episodes: ExpertEpisodes) -> Float[np.ndarray, "episode round"]:
     """Cumulative mistakes of the best expert of each prefix."""
     return (~episodes.correct).cumsum(axis=1).min(axis=-1).astype(np.float64)
 
 
+@checked
 def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
     """The regret after each round, never clipped.
 
@@ -84,6 +89,7 @@ def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision 
     return mistakes(predictions, episodes, decision).cumsum(axis=1) - expert_mistakes(episodes)
 
 
+@checked
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong.
 
@@ -95,6 +101,7 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
         return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
 
 
+@checked
 def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """Log-loss of ``predictions`` minus that of ``reference``, round by round, in nats.
 
@@ -160,6 +167,7 @@ class RegretScore:
         return pd.DataFrame({"name": self.name, "round": np.arange(1, self.regret_curve.shape[1] + 1), **columns})
 
 
+@checked
 def score(
     predictions: ArrayLike,
     episodes: ExpertEpisodes,

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.algorithm import Algorithm, Values, Variable
+from interp.checks import checked
 from interp.errors import require
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import LABEL, MATCH, PER_EXPERT, VOTES
@@ -60,6 +61,7 @@ def _check_decay(decay: float) -> None:
     require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
 
 
+@checked
 def bayes_mixture(
     low: float = 0.3, high: float = 0.9, other_low: float = 0.0, other_high: float = 1.0, weight: float = 0.5
 ) -> Algorithm:
@@ -116,6 +118,7 @@ def bayes_mixture(
     )
 
 
+@checked
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
     """The Bayes predictor of counts that fade by ``decay`` a round.
 
@@ -142,6 +145,7 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
     )
 
 
+@checked
 def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algorithm:
     """The Bayes predictor of the last ``window`` rounds.
 
@@ -182,6 +186,7 @@ def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algor
     )
 
 
+@checked
 def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
     """Weighted Majority whose log-weights fade by ``decay`` a round.
 
@@ -198,6 +203,7 @@ def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
     )
 
 
+@checked
 def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
     """Weighted Majority that hands a share ``alpha`` of all weight out evenly after each round.
 
@@ -221,6 +227,7 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
     )
 
 
+@checked
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """Each expert votes with ``gain`` times its hits less its misses, in log-odds."""
     base = algorithms.bayes()
@@ -266,6 +273,7 @@ def follow_previous_winners() -> Algorithm:
     )
 
 
+@checked
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before.
 

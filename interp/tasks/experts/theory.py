@@ -26,6 +26,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy import special
 
+from interp.checks import checked
 from interp.errors import require
 from interp.provenance import provenance
 
@@ -58,6 +59,7 @@ class LatentExpertEpisodes:
         return np.take_along_axis(self.distributions, self.outcomes[..., None, None], axis=-1)[..., 0]
 
 
+@checked
 def sample_latent_expert(
     n_episodes: int, n_rounds: int, n_experts: int, n_outcomes: int = 2, *, concentration: float = 2.0, seed: int = 0
 ) -> LatentExpertEpisodes:
@@ -163,6 +165,7 @@ def excess_and_divergence(
     return excess, (best * ratio).sum(axis=(1, 2))
 
 
+@checked
 def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: int = 0) -> list[TheoryCheck]:
     """The three statements on simulated episodes of the appendix's model.
 

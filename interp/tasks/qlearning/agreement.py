@@ -25,6 +25,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
@@ -99,6 +100,7 @@ class AgreementResult:
         )
 
 
+@checked
 def agreement(
     predictions: Any,
     episodes: Batches,

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.checks import checked
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.tabular import QLearner
@@ -123,6 +124,7 @@ STATE = (
 )
 
 
+@checked
 def q_learning(
     alpha: float = 0.1,
     gamma: float = 0.9,
@@ -329,6 +331,7 @@ def q_learning(
     )
 
 
+@checked
 def no_bootstrap(alpha: float = 0.1) -> Algorithm:
     """The table of discount 0: the mean reward of every pair, recent ones counting more."""
     return replace(q_learning(alpha, 0.0), key="no_bootstrap", name="Q-learning without bootstrapping")

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from interp.checks import checked
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.sampling import Epsilon, Interaction, relabelling, sample, stream
@@ -22,6 +23,7 @@ HUB_REWARD = 0.1
 """Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""
 
 
+@checked
 def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int) -> dict[str, MDPEpisodes]:
     """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
 
@@ -44,6 +46,7 @@ def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, se
     }
 
 
+@checked
 def delayed(n: int, n_states: int, n_actions: int, seed: int) -> MDPs:
     """MDPs whose first half of states are hubs: every action leads from a hub to a leaf, and from a leaf to a hub."""
     rng, n_hubs = stream(seed, "mdps"), n_states // 2

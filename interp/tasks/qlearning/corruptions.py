@@ -10,6 +10,7 @@ from typing import Any
 
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.task import Corruption, corrupted_round, exchanged
@@ -17,6 +18,7 @@ from interp.tasks.task import Corruption, corrupted_round, exchanged
 Pair = tuple[MDPEpisodes, MDPEpisodes]
 
 
+@checked
 def exchange_history(episodes: MDPEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(_mdp(episodes), round, history=True)
@@ -24,6 +26,7 @@ def exchange_history(episodes: MDPEpisodes, round: int) -> Pair:
     return episodes, _relearned(episodes, **{name: exchanged(getattr(episodes, name), t) for name in names})
 
 
+@checked
 def change_reward(episodes: MDPEpisodes, round: int) -> Pair:
     """Move the reward of one round by a half, round the unit interval: ``r -> (r + 1/2) mod 1``, never the same."""
     t = corrupted_round(_mdp(episodes), round)

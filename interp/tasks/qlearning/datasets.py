@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import write_atomic
 from interp.tasks.qlearning import sampling
@@ -61,6 +62,7 @@ class Dataset:
         return sum(len(batch) for split in (self.train, self.validation) for batch in split.values())
 
 
+@checked
 def generate(
     n_episodes: int = 50_000,
     n_states: tuple[int, int] = (2, 8),
@@ -110,6 +112,7 @@ def generate(
     return Dataset(train, held, json.loads(json.dumps(config)))
 
 
+@checked
 def save(dataset: Dataset, path: str | Path) -> Path:
     """Write ``dataset`` to one file, atomically; the same data set gives the same bytes.
 
@@ -137,6 +140,7 @@ def save(dataset: Dataset, path: str | Path) -> Path:
     return write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata))
 
 
+@checked
 def load(path: str | Path) -> Dataset:
     """Read what :func:`save` wrote, learn the Q-tables again, and check the stored targets against them.
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 from jaxtyping import Float, Int
 
+from interp.checks import checked
 from interp.errors import require
 from interp.tasks.qlearning.bellman import TIE_TOLERANCE, check_rates, greedy, greedy_sets
 from interp.tasks.qlearning.episodes import MDPs
@@ -52,6 +53,7 @@ class FinitePlan:
     policy: Int[np.ndarray, "mdp round state"]
 
 
+@checked
 def discounted(mdps: MDPs, gamma: float = 0.9) -> DiscountedPlan:
     """Policy iteration on every MDP of the batch.
 
@@ -73,6 +75,7 @@ def discounted(mdps: MDPs, gamma: float = 0.9) -> DiscountedPlan:
         policy = np.where(better, greedy(action_values), policy)
 
 
+@checked
 def finite_horizon(mdps: MDPs, n_rounds: int) -> FinitePlan:
     """Backward induction on every MDP of the batch.
 
@@ -89,6 +92,7 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> FinitePlan:
     return FinitePlan(values, policy)
 
 
+@checked
 def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps state"]:
     """Expected sum of rewards still to come under uniform actions, ``[mdp, round + 1, state]``.
 

@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, resample_weights
@@ -61,6 +62,7 @@ class EffectiveRates:
         return pd.DataFrame(rows)
 
 
+@checked
 def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> EffectiveRates:
     """Regress the decoded change of Q(s_t, a_t) on its two causes.
 

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.tasks.qlearning.episodes import MDPs
 
@@ -87,6 +88,7 @@ class MDPRegime:
     build: Callable[[int, int], MDPs] | None = None
 
 
+@checked
 def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
     """One linear chain: action 0 steps right, the others left; action 0 in the last state pays 1, all else nothing.
 
@@ -100,6 +102,7 @@ def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
     return MDPs(transitions, rewards, families=("chain",))
 
 
+@checked
 def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
     """One ladder: action 0 climbs one rung, the others fall two; the reward is the squared height reached, in [0, 1].
 
@@ -133,6 +136,7 @@ def _cells(*families: str, concentrations: tuple[float, ...] = _CONCENTRATIONS) 
 REGIMES: dict[str, MDPRegime] = {}
 
 
+@checked
 def register(regime: MDPRegime) -> MDPRegime:
     """Add a regime to the registry.
 
@@ -174,6 +178,7 @@ EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance
 SHIFTS = ("deterministic", "sparse", "dense", "adversarial", "high-variance")
 
 
+@checked
 def regime_named(key: str) -> MDPRegime:
     """The regime of that key.
 

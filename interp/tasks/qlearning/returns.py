@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
+from interp.checks import checked
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -41,6 +42,7 @@ def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
     return batches
 
 
+@checked
 def cumulative(episodes: MDPEpisodes) -> Float[np.ndarray, "episode round"]:
     """The sum of rewards up to and including each round."""
     return episodes.rewards.cumsum(1)
@@ -70,6 +72,7 @@ class ScoreResult:
         )
 
 
+@checked
 def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> ScoreResult:
     """Where the rewards of ``episodes`` lie between a random and an optimal policy.
 

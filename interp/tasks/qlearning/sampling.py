@@ -22,6 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
@@ -205,6 +206,7 @@ class Interaction:
         )
 
 
+@checked
 def sample(
     n_episodes: int,
     n_rounds: int,
@@ -237,6 +239,7 @@ def sample(
     return _sample(source, cells, n_rounds, n_states, n_actions, seed, alpha, gamma, epsilon)
 
 
+@checked
 def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid") -> MDPs:
     """MDPs alone, labels shuffled, for agents that act on their own.
 
@@ -249,6 +252,7 @@ def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regim
     return mdps.permuted(*relabelling(mdps, seed))
 
 
+@checked
 def sample_grid(
     n_episodes: int,
     n_states: tuple[int, int] = (2, 8),

@@ -22,6 +22,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
@@ -196,6 +197,7 @@ AGENTS: Mapping[str, AgentRecord] = unique(
 )
 
 
+@checked
 def agent(key: str, **settings: Any) -> Agent:
     """The agent registered under ``key``.
 
@@ -213,6 +215,7 @@ def agent(key: str, **settings: Any) -> Agent:
         raise InputError(f"the settings {sorted(settings)} do not fit the agent {key!r}: {error}") from None
 
 
+@checked
 def run(learner: Agent, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
     """Let an agent act: one episode per MDP.
 
@@ -230,6 +233,7 @@ def run(learner: Agent, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
     return interaction.episodes()
 
 
+@checked
 def replay(
     episodes: MDPEpisodes, alpha: float | None = None, gamma: float | None = None
 ) -> Float[np.ndarray, "episode steps state action"]:

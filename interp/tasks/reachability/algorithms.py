@@ -23,6 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, Values, Variable, numbered
+from interp.checks import checked
 from interp.errors import require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
@@ -174,6 +175,7 @@ def _check(spread: float) -> None:
     require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
 
 
+@checked
 def breadth_first(spread: float = 0.0) -> Algorithm:
     """Parallel breadth-first search: every round expands all nodes reached.
 
@@ -198,6 +200,7 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     return _search("breadth_first", "parallel breadth-first search", {}, (following,), spread)
 
 
+@checked
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that stops after ``hops`` rounds: it never sees farther than that.
 

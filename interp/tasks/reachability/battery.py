@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from interp.checks import checked
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
 from interp.tasks.reachability.sampling import sample
 
 
+@checked
 def battery(
     n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
 ) -> dict[str, ReachabilityEpisodes]:

@@ -29,6 +29,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.checks import checked
 from interp.decoder import Affine
 from interp.evaluation.controls import Hook, cut, swap
 from interp.interventions.steering import write_state
@@ -51,6 +52,7 @@ def frozen() -> Hook:
     return _HOOK, give
 
 
+@checked
 def discrete(read: Read, write: Write, seed: int = 0) -> Hook:
     """A forward hook that keeps one of the nodes that a thought added, all of them equally likely.
 
@@ -95,6 +97,7 @@ def decoded(run: Rollout, reached: NDArray[Any]) -> tuple[Read, Write]:
     return read, write
 
 
+@checked
 def controlled(
     model: HookedLatentTransformer,
     episodes: ReachabilityEpisodes,

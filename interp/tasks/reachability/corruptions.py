@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from interp.checks import checked
 from interp.errors import InputError
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.task import Corruption, corrupted_round, exchanged
@@ -18,6 +19,7 @@ from interp.tasks.task import Corruption, corrupted_round, exchanged
 Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 
 
+@checked
 def exchange_history(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
     t = corrupted_round(_reachability(episodes), round, history=True)
@@ -25,6 +27,7 @@ def exchange_history(episodes: ReachabilityEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, edges=edges, roots=roots, candidates=candidates)
 
 
+@checked
 def add_edge(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Add an edge from the root to the negative candidate in one round, in place of an edge that is given twice.
 
@@ -41,6 +44,7 @@ def add_edge(episodes: ReachabilityEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, edges=edges)
 
 
+@checked
 def remove_edges(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Take away every edge into the target in one round; a self-loop of the root, which changes nothing, fills in."""
     t = corrupted_round(_reachability(episodes), round)
@@ -50,6 +54,7 @@ def remove_edges(episodes: ReachabilityEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, edges=edges)
 
 
+@checked
 def move_target(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Lead every edge into the target to the negative in one round: the search finds the one instead of the other."""
     t = corrupted_round(_reachability(episodes), round)
@@ -59,6 +64,7 @@ def move_target(episodes: ReachabilityEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, edges=edges)
 
 
+@checked
 def change_root(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Make the negative candidate the root of one round."""
     t = corrupted_round(_reachability(episodes), round)
@@ -67,6 +73,7 @@ def change_root(episodes: ReachabilityEpisodes, round: int) -> Pair:
     return episodes, replace(episodes, roots=roots)
 
 
+@checked
 def swap_candidates(episodes: ReachabilityEpisodes, round: int) -> Pair:
     """Ask about another pair in one round: the root, which is reached, takes the place of the target."""
     t = corrupted_round(_reachability(episodes), round)

@@ -18,6 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks.reachability import graphs
 from interp.tasks.task import chosen_indices
@@ -179,6 +180,7 @@ class ReachabilityEpisodes:
         return replace(self, edges=rename(self.edges), roots=rename(self.roots), candidates=rename(self.candidates))
 
 
+@checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
     """Several batches of the same sizes as one, called ``regime``."""
     return replace(

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, Values, Variable
+from interp.checks import checked
 from interp.errors import unknown_name
 from interp.tasks.reachability import algorithms, graphs
 
@@ -41,6 +42,7 @@ HEURISTICS = {
 }
 
 
+@checked
 def heuristic(key: str = "more_ancestors") -> Algorithm:
     """A heuristic as an algorithm that keeps nothing.
 

@@ -9,8 +9,9 @@ from typing import ClassVar
 import torch
 from einops import rearrange
 
+from interp.checks import check_fields
 from interp.errors import InputError, require
-from interp.model.layout import EncodedRounds, RoundLayout, size_range
+from interp.model.layout import MOST, EncodedRounds, RoundLayout, size_range
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 
@@ -39,7 +40,8 @@ class ReachabilityRound(RoundLayout):
     task: ClassVar[str] = "reachability"
 
     def __post_init__(self) -> None:
-        require(self.n_nodes >= 3, f"n_nodes must be an integer >= 3, got {self.n_nodes!r}")
+        check_fields(self)
+        require(3 <= self.n_nodes <= MOST, f"n_nodes must be an integer >= 3 and <= {MOST}, got {self.n_nodes!r}")
         object.__setattr__(self, "n_edges_range", size_range("n_edges", self.n_edges, self.n_edges_range))
 
     @property

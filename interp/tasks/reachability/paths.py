@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.algorithm import Algorithm, Values, Variable
+from interp.checks import checked
 from interp.tasks.reachability import algorithms
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
@@ -114,6 +115,7 @@ def depth_first() -> Algorithm:
     return _path("depth_first", "depth-first search, a node a round", _deeper, (), algorithms.inputs)
 
 
+@checked
 def random_walk(seed: int = 0) -> Algorithm:
     """A random walk, a node a round; ``seed`` draws its luck."""
     luck = Variable("luck", "u_t", "which child the walk takes", "probability", "input")

@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
 FIELDS = ("edges", "root", "target", "neg_target")
 
 
+@checked
 def read_prosqa(
     path: str | Path, n_rounds: int = 6, n_nodes: int = 0, n_edges: int = 0, seed: int | None = None
 ) -> ReachabilityEpisodes:

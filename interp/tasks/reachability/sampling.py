@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -19,6 +20,7 @@ PATIENCE = 12
 """Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
 
 
+@checked
 def sample(
     n_episodes: int,
     n_rounds: int,

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.evaluation.controls import cut
 from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -54,6 +55,7 @@ class AttentionResult:
         return pd.DataFrame(rows)
 
 
+@checked
 def attention_to_experts(
     model: HookedLatentTransformer,
     episodes: ExpertEpisodes,

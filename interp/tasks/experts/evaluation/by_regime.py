@@ -24,6 +24,7 @@ import pandas as pd
 from jaxtyping import Float
 from scipy import special
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
@@ -106,12 +107,14 @@ def training_prior(model: HookedLatentTransformer) -> str:
     return str((model.config.origin.get("training", {}).get("regimes") or ["uniform"])[0])
 
 
+@checked
 def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
     """The learning rate with which weighted majority makes the fewest mistakes on these very episodes."""
     made = [regret.mistakes(weighted_majority(episodes, eta=eta).predictions, episodes).sum() for eta in etas]
     return float(etas[int(np.argmin(made))])
 
 
+@checked
 def baselines(episodes: ExpertEpisodes, prior: str, eta: float) -> dict[str, Baseline]:
     """The predictors of :data:`BASELINES` for these episodes, by key.
 
@@ -168,6 +171,7 @@ def n_experts_of(model: HookedLatentTransformer) -> int:
     return min(max(4, low), high)
 
 
+@checked
 def evaluate(
     model: HookedLatentTransformer,
     regimes: Sequence[str | ExpertRegime] | None = None,

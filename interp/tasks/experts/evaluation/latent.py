@@ -15,6 +15,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import require
 from interp.evaluation.controls import cut, swap
 from interp.model.rollout import Rollout, rollout
@@ -50,6 +51,7 @@ class LatentControl:
         return pd.DataFrame(rows)
 
 
+@checked
 def latent_control(
     model: HookedLatentTransformer, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> LatentControl:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import require
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
@@ -72,6 +73,7 @@ class LengthResult:
         return pd.DataFrame(rows)
 
 
+@checked
 def evaluate(
     model: HookedLatentTransformer,
     *,

@@ -23,6 +23,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.evaluation.controls import cut
 from interp.evaluation.lookup import lookup
@@ -94,6 +95,7 @@ def sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:
     return [(s, a) for s, a in product(range(low_s, high_s + 1), range(low_a, high_a + 1)) if s > 1 and a > 1]
 
 
+@checked
 def sample(
     model: HookedLatentTransformer,
     regime: str = "grid",
@@ -124,6 +126,7 @@ def reference_table(model: HookedLatentTransformer) -> Literal["after", "before"
     return "before" if len(model.state_map) else "after"
 
 
+@checked
 def evaluate(
     model: HookedLatentTransformer,
     regimes: Sequence[str] = EVALUATED,

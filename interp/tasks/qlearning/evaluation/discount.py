@@ -21,6 +21,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, resample_weights
@@ -54,6 +55,7 @@ class DiscountResult:
         return frame.assign(best=self.best.estimate, best_low=self.best.low, best_high=self.best.high)
 
 
+@checked
 def followed_discount(
     choices: Sequence[np.ndarray],
     batches: Sequence[MDPEpisodes],

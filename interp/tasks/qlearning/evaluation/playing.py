@@ -20,6 +20,7 @@ from typing import Any
 
 import pandas as pd
 
+from interp.checks import checked
 from interp.errors import require
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
@@ -82,6 +83,7 @@ class PlayScores:
         return "own" if key in (MODEL, EXPLORING) else ""
 
 
+@checked
 def evaluate(
     model: HookedLatentTransformer,
     regimes: Sequence[str] = PLAYED,

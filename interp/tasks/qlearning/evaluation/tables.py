@@ -26,6 +26,7 @@ import pandas as pd
 import torch
 from jaxtyping import Float
 
+from interp.checks import checked
 from interp.decoder import cross_fitted
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -73,6 +74,7 @@ def representative_sizes(model: HookedLatentTransformer) -> list[tuple[int, int]
     return list(dict.fromkeys((min(max(s, low_s), high_s), min(max(a, low_a), high_a)) for s, a in SIZES))
 
 
+@checked
 def decode(model: HookedLatentTransformer, episodes: MDPEpisodes, *, commit: str = "own", seed: int = 0) -> Table:
     """The tables in a model's latents before each round and after the last: exact, or decoded on held-out episodes.
 
@@ -87,6 +89,7 @@ def decode(model: HookedLatentTransformer, episodes: MDPEpisodes, *, commit: str
     return model.layout.state(decoded).numpy(force=True)
 
 
+@checked
 def evaluate(
     model: HookedLatentTransformer,
     *,

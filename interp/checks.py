@@ -1,0 +1,184 @@
+"""The one place where what a user gives is checked: whole numbers, finite numbers, seeds, names, selections.
+
+:func:`checked` makes a public function check its arguments against its own annotations before it does any work, and
+:func:`check_fields` does the same for the fields of a configuration. Both keep NumPy's numbers as Python's and raise
+:class:`~interp.errors.InputError` in one sentence; what annotations cannot say (ranges, shapes, names that exist) the
+functions check themselves.
+
+    >>> import numpy as np
+    >>> @checked
+    ... def double(n_rounds: int, scale: float = 1.0) -> float:
+    ...     return 2 * scale * n_rounds
+    >>> double(np.int64(3), 0.5)
+    3.0
+    >>> double(True)
+    Traceback (most recent call last):
+    interp.errors.InputError: n_rounds must be an integer, got True
+
+An annotation that cannot be read when the function runs (a name that only type checkers import) is not checked.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import re
+import sys
+from collections.abc import Callable, Iterable
+from dataclasses import fields
+from math import isfinite
+from typing import Any, TypeVar, cast
+
+from interp.errors import InputError, require
+from interp.kinds import FREE, NO, described, fitted, kind_of, shown
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+MOST_SEED = 2**63 - 1
+"""The largest seed that NumPy's and torch's generators both take."""
+_NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
+
+
+def integer(name: str, value: Any, least: int | None = None, most: int | None = None) -> int:
+    """``value`` as an integer of Python; NumPy's integers are integers, booleans and floats are not.
+
+    >>> import numpy as np
+    >>> integer("n_rounds", np.int64(3), least=1)
+    3
+
+    Raises:
+        InputError: no integer, or outside ``least`` to ``most``.
+    """
+    found = fitted(int, value)
+    low = "" if least is None else f" >= {least}"
+    high = "" if most is None else f"{' and' if low else ''} <= {most}"
+    inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
+    require(inside, f"{name} must be an integer{low}{high}, got {shown(value)}")
+    return cast(int, found)
+
+
+def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
+    """``value`` as a finite number of Python; booleans and texts are none.
+
+    Raises:
+        InputError: no finite number, or outside ``least`` to ``most``.
+    """
+    found = fitted(float, value)
+    low = "" if least is None else f" >= {least:g}"
+    high = "" if most is None else f"{' and' if low else ''} <= {most:g}"
+    inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
+    require(inside, f"{name} must be a finite number{low}{high}, got {shown(value)}")
+    return cast(float, found)
+
+
+def seed_of(value: Any, name: str = "seed") -> int:
+    """``value`` as a seed.
+
+    Raises:
+        InputError: no integer from 0 to 2**63 - 1.
+    """
+    given = integer(name, value, 0)
+    return given if given <= MOST_SEED else integer(name, value, 0, MOST_SEED)
+
+
+def folder_name(name: str, value: Any) -> str:
+    """``value`` as the name of one folder, so that what is written under it stays in the output folder.
+
+    Raises:
+        InputError: no text, empty, or one with separators, leading dots or spaces.
+    """
+    fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
+    require(fits, f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {shown(value)}")
+    return cast(str, value)
+
+
+def file_path(value: Any, what: str = "path") -> str:
+    """``value`` as a path.
+
+    Raises:
+        InputError: neither a text nor a path, empty, or one that no file system takes.
+    """
+    fits = isinstance(value, str | os.PathLike) and "\0" not in str(value) and bool(str(value))
+    require(fits, f"{what} must be a path, got {shown(value)}")
+    return os.fspath(value)
+
+
+def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> list[Any]:
+    """``values`` as a list.
+
+    Raises:
+        InputError: it is empty.
+    """
+    found = list(values)
+    require(bool(found), f"{name} is empty; give {what}")
+    return found
+
+
+def checked(function: F) -> F:
+    """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`."""
+    kinds: dict[str, Any] = {}
+
+    @functools.wraps(function)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not kinds:
+            kinds.update(_parameters(function))
+        bound = kinds["signature"].bind(*args, **kwargs)
+        for name, value in bound.arguments.items():
+            kind = kinds.get(f" {name}", Any)
+            if kind not in FREE:
+                default = kinds["signature"].parameters[name].default
+                bound.arguments[name] = fit(name, value, kind, default)
+        return function(*bound.args, **bound.kwargs)
+
+    return cast(F, run)
+
+
+def check_fields(record: Any) -> None:
+    """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's.
+
+    Raises:
+        InputError: a value of another kind.
+    """
+    known = vars(sys.modules[type(record).__module__])
+    for held in fields(record):
+        kind = kind_of(held.type, known)
+        if kind not in FREE:
+            given = fit(held.name, getattr(record, held.name), kind, held.default)
+            object.__setattr__(record, held.name, given)
+
+
+def fit(name: str, value: Any, kind: Any, default: Any = None) -> Any:
+    """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
+
+    Args:
+        name: of the argument, for the sentence; one called ``seed`` is one.
+        default: of the argument: it fits, and where it is not finite, numbers need not be.
+
+    Raises:
+        InputError: another kind of value.
+    """
+    if value is default:
+        return value
+    unbounded = isinstance(default, float) and not isfinite(default)
+    given = fitted(kind, value, finite=not unbounded)
+    if given is NO:
+        hint = ""
+        if isinstance(value, str) and getattr(kind, "__name__", "") == "HookedLatentTransformer":
+            hint = f"; load it first: interp.load({value!r})"
+        raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
+    if (name == "seed" or name.endswith("_seed")) and isinstance(given, int):
+        seed_of(given, name)
+    return given
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
+    """The signature of a function, and for every parameter, under a space and its name, what it must be."""
+    signature = inspect.signature(function)
+    known = getattr(inspect.unwrap(function), "__globals__", {})
+    single = {
+        name: kind_of(parameter.annotation, known)
+        for name, parameter in signature.parameters.items()
+        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    }
+    return {"signature": signature, **{f" {name}": kind for name, kind in single.items()}}

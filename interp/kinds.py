@@ -1,0 +1,216 @@
+"""What an annotation says of a value, asked while a program runs: does the value fit, and what is wanted in words.
+
+Whole numbers are not booleans, numbers are finite, a text is no list, and NumPy's numbers become Python's.
+:mod:`interp.checks` asks it of the arguments of public functions and the fields of configurations.
+"""
+
+from __future__ import annotations
+
+import collections.abc
+import inspect
+import math
+import reprlib
+import types
+import typing
+from collections.abc import Callable, Mapping
+from typing import Any, Literal, TypeVar
+
+import numpy as np
+
+NO = object()
+"""What :func:`fitted` gives for a value of another kind."""
+FREE = (Any, object, inspect.Parameter.empty)
+"""Annotations that take anything."""
+_LISTS = (tuple, list, collections.abc.Sequence, collections.abc.Iterable, collections.abc.Collection)
+
+
+class Numbers:
+    """What ``ArrayLike`` stands for in annotations: numbers that NumPy can hold in a rectangular array."""
+
+
+def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
+    """What an annotation means; anything where that cannot be known at run time."""
+    if not isinstance(annotation, str):
+        return annotation
+    try:
+        # NumPy's own ArrayLike is a union of protocols, in which texts fit.
+        return eval(annotation, {**known, **({"ArrayLike": Numbers} if "ArrayLike" in known else {})})
+    except (NameError, TypeError, AttributeError):
+        return Any
+
+
+def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
+    """``value`` as ``kind``, or a mark that it is of another."""
+    if kind in FREE or isinstance(kind, str | TypeVar | typing.ForwardRef):
+        return value
+    if kind is None or kind is types.NoneType:
+        return value if value is None else NO
+    if kind in _SCALARS:
+        return _SCALARS[kind](value, finite)
+    if kind is Numbers:
+        return value if _rectangular(value) else NO
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin is typing.Annotated:
+        return fitted(parts[0], value, finite)
+    if origin in (typing.Union, types.UnionType):
+        return next((found for part in parts if (found := fitted(part, value, finite)) is not NO), NO)
+    if origin is Literal:
+        return value if any(type(value) is type(one) and value == one for one in parts) else NO
+    if hasattr(kind, "array_type"):
+        return _array(kind, value)
+    if str(getattr(kind, "__module__", "")).startswith("numpy._typing"):
+        return value
+    if origin is not None:
+        return _container(origin, parts, value, finite)
+    if not isinstance(kind, type) or (
+        getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
+    ):
+        return value
+    return value if isinstance(value, kind) else NO
+
+
+def _whole(value: Any, finite: bool) -> Any:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
+        return NO
+    return value if isinstance(value, int) else int(value)
+
+
+def _real(value: Any, finite: bool) -> Any:
+    if isinstance(value, bool | np.bool_) or not isinstance(value, int | float | np.integer | np.floating):
+        return NO
+    try:
+        ok = math.isfinite(value) or not finite
+    except OverflowError:
+        ok = False
+    return (value if isinstance(value, int | float) else value.item()) if ok else NO
+
+
+def _flag(value: Any, finite: bool) -> Any:
+    return bool(value) if isinstance(value, bool | np.bool_) else NO
+
+
+def _text(value: Any, finite: bool) -> Any:
+    return value if isinstance(value, str) else NO
+
+
+_SCALARS: dict[Any, Callable[[Any, bool], Any]] = {int: _whole, float: _real, bool: _flag, str: _text}
+
+
+def _rectangular(value: Any) -> bool:
+    try:
+        return np.asarray(value).dtype.kind in "biuf"
+    except (TypeError, ValueError, RuntimeError):
+        return False
+
+
+def _array(kind: Any, value: Any) -> Any:
+    """A shape in jaxtyping's words: the kind of array, and where the axes are counted, how many."""
+    if kind.array_type is Any:
+        return value
+    if not isinstance(value, kind.array_type):
+        return NO
+    axes = kind.dim_str.split()
+    counted = not any(axis.startswith(("*", "...")) for axis in axes)
+    return value if not counted or np.ndim(value) == len(axes) else NO
+
+
+def _container(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:
+    if origin is collections.abc.Callable:
+        return value if callable(value) else NO
+    if origin is type:
+        return value if isinstance(value, type) else NO
+    if origin in _LISTS:
+        return _several(origin, parts, value, finite)
+    if not isinstance(value, origin):
+        return NO
+    if isinstance(value, Mapping) and len(parts) == 2:
+        keys = [fitted(parts[0], key, finite) for key in value]
+        held = [fitted(parts[1], one, finite) for one in value.values()]
+        if any(one is NO for one in (*keys, *held)):
+            return NO
+        same = all(a is b for a, b in zip((*keys, *held), (*value, *value.values()), strict=True))
+        return value if same else dict(zip(keys, held, strict=True))
+    return value
+
+
+def _several(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:
+    """A sequence with its elements; a list may stand for a tuple, and a one-dimensional array for a list."""
+    if isinstance(value, str | bytes) or (isinstance(value, Mapping) and origin is not collections.abc.Iterable):
+        return NO
+    if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
+        value = value.tolist()
+    if not isinstance(value, collections.abc.Sequence | set | frozenset):
+        lazy = (
+            origin in (collections.abc.Iterable, collections.abc.Collection)
+            and isinstance(value, origin)
+            and not hasattr(value, "ndim")
+        )
+        return value if lazy else NO
+    if isinstance(value, range) and origin is not tuple:
+        return value if not parts or fitted(parts[0], value.start) is not NO else NO
+    fixed = origin is tuple and not (len(parts) == 2 and parts[1] is ...)
+    if fixed and len(parts) != len(value):
+        return NO
+    kinds = parts if fixed else (parts[0] if parts else Any,) * len(value)
+    found = [fitted(kind, one, finite) for kind, one in zip(kinds, value, strict=True)]
+    if any(one is NO for one in found):
+        return NO
+    if origin is not tuple and all(new is old for new, old in zip(found, value, strict=True)):
+        return value
+    return tuple(found) if origin is tuple or isinstance(value, tuple) else found
+
+
+def described(kind: Any) -> str:
+    """A kind in words, for the sentence of an error."""
+    if kind in _WORDS:
+        return _WORDS[kind]
+    origin, parts = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (typing.Union, types.UnionType):
+        words = list(dict.fromkeys(described(part) for part in parts))
+        return f"{', '.join(words[:-1])} or {words[-1]}" if len(words) > 1 else words[0]
+    if origin is Literal:
+        return " or ".join(repr(part) for part in parts)
+    if hasattr(kind, "array_type"):
+        return f"{_article(kind.array_type.__name__)} [{', '.join(kind.dim_str.split())}]"
+    if origin is typing.Annotated:
+        return described(parts[0])
+    if origin is collections.abc.Callable:
+        return "a function"
+    if origin is tuple and not (len(parts) == 2 and parts[1] is ...):
+        return f"{len(parts)} values ({', '.join(described(part) for part in parts)})"
+    if origin in _LISTS:
+        return f"a list of which each is {described(parts[0])}" if parts else "a list"
+    if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
+        return "a mapping"
+    return _article(getattr(origin or kind, "__name__", str(kind)))
+
+
+_WORDS = {
+    int: "an integer",
+    float: "a finite number",
+    bool: "True or False",
+    str: "a text",
+    None: "None",
+    types.NoneType: "None",
+    slice: "a slice",
+    Any: "anything",
+    Numbers: "an array of numbers",
+}
+
+
+def _article(word: str) -> str:
+    return f"{'an' if word[:1].lower() in 'aeio' or word.startswith('nd') else 'a'} {word}"
+
+
+def shown(value: Any) -> str:
+    """A value in a few words: a number as it is, an array by its shape, anything else shortened.
+
+    >>> shown(np.zeros((2, 3))), shown(float("nan"))
+    ('an ndarray of shape (2, 3)', 'nan')
+    """
+    if getattr(value, "shape", ()):
+        return f"{_article(type(value).__name__)} of shape {tuple(value.shape)}"
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = 80
+    text = short.repr(value.item() if isinstance(value, np.generic) else value)
+    return text if isinstance(value, str | int | float | type(None)) else f"{text} ({type(value).__name__})"
