@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.installed
+DOCS_READY := $(VENV)/.docs-installed
 
-.PHONY: report test test-slow lint format bench clean
+.PHONY: report test test-slow lint format bench docs package clean
 
 report: $(READY)
 	$(BIN)/interp report wma-handwired
@@ -28,9 +29,20 @@ format: $(READY)
 bench: $(READY)
 	$(BIN)/python -m tests.benchmarks
 
+docs: $(DOCS_READY)
+	$(BIN)/python -m docs.build
+	@echo output/docs/index.html
+
+package: $(READY)
+	$(BIN)/python -m tests.package
+
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	@touch $@
+
+$(DOCS_READY): $(READY)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[docs]"
 	@touch $@
 
 clean:

@@ -16,10 +16,12 @@ torch. What goes on is logged to the logger "interp"; ``logging.basicConfig(leve
 from __future__ import annotations
 
 import logging
+import warnings
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from interp.errors import InputError
+from interp.rooms import strangers
 
 if TYPE_CHECKING:
     from interp.library import load, models
@@ -30,6 +32,8 @@ __version__ = "0.1.0"
 __all__ = ["InputError", "Rollout", "__version__", "load", "models", "play", "replay", "rollout"]
 
 logging.getLogger("interp").addHandler(logging.NullHandler())
+for sentence in strangers():
+    warnings.warn(sentence, stacklevel=2)
 
 _HOMES = {
     "load": "interp.library",

@@ -1,0 +1,43 @@
+"""The package as others get it: what is in the wheel, and that it works where there is no checkout."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+import interp
+from interp.rooms import ROOMS, strangers
+from tests import package
+
+PROJECT = tomllib.loads((package.ROOT / "pyproject.toml").read_text())["project"]
+
+
+def test_a_room_that_belongs_to_somebody_else_is_told_in_a_sentence(tmp_path: Path) -> None:
+    assert strangers() == []
+    assert len(strangers(tmp_path)) == len(ROOMS)
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports" / "__init__.py").touch()
+    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import interp"
+    told = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stderr
+    assert f"`import reports` leads to {tmp_path / 'reports'}" in told and "environment of its own" in told
+
+
+def test_the_version_is_said_once_and_the_changelog_and_the_citation_know_it() -> None:
+    assert "version" in PROJECT["dynamic"] and "version" not in PROJECT
+    assert f"## [{interp.__version__}]" in (package.ROOT / "CHANGELOG.md").read_text()
+    assert f"\nversion: {interp.__version__}\n" in (package.ROOT / "CITATION.cff").read_text()
+
+
+@pytest.mark.slow  # builds twice in isolated environments, and imports torch from a cold start
+def test_the_wheel_works_outside_the_checkout(tmp_path: Path) -> None:
+    wheel = package.build(tmp_path)
+    (sdist,) = tmp_path.glob("*.tar.gz")
+    held = package.contents(wheel)
+    assert {"interp", *ROOMS} <= held and "tests" not in held and sdist.stat().st_size > 1_000_000
+    assert {"interp/py.typed", "interp/checkpoints/wma-learned/model.safetensors"} <= held
+    said = package.use(package.environment(tmp_path / "clean", wheel, here=True), tmp_path)
+    assert f"{interp.__version__} represented\ninterp {interp.__version__}\nwma-handwired\n" in said
