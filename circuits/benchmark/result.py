@@ -76,7 +76,7 @@ class Result:
             forms = group.groupby(["machine", "form"])["value"].mean().to_numpy()
             mean, low, high = map(float, bootstrap_mean(forms))
             bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
-            named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))  # type: ignore[arg-type]
+            named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))
             rows.append({**named, **bounds, SECONDS: group[SECONDS].mean()})
         table = pd.DataFrame(rows)
         return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
