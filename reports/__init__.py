@@ -11,8 +11,9 @@ draws them, and writes the page. Your own part stands beside the others::
 In this room: ``parts`` (what any task's report can hold, one idea a file) and ``tasks`` (what one task's holds beside
 that), ``page`` (a report and how it becomes HTML), ``blocks`` (what a section is made of), ``figures``, ``evaluation``,
 ``flow`` and ``wiring`` (pictures), ``attention`` (interactive attention views), ``heads`` (what heads are called),
-``svg``, ``style`` and ``palette`` (how pictures look on a page), ``progress``, and ``llm`` (the page on language
-models). Not here: the computations that a report shows; they belong to ``interp``, ``circuits`` and ``probes``.
+``svg``, ``style`` and ``palette`` (how pictures look on a page), ``progress``, and pages of their own: ``llm`` (on
+language models), ``benchmark`` (on methods) and ``comparison`` (on two models). Not here: the computations that a
+report shows; they belong to ``interp``, ``circuits`` and ``probes``.
 
     >>> from reports.blocks import Prose
     >>> from reports.page import Report, Section
@@ -25,6 +26,7 @@ Import from the modules; nothing is re-exported, so that this package stays ligh
 
 __all__ = [
     "attention",
+    "benchmark",
     "blocks",
     "build",
     "evaluation",

@@ -52,7 +52,7 @@ def run(
         seeds: of episodes and of what methods draw.
         quick: few subjects, less effort, no slow methods.
         effort: in place of that of a quick or a full run.
-        out: a folder for parts, one for each subject and seed: a run that was cut short goes on from them.
+        out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
         n_jobs: subjects that are worked on at once; ``joblib.parallel_config`` chooses another backend than processes.
 
     Raises:
@@ -82,10 +82,7 @@ def run(
         wall_seconds=round(time.time() - started, 1),
     )
     rows = tuple(row for part in done for row in part["rows"])
-    result = Result(rows, tuple(row for part in done for row in part["refusals"]), settings)
-    if out is not None:
-        result.save(out)
-    return result
+    return Result(rows, tuple(row for part in done for row in part["refusals"]), settings)
 
 
 def _subjects(subjects: Mapping[str, Builder] | Sequence[str], quick: bool) -> Mapping[str, Builder]:

@@ -54,6 +54,11 @@ class Result:
         """The tidy table."""
         return pd.DataFrame(list(self.rows), columns=list(COLUMNS))
 
+    @staticmethod
+    def headline(question: str) -> str:
+        """The score that methods of a question are ordered by."""
+        return QUESTIONS[question].headline
+
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
         """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
 
@@ -67,7 +72,7 @@ class Result:
         Raises:
             InputError: a score that no row of the question has.
         """
-        score = score or QUESTIONS[question].headline
+        score = score or self.headline(question)
         frame = self.to_frame()
         frame = frame[(frame["question"] == question) & (frame["score"] == score) & frame["value"].notna()]
         require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
@@ -87,7 +92,7 @@ class Result:
         frame = frame[frame["question"] == question]
         wide = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False).groupby("method").mean()
         wide = wide[list(scores)] if scores else wide
-        first = QUESTIONS[question].headline
+        first = self.headline(question)
         return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
 
     def agreement(self, question: str, one: str, other: str) -> float:

@@ -5,7 +5,7 @@ file holds commands, thin ones: what they do is in the rooms. Bad input prints o
 with 2; a check that fails exits with 1. A command is imported without torch.
 """
 
-from interp.cli import calibrate, compare, evaluate, models, patch, probe, report, train, verify  # noqa: F401
+from interp.cli import benchmark, calibrate, compare, evaluate, models, patch, probe, report, train, verify  # noqa: F401
 from interp.cli.command import app, llm_app
 from interp.cli.llm import opened, play, traces  # noqa: F401
 

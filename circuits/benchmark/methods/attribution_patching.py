@@ -6,6 +6,7 @@ see values only. They are run there all the same, because a user may.
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import numpy as np
@@ -21,11 +22,14 @@ NAMES = {"eap": ("EAP", 1), "eap-ig": ("EAP-IG, 5 steps", 5)}
 
 def scores(material: Material, case: Case, steps: int) -> np.ndarray:
     """Mean score of every edge over episodes, as a share of the case's scale: ``[source, destination]``."""
-    made = material.once(
-        ("attribution", case.corruption, case.exit, case.round, steps),
-        lambda: attribute(case.pair, case.metric, steps=steps).edges,
-    )
-    return np.abs(made) / case.scale
+
+    def make() -> np.ndarray:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Of hard attention, which is the point on some subjects.
+            return attribute(case.pair, case.metric, steps=steps).edges
+
+    made = material.once(("attribution", case.corruption, case.exit, case.round, steps), make)
+    return np.asarray(np.abs(made) / case.scale)
 
 
 def attribution(steps: int, reading: str, subject: Subject, material: Material) -> Answer:

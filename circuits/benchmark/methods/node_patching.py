@@ -1,18 +1,12 @@
-"""Activation patching of whole nodes.
-
-``noising`` puts the corrupted run's value of a node into the clean run, ``denoising`` the reverse, at all positions of
-the round. ``transformer-lens`` is that library's own patching of head outputs, on the same pair.
+"""Activation patching of whole nodes: ``noising`` puts the corrupted run's value of a node into the clean run,
+``denoising`` the reverse, at all positions of the round.
 """
 
 from __future__ import annotations
 
-from contextlib import redirect_stderr
 from functools import partial
-from io import StringIO
 
-import torch
 from torch import Tensor
-from transformer_lens.patching import get_act_patch_attn_head_out_all_pos
 
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import Answer, Method, register
@@ -20,7 +14,6 @@ from circuits.benchmark.methods.reading import READINGS, cases
 from circuits.benchmark.subject import Subject
 from interp.interventions.patching import run_cells
 from interp.interventions.sites import Site
-from interp.model.bound import bind
 
 
 def sites_of(material: Material) -> dict[str, Site]:
@@ -57,29 +50,7 @@ def _effects(material: Material, case: Case, direction: str, sites: list[Site]) 
     return list((material.once(key, make).mean(-1).abs() / case.scale).tolist())
 
 
-def transformer_lens(subject: Subject, material: Material) -> Answer:
-    """TransformerLens' ``get_act_patch_attn_head_out_all_pos``: heads only, and only the prediction."""
-    case = material.case("prediction")
-    if case is None:
-        return Answer({})
-    bound = bind(subject.model, case.pair.clean, case.pair.corrupted, rounds=case.pair.round)
-    clean, corrupted = bound.tokens
-    outcomes = bound.outcome_logits(clean) - bound.outcome_logits(corrupted)
-    rises, falls = outcomes.argmax(-1), outcomes.argmin(-1)
-
-    def metric(logits: Tensor) -> Tensor:
-        chosen = logits[:, bound.predict_position]
-        return (chosen.gather(1, rises[:, None]) - chosen.gather(1, falls[:, None])).mean()
-
-    with torch.no_grad(), redirect_stderr(StringIO()):  # It draws a progress bar.
-        _, cache = bound.run_with_cache(clean)
-        effects = get_act_patch_attn_head_out_all_pos(bound, corrupted, cache, metric) - metric(bound(corrupted))
-    found = {f"{layer}.{head}": abs(float(x)) for layer, row in enumerate(effects) for head, x in enumerate(row)}
-    return Answer({node: found.get(node, 0.0) for node in material.items("nodes")})
-
-
 for _direction in ("noising", "denoising"):
     for _reading, _told in list(READINGS.items())[:-1]:  # of the raw latents there is no clean or corrupted side
         _answer = partial(patching, _direction, _reading)
         register(Method(f"{_direction}:{_reading}", f"activation patching, {_direction}, {_told}", "nodes", _answer))
-register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", transformer_lens))

@@ -1,0 +1,69 @@
+"""``interp benchmark``: methods graded on machines whose insides are known."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from interp.cli import options
+from interp.cli.command import command
+from interp.cli.saying import Say
+
+
+def method_names() -> str:
+    """Every method, for the help."""
+    from circuits.benchmark.method import select
+
+    return ", ".join(dict.fromkeys(method.key for method in select()))
+
+
+def subject_names(incomplete: str) -> list[str]:
+    """Every subject, for shell completion."""
+    from circuits.benchmark import builders
+
+    return [name for name in builders() if name.startswith(incomplete)]
+
+
+@command(
+    example="interp benchmark --quick --question edges",
+    torch=True,
+    more="Methods:\n<interp.cli.benchmark:method_names>",
+)
+def benchmark(
+    say: Say,
+    out: options.Out = Path("output/benchmark"),
+    quick: Annotated[bool, typer.Option("--quick", help="Few subjects and less effort, in minutes.")] = False,
+    method: Annotated[list[str] | None, typer.Option(help="Only these methods, beside the bounds.")] = None,
+    question: Annotated[list[str] | None, typer.Option(help="Only these questions.")] = None,
+    subject: Annotated[
+        list[str] | None, typer.Option(help="Only these subjects, by name.", autocompletion=subject_names)
+    ] = None,
+    seeds: Annotated[int, options.number("How many seeds of episodes")] = 1,
+    jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
+    report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
+) -> None:
+    """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept."""
+    from circuits import benchmark as room
+
+    found = room.run(
+        subject or (),
+        method or (),
+        questions=question or (),
+        seeds=range(seeds),
+        quick=quick,
+        out=options.to_be_written(out),
+        n_jobs=jobs,
+    )
+    for key in dict.fromkeys(row["question"] for row in found.rows):
+        say.table(found.summary(key).round(3), f"{key}: {found.headline(key)}", key)
+    for refusal in found.refusals:
+        say.aside(f"{refusal['method']} on {refusal['subject']}: {refusal['sentence']}")
+    say.facts(settings=dict(found.settings))
+    written = found.save(out)
+    if report:
+        from reports.benchmark import write
+
+        written.append(write(found, out))
+    say.wrote(written)

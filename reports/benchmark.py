@@ -1,0 +1,114 @@
+"""The page of a benchmark: for each question how methods do, on what, and at which price.
+
+Every number was computed by :func:`circuits.benchmark.run`; nothing but means is computed here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from circuits.benchmark import METHODS, Result
+from circuits.benchmark.questions import QUESTIONS
+from interp.statistics import Interval
+from reports import figures
+from reports.blocks import Figure, Prose, Table
+from reports.page import Report, Section
+
+_LEAD = (
+    "Methods of interpretability on machines that carry a state from round to round and whose insides are known. Every "
+    "method answers the same questions on the same episodes; an oracle, which knows, and a draw at random bound the "
+    "scale. Intervals (95 %) resample the forms of the machines, whose variants and seeds are averaged first: they say "
+    "how much the choice of machines matters."
+)
+_EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap all", "cpr", "1-cmd")
+
+
+def page(found: Result) -> Report:
+    """The report on a result."""
+    asked = list(dict.fromkeys(row["question"] for row in found.rows))
+    sections = [Section("Methods and questions", [_overview(found, asked)])]
+    sections += [Section(_title(question), _blocks(found, question)) for question in asked]
+    if found.refusals:
+        sections.append(
+            Section("Refused", [Table(pd.DataFrame(list(found.refusals)), "What methods refused, and why")])
+        )
+    return Report("Benchmark of methods", _LEAD, sections, dict(found.settings))
+
+
+def write(found: Result, folder: str | Path) -> Path:
+    """Write the page as ``benchmark.html``.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    return page(found).write(Path(folder) / "benchmark.html")
+
+
+def _title(question: str) -> str:
+    name = QUESTIONS[question].name
+    return name[0].upper() + name[1:]
+
+
+def _overview(found: Result, asked: list[str]) -> Figure:
+    """Method x question: the headline of each."""
+    columns = {question: found.summary(question).set_index("method")["mean"] for question in asked}
+    table = pd.DataFrame(columns)
+    table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
+    picture = figures.heatmap(
+        table.to_numpy(),
+        list(table.index),
+        [f"{q} ({found.headline(q)})" for q in asked],
+        label="mean score",
+        limit=1.0,
+    )
+    return Figure(picture, "Every method on every question", "Blank where a method does not answer a question.")
+
+
+def _blocks(found: Result, question: str) -> list[Any]:
+    record, summary = QUESTIONS[question], found.summary(question)
+    drawn = summary.rename(columns={"method": "name", "mean": "estimate"})
+    drawn = drawn.assign(control=drawn["name"].isin(["oracle", "random"]))
+    chance = summary.loc[summary["method"] == "random", "mean"]
+    marks = {"chance": float(chance.iloc[0])} if len(chance) else {}
+    scores = found.table(question)
+    kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
+    return [
+        Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
+        Figure(
+            figures.intervals(drawn, xlabel=record.headline, reference=marks),
+            f"{_title(question)}: {record.headline}",
+            "Mean over forms of machines, with its interval.",
+        ),
+        Table(_described(summary, question), "Every method, with CPU seconds for each subject"),
+        Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
+        Figure(_by_variant(found, question), "By variant of the machines", "Mean over forms."),
+    ]
+
+
+def _described(summary: pd.DataFrame, question: str) -> pd.DataFrame:
+    rows = summary.to_dict("records")
+    return pd.DataFrame(
+        {
+            "method": [row["method"] for row in rows],
+            "what": [
+                METHODS[question, row["method"]].name if (question, row["method"]) in METHODS else "" for row in rows
+            ],
+            "score": [Interval(row["mean"], row["low"], row["high"]) for row in rows],
+            "subjects": [row["subjects"] for row in rows],
+            "CPU s": [round(row["cpu_s"], 2) for row in rows],
+        }
+    )
+
+
+def _by_variant(found: Result, question: str) -> Any:
+    summary = found.summary(question, by=["variant"])
+    wide = summary.pivot(index="method", columns="variant", values="mean")
+    order = [name for name in ("plain", "rotated", "distractors", "superposed", "trained") if name in wide]
+    wide = wide.loc[found.summary(question)["method"], order]
+    return figures.heatmap(
+        np.asarray(wide), list(wide.index), order, label=f"mean {found.headline(question)}", limit=1.0, diverging=False
+    )
