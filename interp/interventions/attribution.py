@@ -15,6 +15,7 @@ log-probability (see :mod:`interp.interventions.metrics`) has none either.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,11 +87,20 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
 
     Raises:
         InputError: no step, or a pair that is read at a later round.
+
+    Warns:
+        UserWarning: the model has hard attention: its choice of a key has no gradient, so what it decides scores 0.
     """
     require(steps >= 1, f"steps must be an integer >= 1, got {steps}")
     require(
         pair.read == pair.round, f"attribution reads the round it changes, got round {pair.round}, read {pair.read}"
     )
+    if any(rule == "hard" for rules in pair.model.config.attention_rules for rule in rules):
+        warnings.warn(
+            f"{pair.model.config.name!r} has hard attention, which has no gradient: edges that only choose where a "
+            "head attends score 0; attribute to its softmax-only variant, circuits.differentiable(model)",
+            stacklevel=3,
+        )
     measure, graph, t = find_metric(metric), EdgeGraph(pair.model), pair.round
     clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
     difference = clean.values - corrupted.values

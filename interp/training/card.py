@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import torch
-from safetensors import safe_open
 
 from interp import tasks
+from interp.checks import checked, folder_name
 from interp.errors import InputError, require
 from interp.evaluation.suite import headline
+from interp.files import read_json
 from interp.library import SHIPPED
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
@@ -28,7 +28,7 @@ from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 from interp.training.machine import N_ROUNDS, this_machine
-from interp.training.trainer import METRICS_FILE, RECORD_FILE, STATE_FILE
+from interp.training.state import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
 
 _CURVE_POINTS = 12
 """Rows of the card's loss curve."""
@@ -60,6 +60,7 @@ class TrainedRun:
         return self.step >= self.config.total_steps
 
 
+@checked
 def load_run(folder: str | Path, name: str) -> TrainedRun:
     """Read a run folder without changing it; the run may still be going on.
 
@@ -74,24 +75,21 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     require(
         path.is_file(), f"no training state at {str(path)!r}; give the folder of a run, such as output/training/NAME"
     )
-    with safe_open(path, framework="pt") as stored:
-        state = json.loads(stored.metadata()["state"])
-        tensors = {key: stored.get_tensor(key) for key in stored.keys() if key.startswith("model.")}  # noqa: SIM118
-    config = TrainingConfig.from_dict(state["config"])
+    state = read_state(folder)
+    assert state is not None
+    config = TrainingConfig.from_dict(state.config)
     model = HookedLatentTransformer(config.model_config(name))
-    with torch.no_grad():
-        for key, parameter in model.named_parameters():
-            parameter.copy_(tensors[f"model.{key}"])
-    step = int(state["progress"]["step"])
+    state.weights(model)
+    step = state.progress.step
     metrics = _read_metrics(folder / METRICS_FILE)
     about = folder / RECORD_FILE
     return TrainedRun(
         model=model.eval(),
         config=config,
         step=step,
-        seconds=float(state["progress"]["seconds"]),
+        seconds=state.progress.seconds,
         metrics=metrics[metrics["step"] <= step],
-        about=json.loads(about.read_text(encoding="utf-8")) if about.is_file() else {},
+        about=read_json(about) if about.is_file() else {},
     )
 
 
@@ -106,6 +104,7 @@ def _read_metrics(path: Path) -> pd.DataFrame:
     return pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
 
 
+@checked
 def ship(
     run_folder: str | Path,
     name: str,
@@ -132,7 +131,7 @@ def ship(
 
     Example: ``ship("output/training/experts-laptop", "wma-learned")``.
     """
-    folder = Path(out) / name
+    folder = Path(out) / folder_name("name", name)
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)

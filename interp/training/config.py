@@ -17,12 +17,25 @@ from pathlib import Path
 from typing import Any, Literal, get_args
 
 from interp import tasks
+from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.rollout import Commit
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Decay = Literal["cosine", "linear"]
+_FROM_ZERO = (
+    "muon_lr",
+    "window",
+    "d_mlp",
+    "dataset_episodes",
+    "warmup_steps",
+    "weight_decay",
+    "patience",
+    "patience_from_stage",
+    "min_gain",
+    "init_std",
+)
 
 
 @dataclass(frozen=True)
@@ -35,6 +48,9 @@ class Stage:
     n_rounds: int
     steps: int
     sizes: Mapping[str, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 @dataclass(frozen=True)
@@ -104,6 +120,11 @@ class TrainingConfig:
     eval_rounds: int = 100
 
     def __post_init__(self) -> None:
+        for name in ("betas", "regimes"):
+            value = getattr(self, name)
+            require(isinstance(value, list | tuple), f"{name} must be a list, got {value!r}")
+            object.__setattr__(self, name, tuple(value))
+        check_fields(self)
         for name, literal in {
             "commit": Commit,
             "precision": Precision,
@@ -113,8 +134,6 @@ class TrainingConfig:
         }.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), get_args(literal))
-        for name in ("betas", "regimes"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))
         known = {size.name: (size.default, size.default) for size in tasks.get(self.task).sizes}
         for name, bounds in self.sizes.items():
             _known_size(name, known)
@@ -137,8 +156,10 @@ class TrainingConfig:
         positive = ("batch_size", "lr", "clip", "eval_every", "checkpoint_every", "eval_episodes", "eval_rounds")
         for name in (*positive, "epoch_steps", "d_model", "n_layers", "n_heads"):
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}")
-        for name in ("muon_lr", "window"):
+        for name in _FROM_ZERO:
             require(getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)!r}")
+        ok = len(self.betas) == 2 and all(0.0 <= beta < 1.0 for beta in self.betas)
+        require(ok, f"betas must be two numbers in [0, 1), got {list(self.betas)}")
         require(0.0 <= self.mix < 1.0, f"mix must lie in [0, 1), got {self.mix}")
         require(
             self.d_model % self.n_heads == 0, f"d_model {self.d_model} must be a multiple of n_heads {self.n_heads}"
@@ -184,7 +205,10 @@ class TrainingConfig:
         Raises:
             InputError: an unknown field, such as one of an earlier version.
         """
+        require(isinstance(values, Mapping), f"a training configuration is a table of fields, got {values!r}")
         _known_fields(values)
+        for name in ("task", "stages"):
+            require(name in values, f"a training configuration needs the field {name!r}")
         return cls(**values)
 
 
@@ -206,6 +230,8 @@ def _stage(given: Any) -> Stage:
     for name in given:
         if name not in known:
             raise unknown_name("stage field", name, known)
+    for name in ("n_rounds", "steps"):
+        require(name in given, f"a stage needs {name}, got {given!r}")
     return Stage(**given)
 
 
@@ -216,6 +242,11 @@ def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
         InputError: an unknown field, or a value of the wrong type.
     """
     _known_fields(values)
+    task = values.get("task", config.task)
+    require(
+        task == config.task,
+        f"task cannot be set: the preset is one of {config.task!r}; start from a preset of {task!r}",
+    )
     for name, value in values.items():
         current = getattr(config, name)
         numbers = isinstance(current, int | float) and not isinstance(current, bool)
@@ -264,5 +295,5 @@ def read_toml(path: str | Path) -> dict[str, Any]:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise InputError(f"cannot read {str(path)!r}: {error.strerror}") from error
-    except tomllib.TOMLDecodeError as error:
-        raise InputError(f"{str(path)!r} is not valid TOML: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{str(path)!r} is not valid TOML in UTF-8: {error}") from error

@@ -8,7 +8,6 @@ its precision, wherever it goes on. Say ``precision = "float32"`` to have the sa
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import time
@@ -20,12 +19,13 @@ from typing import Any
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
-from safetensors import safe_open
 
+from interp.files import read_json
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import Stage, TrainingConfig
 from interp.training.data import EpisodeSource
 from interp.training.loss import RoundsLoss
+from interp.training.state import RECORD_FILE, read_state
 
 SECONDS = 0.4
 """Spent on measuring each precision, or two steps where these take longer."""
@@ -52,19 +52,17 @@ def this_machine() -> str:
     return ", ".join(part for part in parts if part)
 
 
-def settled(
-    config: TrainingConfig, state: Path, record: Path, accelerator: Accelerator
-) -> tuple[TrainingConfig, dict[str, float]]:
+def settled(config: TrainingConfig, folder: Path, accelerator: Accelerator) -> tuple[TrainingConfig, dict[str, float]]:
     """``config`` with a precision instead of "auto", the same in every process, and the seconds that were measured.
 
     Args:
-        state, record: the files of a run that may have begun: its precision is kept, and nothing is measured.
+        folder: of a run that may have begun: its precision is kept, and nothing is measured.
     """
     if config.precision != "auto":
         return config, {}
     answer: list[Any] = [None]
     if accelerator.is_main_process:
-        answer[0] = _begun(state, record)
+        answer[0] = _begun(folder)
         if answer[0] is None:
             seconds = measure(config, accelerator.device)
             answer[0] = faster(seconds), seconds
@@ -118,12 +116,13 @@ def best_of(runs: dict[str, Callable[[], None]], seconds: float) -> dict[str, fl
     return {name: min(taken) for name, taken in times.items()}
 
 
-def _begun(state: Path, record: Path) -> tuple[str, dict[str, float]] | None:
-    """The precision of the run that these files are of, and what was measured for it; None where none has begun."""
-    about = json.loads(record.read_text(encoding="utf-8")) if record.is_file() else {}
-    if state.is_file():
-        with safe_open(state, framework="pt") as stored:
-            held = json.loads(stored.metadata()["state"])["config"]
+def _begun(folder: Path) -> tuple[str, dict[str, float]] | None:
+    """The precision of the run in a folder, and what was measured for it; None where none has begun."""
+    record = folder / RECORD_FILE
+    about = read_json(record, "config") if record.is_file() else {}
+    begun = read_state(folder)
+    if begun is not None:
+        held = begun.config
     elif about:
         held = about["config"]
     else:

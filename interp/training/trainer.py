@@ -11,19 +11,17 @@ from __future__ import annotations
 import json
 import math
 import time
-from contextlib import nullcontext
-from dataclasses import asdict, dataclass, field
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
-from typing import Any
+from typing import TextIO
 
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
-from safetensors import safe_open
-from safetensors.torch import save_file
-from torch import Tensor
 
+from interp.checks import checked, folder_name, integer
 from interp.errors import InputError, require, unknown_name
-from interp.files import write_atomic, write_json
+from interp.files import write_json, writing
+from interp.locks import locked
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import display
@@ -34,28 +32,17 @@ from interp.training.evaluation import evaluate
 from interp.training.loss import RoundsLoss
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
-
-STATE_FILE = "training.safetensors"
-METRICS_FILE = "metrics.jsonl"
-RECORD_FILE = "training.json"
-_OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
-"""What AdamW and Muon keep of every parameter."""
-
-
-@dataclass
-class Progression:
-    """Where a run stands; all of it is in the checkpoint."""
-
-    step: int = 0
-    stage: int = 0
-    stage_step: int = 0
-    epoch_loss: float = 0.0
-    best_epoch_loss: float = math.inf
-    stale_epochs: int = 0
-    seconds: float = 0.0
-    last_evaluation: dict[str, float] = field(default_factory=dict)
+from interp.training.state import (
+    METRICS_FILE,
+    RECORD_FILE,
+    Progression,
+    cut_metrics,
+    read_state,
+    write_state,
+)
 
 
+@checked
 def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes: int = 1, stop_at: int = 0) -> Path:
     """Train, or go on training, in ``folder``; returns the folder of the final checkpoint.
 
@@ -66,9 +53,12 @@ def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes:
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
 
     Raises:
-        InputError: the folder holds another run, cannot be written, or fewer processes run than asked for.
+        InputError: the folder holds another run or a damaged one, another process trains in it, it cannot be written,
+            or fewer processes run than asked for.
+        KeyboardInterrupt: with a sentence that says where the run can go on.
     """
-    folder = Path(folder)
+    folder, name = Path(folder), folder_name("name", name)
+    integer("stop_at", stop_at, 0)
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = not torch.accelerator.is_available()
     accelerator = Accelerator(
@@ -82,9 +72,16 @@ def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes:
         f"{n_processes} processes were asked for but {running} run; start them with "
         f"`torchrun --nproc-per-node {n_processes} -m interp.cli train ...`",
     )
-    run = _Run(config, folder, name, accelerator)
-    run.resume()
-    run.loop(stop_at or config.total_steps)
+    with ExitStack() as stack:
+        if accelerator.is_main_process:
+            stack.enter_context(locked(folder))
+        run = _Run(config, folder, name, accelerator)
+        run.resume()
+        try:
+            run.loop(stop_at or config.total_steps)
+        except KeyboardInterrupt:
+            at = f"stopped at step {run.at.step} of {config.total_steps}"
+            raise KeyboardInterrupt(f"{at}; the same command goes on from step {run.saved}") from None
     return folder / "model"
 
 
@@ -92,8 +89,7 @@ class _Run:
     """One training run in one process."""
 
     def __init__(self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator) -> None:
-        files = folder / STATE_FILE, folder / RECORD_FILE
-        config, self.seconds_in = settled(config, *files, accelerator)
+        config, self.seconds_in = settled(config, folder, accelerator)
         self.config, self.folder, self.accelerator = config, folder, accelerator
         torch.manual_seed(config.seed)
         self.model = HookedLatentTransformer(config.model_config(name))
@@ -115,70 +111,42 @@ class _Run:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
         loss = RoundsLoss(self.model, config.commit, config.compile)
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
-        self.at = Progression()
+        self.at, self.saved = Progression(), 0
 
     # Checkpoints.
 
     def resume(self) -> None:
         """Take up the state in the folder, or start it."""
-        path = self.folder / STATE_FILE
-        if not path.is_file():
-            if self.accelerator.is_main_process:
-                machine = {"machine": this_machine(), "precision_seconds": self.seconds_in}
-                write_json(self.folder / RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
-            return
-        with safe_open(path, framework="pt") as stored:
-            about = json.loads(stored.metadata()["state"])
-            held, given = about["config"], json.loads(json.dumps(self.config.to_dict()))
+        state = read_state(self.folder)
+        if state is not None:
+            held, given = state.config, json.loads(json.dumps(self.config.to_dict()))
             changed = [key for key in given | held if given.get(key) != held.get(key)]
             if changed:
                 raise InputError(
                     f"{str(self.folder)!r} holds a run with another configuration ({', '.join(changed)} differ); "
                     "train in another folder or give the same settings"
                 )
-            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
-        self.at = Progression(**about["progress"])
-        parameters = dict(self.model.named_parameters())
-        for key, parameter in parameters.items():
-            parameter.data.copy_(tensors[f"model.{key}"])
-            for optimizer, entries in zip(self.optimizers, _OPTIMIZER_STATE, strict=False):
-                if f"{entries[0]}.{key}" in tensors:
-                    state = {entry: tensors[f"{entry}.{key}"] for entry in entries}
-                    # AdamW counts its steps on the CPU.
-                    optimizer.state[parameter] = {
-                        entry: tensor if entry == "step" else tensor.to(parameter.device)
-                        for entry, tensor in state.items()
-                    }
-        self._cut_metrics()
+            state.weights(self.model)
+            state.moments(self.model, self.optimizers)
+            self.at, self.saved = state.progress, state.progress.step
+        elif self.accelerator.is_main_process:
+            machine = {"machine": this_machine(), "precision_seconds": self.seconds_in}
+            write_json(self.folder / RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
+        if self.accelerator.is_main_process:
+            cut_metrics(self.folder, self.at.step)
 
     def save(self) -> None:
         """Write the whole state; the file is replaced in one rename."""
-        if not self.accelerator.is_main_process:
-            return
-        tensors: dict[str, Tensor] = {}
-        for key, parameter in self.model.named_parameters():
-            tensors[f"model.{key}"] = parameter.detach().cpu().contiguous()
-            for optimizer in self.optimizers:
-                for entry, tensor in optimizer.state.get(parameter, {}).items():
-                    tensors[f"{entry}.{key}"] = tensor.cpu().contiguous()
-        state = json.dumps({"progress": asdict(self.at), "config": self.config.to_dict()})
-        write_atomic(self.folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
-
-    def _cut_metrics(self) -> None:
-        """Drop metrics of steps after the checkpoint: they will be made again."""
-        path = self.folder / METRICS_FILE
-        if self.accelerator.is_main_process and path.is_file():
-            kept = [line for line in path.read_text().splitlines() if _step_of(line) <= self.at.step]
-            write_atomic(path, lambda temporary: temporary.write_text("".join(f"{line}\n" for line in kept)))
+        if self.accelerator.is_main_process:
+            write_state(self.folder, self.at, self.config.to_dict(), self.model, self.optimizers)
+        self.saved = self.at.step
 
     # The loop.
 
     def loop(self, last_step: int) -> None:
-        metrics: Any = nullcontext()
-        shown = self.accelerator.is_main_process
-        if shown:
-            metrics = open(self.folder / METRICS_FILE, "a", buffering=1, encoding="utf-8")  # noqa: SIM115
-        with display("training", self.config.total_steps, self.at.step, shown) as update, metrics as stream:
+        shown, path = self.accelerator.is_main_process, self.folder / METRICS_FILE
+        bar = display("training", self.config.total_steps, self.at.step, shown)
+        with writing(path), bar as update, _lines_of(path) if shown else nullcontext() as stream:
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
@@ -228,7 +196,8 @@ class _Run:
         value = float(self.accelerator.reduce(total, "mean"))
         if not math.isfinite(value):
             raise InputError(
-                f"the loss became {value} at step {self.at.step}; lower lr (now {self.config.lr}) and resume"
+                f"the loss became {value} at step {self.at.step}; train in another folder with a lower lr (now "
+                f"{self.config.lr}): a run that is resumed keeps its configuration"
             )
         return value
 
@@ -267,8 +236,6 @@ def schedule(step: int, config: TrainingConfig) -> float:
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
 
 
-def _step_of(line: str) -> float:
-    try:
-        return json.loads(line)["step"]
-    except (ValueError, KeyError):
-        return math.inf
+def _lines_of(path: Path) -> TextIO:
+    """A file that lines are added to, each written as it ends."""
+    return open(path, "a", buffering=1, encoding="utf-8")

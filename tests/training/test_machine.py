@@ -7,7 +7,8 @@ import torch
 
 from interp.training.config import TrainingConfig
 from interp.training.machine import best_of, faster, measure, this_machine
-from interp.training.trainer import RECORD_FILE, STATE_FILE, train
+from interp.training.state import RECORD_FILE, STATE_FILE
+from interp.training.trainer import train
 
 
 def small(precision):

@@ -7,11 +7,13 @@ keeps the file of the paper's 50,000 episodes about ten times smaller.
 
 The same configuration gives the same bytes (checked on one machine and NumPy version; NumPy does not promise that its
 random streams stay the same between versions, so the version is recorded). Files are written atomically and read
-strictly: a missing or extra tensor, an unknown version, or a target that is not greedy is an error.
+strictly: the header holds a digest over itself and every tensor, so that an edited reward, rate or table is refused, and
+a missing or extra tensor, an unknown version, or a target that is not greedy is an error.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,17 +22,17 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.numpy import save_file
 
 from interp.checks import checked
-from interp.errors import InputError, require
-from interp.files import write_atomic
+from interp.errors import require
+from interp.files import reading, write_atomic
 from interp.tasks.qlearning import sampling
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 
 FORMAT = "interp-mdp-episodes"
-_VERSION = 1
+_VERSION = 2
 
 Size = tuple[int, int, int]
 Batches = dict[Size, MDPEpisodes]
@@ -135,6 +137,7 @@ def save(dataset: Dataset, path: str | Path) -> Path:
             for key, array in _arrays(batch, families).items():
                 tensors[f"{name}/{key}"] = np.ascontiguousarray(array)
     header = {"format": FORMAT, "version": _VERSION, "config": dataset.config, "batches": records}
+    header["digest"] = _digest(header, tensors)
     # One metadata entry: safetensors writes several in no fixed order.
     metadata = {FORMAT: json.dumps(header, sort_keys=True)}
     return write_atomic(path, lambda temporary: save_file(tensors, temporary, metadata))
@@ -149,28 +152,39 @@ def load(path: str | Path) -> Dataset:
     """
     path = Path(path)
     require(path.is_file(), f"there is no data set file {str(path)!r}; make one with datasets.save")
-    try:
+    with reading(path, "it is no data set, or was cut short or changed; make it again with datasets.save"):
         with safe_open(path, framework="np") as stream:
             metadata = stream.metadata() or {}
             tensors = {key: stream.get_tensor(key) for key in stream.keys()}  # noqa: SIM118 (not a dict)
-    except SafetensorError as error:
-        raise InputError(f"{str(path)!r} is not a safetensors file ({error}); make it with datasets.save") from None
-    require(FORMAT in metadata, f"{str(path)!r} holds no MDP episodes; make it with datasets.save")
-    header = json.loads(metadata[FORMAT])
-    require(
-        header["version"] == _VERSION,
-        f"{str(path)!r} has format version {header['version']}, this code reads {_VERSION}; generate the data again",
-    )
-    splits: dict[str, Batches] = {"train": {}, "validation": {}}
-    for name, record in header["batches"].items():
-        split, *size = name.split("/")
-        n_states, n_actions, n_rounds = map(int, size)
-        arrays = {key: tensors.pop(f"{name}/{key}", None) for key in _KEYS}
-        missing = [key for key, array in arrays.items() if array is None]
-        require(not missing, f"{str(path)!r} lacks {', '.join(missing)} of the batch {name}; generate it again")
-        splits[split][n_states, n_actions, n_rounds] = _batch(arrays, record, name)
-    require(not tensors, f"{str(path)!r} holds tensors that belong to no batch: {', '.join(sorted(tensors)[:5])}")
-    return Dataset(splits["train"], splits["validation"], header["config"])
+        require(FORMAT in metadata, f"{str(path)!r} holds no MDP episodes; make it with datasets.save")
+        header = json.loads(metadata[FORMAT])
+        require(
+            header["version"] == _VERSION,
+            f"{str(path)!r} has format version {header['version']}, this code reads {_VERSION}; generate the data again",
+        )
+        require(
+            header.pop("digest") == _digest(header, tensors),
+            f"{str(path)!r} was changed: its digest is not that of its contents; generate the data again",
+        )
+        splits: dict[str, Batches] = {"train": {}, "validation": {}}
+        for name, record in header["batches"].items():
+            split, *size = name.split("/")
+            n_states, n_actions, n_rounds = map(int, size)
+            arrays = {key: tensors.pop(f"{name}/{key}", None) for key in _KEYS}
+            missing = [key for key, array in arrays.items() if array is None]
+            require(not missing, f"{str(path)!r} lacks {', '.join(missing)} of the batch {name}; generate it again")
+            splits[split][n_states, n_actions, n_rounds] = _batch(arrays, record, name)
+        require(not tensors, f"{str(path)!r} holds tensors that belong to no batch: {', '.join(sorted(tensors)[:5])}")
+        return Dataset(splits["train"], splits["validation"], header["config"])
+
+
+def _digest(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256 of the header and of the name, type, shape and numbers of every tensor."""
+    sha = hashlib.sha256(json.dumps(header, sort_keys=True).encode())
+    for name, array in sorted(tensors.items()):
+        sha.update(f"{name} {array.dtype} {array.shape}".encode())
+        sha.update(np.ascontiguousarray(array).tobytes())
+    return sha.hexdigest()
 
 
 _LABELS = ("states", "actions", "next_states", "greedy")

@@ -112,6 +112,7 @@ class Interaction:
     ) -> None:
         bellman.check_rates(alpha, gamma)
         require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
+        require(not np.isnan(np.asarray(epsilon, np.float64)).any(), "epsilon must lie in [0, 1], got nan")
         check_epsilon(epsilon)
         n, shape = len(mdps), (len(mdps), n_rounds)
         self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = mdps, n_rounds, alpha, gamma, 0

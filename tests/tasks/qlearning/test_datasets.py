@@ -55,12 +55,17 @@ def test_the_configuration_makes_the_data_set_again(dataset):
     assert again.train[size].q_tables.tobytes() == dataset.train[size].q_tables.tobytes()
 
 
-def _edit(path, change):
+def _edit(path, change, sign=True):
+    """Change a file; its digest is made right again, unless ``sign`` is false."""
     tensors = load_file(path)
     header = path.read_bytes()
     length = int.from_bytes(header[:8], "little")
     metadata = json.loads(header[8 : 8 + length])["__metadata__"]
     change(tensors, metadata)
+    if sign and metadata:
+        header = json.loads(metadata[datasets.FORMAT])
+        header.pop("digest")
+        metadata[datasets.FORMAT] = json.dumps({**header, "digest": datasets._digest(header, tensors)})
     save_file(tensors, path, metadata)
 
 
@@ -90,7 +95,7 @@ def _foreign(tensors, metadata):
     [
         (_drop, "lacks rewards of the batch"),
         (_add, "belong to no batch: train/9/9/9/rewards"),
-        (_older, "format version 0, this code reads 1"),
+        (_older, "format version 0, this code reads 2"),
         (_damage, "not those of its transitions"),
         (_foreign, "holds no MDP episodes"),
     ],
@@ -101,9 +106,37 @@ def test_a_changed_file_is_refused(path, change, message):
         datasets.load(path)
 
 
+def _reward(tensors, metadata):
+    tensors[next(k for k in tensors if k.endswith("/rewards"))] += 0.01
+
+
+def _rate(tensors, metadata):
+    metadata[datasets.FORMAT] = metadata[datasets.FORMAT].replace('"alpha": 0.1', '"alpha": 0.2')
+
+
+def _reversed(tensors, metadata):
+    name = next(k for k in tensors if k.endswith("/transitions"))
+    tensors[name] = np.ascontiguousarray(tensors[name][..., ::-1])
+
+
+@pytest.mark.parametrize("change", [_reward, _rate, _reversed, _damage])
+def test_an_edited_file_is_refused_by_its_digest(path, change):
+    """Each of these is a valid data set by itself, and another one than was generated."""
+    _edit(path, change, sign=False)
+    with pytest.raises(InputError, match="was changed: its digest is not that of its contents"):
+        datasets.load(path)
+
+
+@pytest.mark.parametrize("header", ["null", "[]", '{"version": 2}', '{"version": 2, "digest": 1}', "{"])
+def test_a_damaged_header_is_refused(path, header):
+    _edit(path, lambda tensors, metadata: metadata.update({datasets.FORMAT: header}), sign=False)
+    with pytest.raises(InputError, match=r"is damaged \(|was changed"):
+        datasets.load(path)
+
+
 def test_a_cut_or_missing_file_is_refused(path, tmp_path):
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match="is not a safetensors file"):
+    with pytest.raises(InputError, match="is damaged .* it is no data set"):
         datasets.load(path)
     with pytest.raises(InputError, match="there is no data set file"):
         datasets.load(tmp_path / "none.safetensors")

@@ -1,0 +1,176 @@
+"""The folder of a run: its state is read strictly, one process trains in it, and what was killed leaves no trace."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from interp.errors import InputError
+from interp.files import _machine
+from interp.locks import locked
+from interp.training import trainer
+from interp.training.card import load_run
+from interp.training.config import TrainingConfig, override, read_toml
+from interp.training.state import METRICS_FILE, STATE_FILE, _digest, read_state
+from interp.training.trainer import train
+
+CONFIG = TrainingConfig(
+    task="experts",
+    stages=({"n_rounds": 2, "steps": 4},),
+    sizes={"n_experts": (2, 2)},
+    d_model=8,
+    n_layers=1,
+    n_heads=1,
+    d_mlp=8,
+    batch_size=2,
+    warmup_steps=1,
+    eval_every=4,
+    eval_episodes=2,
+    eval_rounds=2,
+    checkpoint_every=2,
+    precision="float32",
+)
+
+
+@pytest.fixture
+def begun(tmp_path):
+    train(CONFIG, tmp_path / "run", name="m", stop_at=2)
+    return tmp_path / "run"
+
+
+def rewrite(folder, change, sign):
+    """Change the tensors of a state; its digest is made right again if ``sign``."""
+    path = folder / STATE_FILE
+    with safe_open(path, framework="pt") as stored:
+        about = json.loads(stored.metadata()["state"])
+    tensors = load_file(path)
+    change(tensors)
+    if sign:
+        about.pop("digest")
+        about["digest"] = _digest(about, tensors)
+    save_file(tensors, path, metadata={"state": json.dumps(about)})
+
+
+def broadcast(tensors):
+    tensors["model.embed.W_E"] = tensors["model.embed.W_E"].flatten()[:1].clone()
+
+
+def drop_a_moment(tensors):
+    tensors.pop("exp_avg_sq.embed.W_E")
+
+
+def drop_all_moments(tensors):
+    for name in [name for name in tensors if name.startswith(("exp_avg", "step"))]:
+        tensors.pop(name)
+
+
+def edit(tensors):
+    tensors["model.embed.W_E"] += 1
+
+
+@pytest.mark.parametrize("change", [broadcast, drop_a_moment, drop_all_moments, edit])
+def test_a_state_that_was_changed_is_refused(begun, change):
+    """Each of these once trained on, into another model."""
+    rewrite(begun, change, sign=False)
+    for read in (lambda: train(CONFIG, begun, name="m"), lambda: load_run(begun, "m")):
+        with pytest.raises(InputError, match=r"training.safetensors' does not hold what was written; it was cut short"):
+            read()
+
+
+@pytest.mark.parametrize(("change", "message"), [(broadcast, r"of shape \(1,\), the model"), (drop_a_moment, "None")])
+def test_shapes_are_checked_even_where_the_digest_fits(begun, change, message):
+    rewrite(begun, change, sign=True)
+    with pytest.raises(InputError, match=message):
+        train(CONFIG, begun, name="m")
+
+
+@pytest.mark.parametrize("contents", [b"", b"\x00" * 40, "half", "no metadata"])
+def test_a_state_that_was_cut_short_is_refused(begun, contents):
+    path = begun / STATE_FILE
+    if contents == "no metadata":
+        save_file({"a": torch.zeros(1)}, path)
+    else:
+        path.write_bytes(path.read_bytes()[: path.stat().st_size // 2] if contents == "half" else contents)
+    with pytest.raises(InputError, match=r"training.safetensors' is damaged \(") as raised:
+        read_state(begun)
+    assert raised.value.__cause__ is not None
+
+
+def test_a_second_process_in_one_folder_is_refused_and_told_which_holds_it(begun):
+    with (
+        locked(begun),
+        pytest.raises(InputError, match=rf"another process \(process {os.getpid()} on .*\) works in .*; wait for it"),
+    ):
+        train(CONFIG, begun, name="m")
+    assert train(CONFIG, begun, name="m").is_dir()
+
+
+def test_a_run_killed_before_its_first_state_leaves_no_metrics_twice(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    lines = [json.dumps({"step": step, "stage": 0, "loss": 9.0, "seconds": 0.0}) for step in (1, 2)]
+    (folder / METRICS_FILE).write_text("\n".join([*lines, '{"step": 3, "st']))
+    train(CONFIG, folder, name="m")
+    steps = [json.loads(line)["step"] for line in (folder / METRICS_FILE).read_text().splitlines()]
+    assert steps == [1, 2, 3, 4]
+
+
+def test_temporary_files_of_dead_processes_are_removed_and_those_of_living_ones_stay(tmp_path):
+    dead = subprocess.Popen([sys.executable, "-c", ""])
+    dead.wait()
+    stale, alive = (tmp_path / f".x.csv.~{_machine()}-{pid}-00000000.csv" for pid in (dead.pid, os.getpid()))
+    for path in (stale, alive):
+        path.write_bytes(b"half")
+    write = f"from interp.files import write_text; write_text({str(tmp_path / 'y')!r}, '')"
+    subprocess.run([sys.executable, "-c", write], check=True)
+    assert not stale.exists() and alive.exists()
+
+
+def test_an_interrupted_run_says_where_it_goes_on(begun, monkeypatch):
+    def interrupt(run):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(trainer._Run, "step", interrupt)
+    with pytest.raises(KeyboardInterrupt, match="stopped at step 2 of 4; the same command goes on from step 2"):
+        train(CONFIG, begun, name="m")
+
+
+@pytest.mark.parametrize("name", ["../../x", "a/b", "", ".hidden", "a b"])
+def test_a_name_is_no_path(tmp_path, name):
+    with pytest.raises(InputError, match="name must be letters, digits"):
+        train(CONFIG, tmp_path / "run", name=name)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"task": "qlearning"}, "task cannot be set: the preset is one of 'experts'"),
+        ({"warmup_steps": -1}, "warmup_steps must be 0 or more, got -1"),
+        ({"patience": -1}, "patience must be 0 or more"),
+        ({"lr": True}, "lr must be a finite number, got True"),
+        ({"lr": float("nan")}, "lr must be a finite number, got nan"),
+        ({"seed": -1}, "seed must be an integer >= 0, got -1"),
+        ({"batch_size": 2.0}, "batch_size must be like 2, got 2.0"),
+        ({"betas": [0.9]}, r"betas must be two numbers in \[0, 1\)"),
+        ({"stages": [{"n_rounds": 2}]}, "a stage needs steps"),
+        ({"stages": [{"n_rounds": 2.0, "steps": 1}]}, "n_rounds must be an integer, got 2.0"),
+        ({"sizes": {"n_experts": [2, 10**9]}}, "n_experts 1000000000 is beyond any model"),
+        ({"regimes": [3]}, "regimes must be a list of which each is a text"),
+    ],
+)
+def test_fields_are_of_their_kind_and_within_range(values, message):
+    with pytest.raises(InputError, match=message):
+        override(CONFIG, values).model_config("m")
+
+
+def test_a_toml_file_that_is_not_utf_8_is_refused(tmp_path):
+    path = tmp_path / "c.toml"
+    path.write_bytes(b"lr = 1e-3 # \xff")
+    with pytest.raises(InputError, match="is not valid TOML in UTF-8"):
+        read_toml(path)
