@@ -18,9 +18,6 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 from circuits.benchmark.method import Answer
 
-FAINT = 1e-9
-"""A score smaller than this share of the largest is 0: rounding must not rank what a method cannot see."""
-
 
 def ranking(
     truth: Mapping[Hashable, str], answer: Answer, first: str = "content", others: tuple[str, ...] = ()
@@ -45,12 +42,10 @@ def ranking(
 
 
 def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
-    """The answer's score of every item; an item that it leaves out gets the least, and faint ones 0."""
-    least = min(answer.scores.values(), default=0.0)
+    """The answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
+    least = min((score for score in answer.scores.values() if not np.isnan(score)), default=0.0)
     values = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
-    values = np.nan_to_num(values, nan=least)
-    largest = np.abs(values).max(initial=0.0)
-    return np.where(np.abs(values) < FAINT * largest, 0.0, values)
+    return np.nan_to_num(values, nan=least)
 
 
 def _graded(

@@ -13,7 +13,7 @@ import numpy as np
 
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import Answer, Method, register
-from circuits.benchmark.methods.reading import READINGS, cases
+from circuits.benchmark.methods.reading import READINGS, cases, solid
 from circuits.benchmark.subject import Subject
 from interp.interventions.attribution import attribute
 
@@ -37,12 +37,12 @@ def attribution(steps: int, reading: str, subject: Subject, material: Material) 
     graph, best = material.graph, np.zeros(material.graph.exists.shape)
     for case in cases(material, reading):
         best = np.fmax(best, scores(material, case, steps))
-    best = np.where(best < 1e-9, 0.0, best)
+    best = solid(best)
     return Answer({(graph.sources[s], graph.destinations[d]): float(best[s, d]) for s, d in material.candidates})
 
 
 for _key, (_name, _steps) in NAMES.items():
-    for _reading, _told in READINGS.items():
-        if _reading != "everything":  # A distance from the clean latents has no gradient there.
-            _answer = partial(attribution, _steps, _reading)
-            register(Method(f"{_key}:{_reading}", f"{_name}, {_told}", "edges", _answer, needs="gradient"))
+    # Of the raw latents there is no reading: their distance from the clean ones has no gradient at the clean ones.
+    for _reading in ("single", "prediction", "state", "joined", "rounds"):
+        _answer = partial(attribution, _steps, _reading)
+        register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer, needs="gradient"))

@@ -16,7 +16,7 @@ import numpy as np
 
 from circuits.benchmark.material import Material
 from circuits.benchmark.method import Answer, Method, register
-from circuits.benchmark.methods.reading import READINGS, cases
+from circuits.benchmark.methods.reading import READINGS, cases, solid
 from circuits.benchmark.subject import Subject
 
 NAMES = {"zero": "zero cutting", "mean": "mean cutting", "resample": "resample cutting (path patching)"}
@@ -29,7 +29,7 @@ def cutting(ablations: tuple[str, ...], reading: str, absolute: bool, subject: S
         for ablation in ablations:
             drops = material.drops(case, ablation)
             size = np.abs(drops).mean(1) if absolute else np.abs(drops.mean(1))
-            best = np.maximum(best, np.where(size < 1e-9, 0.0, size))
+            best = np.maximum(best, solid(size))
     graph = material.graph
     names = ((graph.sources[s], graph.destinations[d]) for s, d in material.candidates)
     return Answer(dict(zip(names, best.tolist(), strict=True)))
@@ -42,8 +42,8 @@ def _method(ablations: tuple[str, ...], reading: str, absolute: bool = False) ->
     return Method(key, f"{name}, {told}", "edges", partial(cutting, ablations, reading, absolute))
 
 
-for _reading in READINGS:
+for _reading in ("single", "prediction", "state", "joined", "everything"):
     register(*(_method((ablation,), _reading) for ablation in NAMES))
-for _joined in ("joined", "rounds", "everything"):
-    register(_method(("zero", "resample"), _joined))
-register(_method(("zero", "mean"), "rounds"), _method(("zero", "resample"), "joined", True))
+register(_method(("zero",), "rounds"), _method(("zero", "resample"), "joined", True))
+for _joined in ("joined", "everything"):
+    register(_method(("zero", "resample"), _joined), _method(("zero", "mean"), _joined))

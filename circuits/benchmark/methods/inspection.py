@@ -14,6 +14,7 @@ from torch import Tensor
 
 from circuits.benchmark.material import Material
 from circuits.benchmark.method import Answer, Method, register
+from circuits.benchmark.methods.reading import FAINT
 from circuits.benchmark.subject import Subject
 from interp.model.components import MLP
 from interp.model.transformer import HookedLatentTransformer
@@ -52,7 +53,8 @@ def composition(subject: Subject, material: Material) -> Answer:
         for s, d in material.candidates:
             write, read = writes[graph.sources[s]], reads[graph.destinations[d]]
             largest = float(write.norm() * read.norm())
-            found[graph.sources[s], graph.destinations[d]] = float((write @ read).norm()) / largest if largest else 0.0
+            share = float((write @ read).norm()) / largest if largest else 0.0
+            found[graph.sources[s], graph.destinations[d]] = share if share >= FAINT else 0.0
     return Answer(found)
 
 

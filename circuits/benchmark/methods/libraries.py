@@ -24,6 +24,7 @@ from transformer_lens.tools.analysis.attribution_patching import (
 
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import Answer, Method, register
+from circuits.benchmark.methods.reading import FAINT
 from circuits.benchmark.subject import Subject
 from interp.errors import InputError
 from interp.interventions.metrics import CLIP
@@ -55,6 +56,11 @@ class _Bound:
         return (logs.gather(1, self.rises[episode]) - logs.gather(1, self.falls[episode])).squeeze(1)
 
 
+def _solid(score: float) -> float:
+    """The size of a score in nats, but for rounding."""
+    return abs(score) if abs(score) >= FAINT else 0.0
+
+
 def attributed(subject: Subject, material: Material) -> Answer:
     """Edge attribution patching by TransformerLens, which takes one episode at a time."""
     found: dict[tuple[str, str], float] = {}
@@ -72,7 +78,7 @@ def attributed(subject: Subject, material: Material) -> Answer:
             for (writer, reader), score in scored.edge_scores.items():
                 edge = _node(writer), _node(reader)
                 found[edge] = found.get(edge, 0.0) + float(score)
-    return Answer({edge: abs(found.get(edge, 0.0)) for edge in material.items("edges")})
+    return Answer({edge: _solid(found.get(edge, 0.0)) for edge in material.items("edges")})
 
 
 def _node(node: Node) -> str:
@@ -96,8 +102,8 @@ def patched(subject: Subject, material: Material) -> Answer:
             _, cache = bound.model.run_with_cache(bound.clean)
             values = get_act_patch_attn_head_out_all_pos(bound.model, bound.corrupted, cache, metric)
             effects = values - metric(bound.model(bound.corrupted))
-        found = {f"{layer}.{head}": abs(float(x)) for layer, row in enumerate(effects) for head, x in enumerate(row)}
-    return Answer({node: found.get(node, 0.0) for node in material.items("nodes")})
+        found = {f"{layer}.{head}": float(x) for layer, row in enumerate(effects) for head, x in enumerate(row)}
+    return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
 
 
 def captum(subject: Subject, material: Material) -> Answer:
@@ -119,7 +125,7 @@ def captum(subject: Subject, material: Material) -> Answer:
                 explain = LayerIntegratedGradients(forward, block.hook_mlp_out)
                 given = explain.attribute(bound.clean, bound.corrupted, n_steps=5)
                 found[f"mlp {layer}"] = float(given.sum((1, 2)).mean())
-    return Answer({node: abs(found.get(node, 0.0)) for node in material.items("nodes")})
+    return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
 
 
 register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", patched))

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from circuits.benchmark.material import Case, Material
 from circuits.benchmark.method import Answer, Method, register
-from circuits.benchmark.methods.reading import READINGS, cases
+from circuits.benchmark.methods.reading import FAINT, READINGS, cases
 from circuits.benchmark.subject import Subject
 from interp.interventions.patching import run_cells
 from interp.interventions.sites import Site
@@ -36,7 +36,7 @@ def patching(direction: str, reading: str, subject: Subject, material: Material)
     best = dict.fromkeys(nodes, 0.0)
     for case in cases(material, reading):
         for node, effect in zip(nodes, _effects(material, case, direction, list(nodes.values())), strict=True):
-            best[node] = max(best[node], effect)
+            best[node] = max(best[node], effect if effect >= FAINT else 0.0)
     return Answer(best)
 
 
@@ -51,6 +51,7 @@ def _effects(material: Material, case: Case, direction: str, sites: list[Site]) 
 
 
 for _direction in ("noising", "denoising"):
-    for _reading, _told in list(READINGS.items())[:-1]:  # of the raw latents there is no clean or corrupted side
+    for _reading in ("single", "prediction", "state", "joined"):
         _answer = partial(patching, _direction, _reading)
-        register(Method(f"{_direction}:{_reading}", f"activation patching, {_direction}, {_told}", "nodes", _answer))
+        _name = f"activation patching, {_direction}, {READINGS[_reading]}"
+        register(Method(f"{_direction}:{_reading}", _name, "nodes", _answer))

@@ -8,7 +8,16 @@ from circuits.benchmark.material import Material
 from circuits.benchmark.method import METHODS, Answer, Method, register
 from circuits.benchmark.subject import Subject
 
-KEYS = ("zero:single", "zero:joined", "zero+resample:joined", "eap-ig:joined", "attention", "composition")
+KEYS = (
+    "zero:single",
+    "zero:joined",
+    "resample:joined",
+    "zero+resample:joined",
+    "zero+resample:everything",
+    "eap-ig:joined",
+    "attention",
+    "composition",
+)
 
 
 def outgoing(key: str, subject: Subject, material: Material) -> Answer:

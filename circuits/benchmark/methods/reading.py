@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from circuits.benchmark.material import EXITS, Case, Exit, Material
+import numpy as np
+
+from circuits.benchmark.material import EXITS, Case, Material
 
 READINGS = {
     "single": "the prediction, one corruption",
@@ -10,19 +12,24 @@ READINGS = {
     "state": "the state, all corruptions",
     "joined": "both exits, all corruptions",
     "rounds": "both exits, all corruptions, two rounds",
-    "everything": "both exits and the raw latents, all corruptions, two rounds",
+    "everything": "both exits and the raw latents, all corruptions",
 }
 """Key of a reading -> in words."""
+FAINT = 1e-9
+"""An effect smaller than this share of what a corruption changes is none: rounding must not rank edges."""
 
 
 def cases(material: Material, reading: str) -> list[Case]:
     """The cases of a reading."""
-    effort, exits = material.effort, EXITS
     if reading in ("single", "prediction"):
         return material.cases(("prediction",))[: 1 if reading == "single" else None]
     if reading == "state":
         return material.cases(("state",))
     if reading == "everything":
-        exits = (*exits, "latents")
-    both: tuple[Exit, ...] = exits
-    return material.cases(both, None if reading == "joined" else (effort.early, effort.round))
+        return material.cases((*EXITS, "latents"))
+    return material.cases(EXITS, (material.effort.early, material.effort.round) if reading == "rounds" else None)
+
+
+def solid(effects: np.ndarray) -> np.ndarray:
+    """Effects as shares of what a corruption changes, without those that are rounding."""
+    return np.where(effects < FAINT, 0.0, effects)
