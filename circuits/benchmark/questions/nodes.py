@@ -26,7 +26,7 @@ def grade(subject: Subject, material: Material, answer: Answer) -> dict[str, flo
     used = {node: "used" if kind else "" for node, kind in known.items()}
     content = {node: kind if kind == "content" else "" for node, kind in known.items()}
     return {
-        **{f"{name} used": value for name, value in ranking(used, answer, "used").items()},
+        **{f"{name} used": value for name, value in ranking(used, Answer(answer.scores), "used").items()},
         **ranking(content, answer, "content"),
     }
 

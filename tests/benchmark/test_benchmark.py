@@ -1,0 +1,168 @@
+"""The benchmark: its bounds bound, its truths are true, its cuts are exact, and what it says of methods is so."""
+
+from functools import partial
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from circuits import benchmark
+from circuits.benchmark import Answer, Effort, Material, Method, Result, build
+from circuits.benchmark.method import METHODS, register, select
+from circuits.benchmark.questions import QUESTIONS
+from circuits.benchmark.scores import ranking
+from interp.cli import app
+from interp.errors import InputError
+from interp.interventions.interchange import interchange
+from interp.statistics import mean_interval
+
+SMALL = Effort(episodes=4, rounds=6, round=4)
+
+
+@pytest.fixture(scope="module")
+def material():
+    return Material(build("wma-handwired", "R", "distractors"), SMALL)
+
+
+def scores(material, question, key):
+    answer = METHODS[question, key].answer(material.subject, material)
+    return QUESTIONS[question].grade(material.subject, material, answer)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def every_method_is_known():
+    assert select()
+
+
+@pytest.mark.parametrize("question", ["edges", "nodes"])
+def test_an_oracle_is_right(material, question):
+    graded = scores(material, question, "oracle")
+    ranked = [value for name, value in graded.items() if "cpr" not in name and "cmd" not in name]
+    assert ranked and set(ranked) == {1.0}
+
+
+def test_chance_is_at_chance(material):
+    """The mean AUROC over draws has an interval that holds .5; precision is the share of edges that are true."""
+    known = material.truth("edges")
+    drawn = [
+        ranking(known, QUESTIONS["edges"].drawn(material.subject, material, np.random.default_rng(i)))
+        for i in range(100)
+    ]
+    interval = mean_interval([one["auroc"] for one in drawn])
+    assert interval.low < 0.5 < interval.high
+    kinds = list(known.values())
+    content = kinds.count("content") / (kinds.count("content") + kinds.count(""))
+    assert np.mean([one["recall"] for one in drawn]) == pytest.approx(content, abs=0.03)
+
+
+@pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
+def test_cuts_in_batches_are_those_of_one_edge_at_a_time(material, ablation):
+    case = material.case("state")
+    dropped, scorer = material.drops(case, ablation), material.scorer(case, ablation)
+    for i in np.random.default_rng(0).choice(len(material.candidates), 12, replace=False):
+        keep = scorer.graph.mask()
+        keep[material.candidates[i]] = False
+        np.testing.assert_allclose(dropped[i], (scorer.full - scorer.values(keep)) / case.scale, atol=1e-9)
+
+
+def test_resampling_sees_no_constant_wiring_and_each_metric_its_own_exit(material):
+    resampled, zeroed = (scores(material, "edges", f"{how}:joined") for how in ("resample", "zero"))
+    assert resampled["auroc constant"] == 0.5 and zeroed["auroc constant"] > 0.9
+    one, both = scores(material, "edges", "zero:prediction"), scores(material, "edges", "zero:joined")
+    assert both["auroc"] > one["auroc"] + 0.2
+
+
+def test_only_the_raw_latents_show_clean_up(material):
+    everything, joined = (scores(material, "edges", f"zero:{what}") for what in ("everything", "joined"))
+    assert joined["auroc clean-up"] == 0.5 and everything["auroc clean-up"] > 0.95
+
+
+@pytest.mark.parametrize(
+    ("machine", "form", "variant"),
+    [
+        ("wma-handwired", "P", "rotated"),
+        ("qlearning-handwired", "lin", "distractors"),
+        ("wma-handwired", "R, softmax", "superposed"),
+    ],
+)
+def test_places_hold_their_variables_in_every_variant(machine, form, variant):
+    """Exchanged, they have the whole effect that the algorithm asks for; true edges are among the candidates."""
+    subject = build(machine, form, variant, seed=3)
+    material = Material(subject, SMALL)
+    known = material.truth("edges")
+    assert sum(map(bool, known.values())) == len(subject.edges)
+    claim = subject.claims[0]
+    pair = [subject.task.sample_for(subject.model, 8, 6, seed) for seed in (0, 1)]
+    scored = interchange(
+        subject.model, *pair, subject.algorithm, claim.variable, list(claim.places), outcome=claim.outcome
+    ).score()
+    assert scored.estimate == pytest.approx(1, abs=1e-6)
+
+
+def heads_first(subject, material):
+    """A method of one's own: edges that leave heads."""
+    return Answer({edge: float(edge[0] != "embed") for edge in material.items("edges")})
+
+
+def never(subject, material):
+    raise AssertionError("what a part holds is not computed again")
+
+
+def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_path):
+    """Saved, loaded and resumed: a second run computes only what the first has not."""
+    subjects = {"mine": partial(build, "wma-handwired", "R", "plain")}
+    run = partial(benchmark.run, subjects, effort=SMALL, out=tmp_path)
+    found = run([Method("heads-first", "edges that leave heads", "edges", heads_first)])
+    order = found.summary("edges")
+    assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {"oracle", "random", "heads-first"}
+    assert found.table("edges").loc["heads-first", "auroc"] != 0.5
+    more = Method("composition", "composition", "edges", METHODS["edges", "composition"].answer)
+    again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
+    frame = again.to_frame()
+    assert len(frame) > len(found.rows)
+    kept = frame[frame["method"] != "composition"].reset_index(drop=True)
+    assert kept.equals(found.to_frame())
+    again.save(tmp_path)
+    loaded = Result.load(tmp_path)
+    assert loaded.to_frame().equals(frame) and loaded.settings["effort"]["episodes"] == SMALL.episodes
+
+
+def test_a_json_that_is_no_benchmark_is_refused(tmp_path):
+    row = dict.fromkeys(("subject", "machine", "form", "variant", "question", "method", "score"), "x")
+    values = {"format": 1, "rows": [{**row, "seed": 0, "value": None, "cpu_s": 1.0}], "refusals": [], "settings": {}}
+    assert np.isnan(Result.from_dict(values).to_frame().loc[0, "value"])
+    for change, message in [
+        ({"format": 0}, "this reads format 1"),
+        ({"rows": [{**values["rows"][0], "seed": "0"}]}, "'seed' of row 0 must be of type int"),
+        ({"rows": [row]}, "row 0 must have the columns"),
+    ]:
+        with pytest.raises(InputError, match=message):
+            Result.from_dict({**values, **change})
+    with pytest.raises(InputError, match="is no result of a benchmark"):
+        Result.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: select(["zero:joint"]), "did you mean 'zero:joined'"),
+        (lambda: select(questions=["edge"]), "unknown question 'edge'"),
+        (lambda: register(Method("oracle", "mine", "edges", heads_first)), "a method 'oracle' of 'edges' exists"),
+        (lambda: build("wma-handwired", "lin"), "unknown form of 'wma-handwired' 'lin'"),
+        (lambda: build("reachability-handwired", "sum", "superposed"), "no compact position codes"),
+        (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
+    ],
+)
+def test_bad_input(call, message):
+    with pytest.raises(InputError, match=message):
+        call()
+
+
+def test_the_command_writes_tables_and_a_page(tmp_path):
+    subject = "wma-handwired R, plain"
+    words = ["benchmark", "--quick", "--subject", subject, "--method", "composition", "--report", "--out", tmp_path]
+    words += ["--question", "nodes"]
+    told = CliRunner().invoke(app, [str(word) for word in words])
+    assert told.exit_code == 0, told.output
+    assert {"benchmark.json", "scores.csv", "nodes.csv", "benchmark.html"} <= {path.name for path in tmp_path.iterdir()}
+    assert "strongest edge by composition" in (tmp_path / "benchmark.html").read_text()
