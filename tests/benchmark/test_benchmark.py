@@ -16,12 +16,12 @@ from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.statistics import mean_interval
 
-SMALL = Effort(episodes=4, rounds=6, round=4)
+SMALL = Effort(episodes=4, rounds=5, round=4, early=2)
 
 
 @pytest.fixture(scope="module")
 def material():
-    return Material(build("wma-handwired", "R", "distractors"), SMALL)
+    return Material(build("wma-handwired", "R", "plain"), SMALL)
 
 
 def scores(material, question, key):
@@ -37,8 +37,8 @@ def every_method_is_known():
 @pytest.mark.parametrize("question", ["edges", "nodes"])
 def test_an_oracle_is_right(material, question):
     graded = scores(material, question, "oracle")
-    ranked = [value for name, value in graded.items() if "cpr" not in name and "cmd" not in name]
-    assert ranked and set(ranked) == {1.0}
+    ranked = {name: value for name, value in graded.items() if name not in ("cpr", "1-cmd") and not np.isnan(value)}
+    assert {"auroc", "ap", "recall", "chosen_precision", "chosen_recall"} <= set(ranked) and set(ranked.values()) == {1}
 
 
 def test_chance_is_at_chance(material):
@@ -46,20 +46,20 @@ def test_chance_is_at_chance(material):
     known = material.truth("edges")
     drawn = [
         ranking(known, QUESTIONS["edges"].drawn(material.subject, material, np.random.default_rng(i)))
-        for i in range(100)
+        for i in range(60)
     ]
     interval = mean_interval([one["auroc"] for one in drawn])
     assert interval.low < 0.5 < interval.high
     kinds = list(known.values())
     content = kinds.count("content") / (kinds.count("content") + kinds.count(""))
-    assert np.mean([one["recall"] for one in drawn]) == pytest.approx(content, abs=0.03)
+    assert np.mean([one["recall"] for one in drawn]) == pytest.approx(content, abs=0.04)
 
 
 @pytest.mark.parametrize("ablation", ["zero", "mean", "resample"])
 def test_cuts_in_batches_are_those_of_one_edge_at_a_time(material, ablation):
     case = material.case("state")
     dropped, scorer = material.drops(case, ablation), material.scorer(case, ablation)
-    for i in np.random.default_rng(0).choice(len(material.candidates), 12, replace=False):
+    for i in np.random.default_rng(0).choice(len(material.candidates), 6, replace=False):
         keep = scorer.graph.mask()
         keep[material.candidates[i]] = False
         np.testing.assert_allclose(dropped[i], (scorer.full - scorer.values(keep)) / case.scale, atol=1e-9)
@@ -81,7 +81,7 @@ def test_only_the_raw_latents_show_clean_up(material):
     ("machine", "form", "variant"),
     [
         ("wma-handwired", "P", "rotated"),
-        ("qlearning-handwired", "lin", "distractors"),
+        ("reachability-handwired", "sum", "distractors"),
         ("wma-handwired", "R, softmax", "superposed"),
     ],
 )
@@ -92,7 +92,7 @@ def test_places_hold_their_variables_in_every_variant(machine, form, variant):
     known = material.truth("edges")
     assert sum(map(bool, known.values())) == len(subject.edges)
     claim = subject.claims[0]
-    pair = [subject.task.sample_for(subject.model, 8, 6, seed) for seed in (0, 1)]
+    pair = [subject.task.sample_for(subject.model, 6, 4, seed) for seed in (0, 1)]
     scored = interchange(
         subject.model, *pair, subject.algorithm, claim.variable, list(claim.places), outcome=claim.outcome
     ).score()
