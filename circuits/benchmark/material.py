@@ -46,6 +46,8 @@ METRICS: dict[Exit, Metric] = {
 and the raw latents, in which whatever was not cleared away shows, read by anyone or not."""
 EXITS: tuple[Exit, ...] = ("prediction", "state")
 """The two exits of a round."""
+ANOTHER = "another-episode"
+"""The corruption that takes another episode as it is, so that everything differs that can: history and round."""
 SMALLEST = 1e-9
 """A pair whose two sides differ by less than this, in the metric's unit, says nothing."""
 
@@ -187,19 +189,28 @@ class Material:
         model, t = self.subject.model, self.effort.round if round is None else round
 
         def make() -> Pair:
-            built = self.subject.task.corruption(corruption).build(self.episodes(), t)
-            return prepare(model, *built, t)
+            if corruption == ANOTHER:
+                clean = self.episodes()
+                return prepare(model, clean, clean.select([*range(1, len(clean)), 0]), t)
+            return prepare(model, *self.subject.task.corruption(corruption).build(self.episodes(), t), t)
 
         return self.once(("pair", corruption, t), make)
 
-    def cases(self, exits: Sequence[Exit] = EXITS, rounds: Sequence[int] | None = None) -> list[Case]:
+    def cases(
+        self,
+        exits: Sequence[Exit] = EXITS,
+        rounds: Sequence[int] | None = None,
+        corruptions: Sequence[str] | None = None,
+    ) -> list[Case]:
         """Every corruption read through each exit at which its two sides differ; the default corruption first.
 
         Args:
             rounds: that are changed and read; the effort's when None.
+            corruptions: keys of the task's, or :data:`ANOTHER`; the task's when None.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
-        every = (self._case(corruption, exit, t) for t in rounds for corruption in self.corruptions for exit in exits)
+        corruptions = self.corruptions if corruptions is None else corruptions
+        every = (self._case(corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits)
         return [case for case in every if case.scale > SMALLEST]
 
     def _case(self, corruption: str, exit: Exit, t: int) -> Case:

@@ -2,7 +2,7 @@
 
 Keys of methods of edges and nodes say what was read: ``zero:joined`` looks at every corruption of the task through both
 exits of a round, ``zero:prediction`` and ``zero:state`` at one exit, ``zero:single`` at the prediction of the task's
-default corruption, as most studies do.
+default corruption, as most studies do, and ``resample:another`` at both exits of a pair of unlike episodes.
 """
 
 from importlib import import_module

@@ -43,6 +43,6 @@ def attribution(steps: int, reading: str, subject: Subject, material: Material) 
 
 for _key, (_name, _steps) in NAMES.items():
     # Of the raw latents there is no reading: their distance from the clean ones has no gradient at the clean ones.
-    for _reading in ("single", "prediction", "state", "joined", "rounds"):
+    for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
         _answer = partial(attribution, _steps, _reading)
         register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer, needs="gradient"))

@@ -42,8 +42,8 @@ def _method(ablations: tuple[str, ...], reading: str, absolute: bool = False) ->
     return Method(key, f"{name}, {told}", "edges", partial(cutting, ablations, reading, absolute))
 
 
-for _reading in ("single", "prediction", "state", "joined", "everything"):
+for _reading in ("single", "prediction", "state", "joined", "another", "everything"):
     register(*(_method((ablation,), _reading) for ablation in NAMES))
 register(_method(("zero",), "rounds"), _method(("zero", "resample"), "joined", True))
-for _joined in ("joined", "everything"):
+for _joined in ("joined", "another", "everything"):
     register(_method(("zero", "resample"), _joined), _method(("zero", "mean"), _joined))

@@ -51,7 +51,7 @@ def _effects(material: Material, case: Case, direction: str, sites: list[Site]) 
 
 
 for _direction in ("noising", "denoising"):
-    for _reading in ("single", "prediction", "state", "joined"):
+    for _reading in ("single", "prediction", "state", "joined", "another"):
         _answer = partial(patching, _direction, _reading)
         _name = f"activation patching, {_direction}, {READINGS[_reading]}"
         register(Method(f"{_direction}:{_reading}", _name, "nodes", _answer))

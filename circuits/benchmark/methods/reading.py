@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.benchmark.material import EXITS, Case, Material
+from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
 
 READINGS = {
     "single": "the prediction, one corruption",
     "prediction": "the prediction, all corruptions",
     "state": "the state, all corruptions",
     "joined": "both exits, all corruptions",
+    "another": "both exits, against another episode",
     "rounds": "both exits, all corruptions, two rounds",
-    "everything": "both exits and the raw latents, all corruptions",
+    "everything": "both exits and the raw latents, all corruptions and against another episode",
 }
 """Key of a reading -> in words."""
 FAINT = 1e-9
@@ -25,8 +26,10 @@ def cases(material: Material, reading: str) -> list[Case]:
         return material.cases(("prediction",))[: 1 if reading == "single" else None]
     if reading == "state":
         return material.cases(("state",))
+    if reading == "another":
+        return material.cases(EXITS, corruptions=(ANOTHER,))
     if reading == "everything":
-        return material.cases((*EXITS, "latents"))
+        return material.cases((*EXITS, "latents"), corruptions=(*material.corruptions, ANOTHER))
     return material.cases(EXITS, (material.effort.early, material.effort.round) if reading == "rounds" else None)
 
 
