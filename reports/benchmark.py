@@ -13,6 +13,7 @@ import pandas as pd
 
 from circuits.benchmark import METHODS, Result
 from circuits.benchmark.questions import QUESTIONS
+from circuits.benchmark.subject import VARIANTS
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table
@@ -24,6 +25,8 @@ _LEAD = (
     "scale. Intervals (95 %) resample the forms of the machines, whose variants and seeds are averaged first: they say "
     "how much the choice of machines matters."
 )
+_PARTIAL = (":prediction", ":state", ":rounds", ":absolute")
+"""Readings that the figure of variants leaves out."""
 _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap all", "cpr", "1-cmd")
 
 
@@ -54,18 +57,17 @@ def _title(question: str) -> str:
 
 
 def _overview(found: Result, asked: list[str]) -> Figure:
-    """Method x question: the headline of each."""
-    columns = {question: found.summary(question).set_index("method")["mean"] for question in asked}
+    """Method x question: the headline of each, of the reading (what follows the colon) that does best."""
+    columns = {}
+    for question in asked:
+        means = found.summary(question).set_index("method")["mean"]
+        columns[question] = means.groupby(lambda key: key.split(":")[0]).max()
     table = pd.DataFrame(columns)
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
-    picture = figures.heatmap(
-        table.to_numpy(),
-        list(table.index),
-        [f"{q} ({found.headline(q)})" for q in asked],
-        label="mean score",
-        limit=1.0,
-    )
-    return Figure(picture, "Every method on every question", "Blank where a method does not answer a question.")
+    heads = [f"{QUESTIONS[question].name}, {found.headline(question)}" for question in asked]
+    picture = figures.heatmap(table.to_numpy(), list(table.index), heads, label="mean score", limit=1.0)
+    caption = "Each method in its best reading; blank where it does not answer a question."
+    return Figure(picture, "Every method on every question", caption)
 
 
 def _blocks(found: Result, question: str) -> list[Any]:
@@ -107,8 +109,8 @@ def _described(summary: pd.DataFrame, question: str) -> pd.DataFrame:
 def _by_variant(found: Result, question: str) -> Any:
     summary = found.summary(question, by=["variant"])
     wide = summary.pivot(index="method", columns="variant", values="mean")
-    order = [name for name in ("plain", "rotated", "distractors", "superposed", "trained") if name in wide]
-    wide = wide.loc[found.summary(question)["method"], order]
+    order = [name for name in (*VARIANTS, "trained") if name in wide]
+    shown = [key for key in found.summary(question)["method"] if not key.endswith(_PARTIAL)]
     return figures.heatmap(
-        np.asarray(wide), list(wide.index), order, label=f"mean {found.headline(question)}", limit=1.0, diverging=False
+        np.asarray(wide.loc[shown, order]), shown, order, label=f"mean {found.headline(question)}", limit=1.0
     )
