@@ -17,7 +17,8 @@
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what);
-* :mod:`circuits.compare`: is a model the same machine as another: behaviour, state, update, circuit.
+* :mod:`circuits.compare`: is a model the same machine as another: behaviour, state, update, circuit;
+* :mod:`circuits.benchmark`: methods of interpretability, graded on machines whose edges and places are known.
 
 Not here: what a machine computes (the algorithms of ``interp.tasks``), learned models (``interp.training``), probes
 (``probes``). Importing this package imports no torch.
