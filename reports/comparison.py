@@ -5,13 +5,17 @@ Every number was computed by :func:`circuits.compare.run`; nothing is computed h
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from circuits.compare import Comparison, Verdict
+from circuits.compare.circuit import CircuitPart
+from circuits.compare.state import Trajectory
+from circuits.compare.where import WherePart
 from interp.statistics import Interval
 from reports import blocks, figures
 from reports.blocks import Figure, Prose, Table
@@ -39,10 +43,18 @@ _CIRCUIT = (
     "**Mediation.** The share of an effect that is lost while attention patterns are held at the values that they have "
     "without it, in both models, and how alike the heads are that matter."
 )
+_WHERE = (
+    "**Sites and maps.** For every variable the place that scores best under interchange, of all that the model is "
+    "claimed to hold it at; subspaces of the weights where a machine is handwired, whole activations elsewhere. The "
+    "maps show which share of an effect each activation of the residual stream carries by itself, on one scale for "
+    "both models: where a cause arrives, and in which layer two of them meet."
+)
 _ALGORITHM = (
     "Every family of algorithms that the task knows, fitted on some episodes and scored on others by the "
     "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how."
 )
+N_HEADS = 8
+"""So many heads are listed on the page; the tables have all."""
 _ANSWERS = {"same": True, "different": False, "undecided": None}
 
 
@@ -53,11 +65,12 @@ def page(found: Comparison) -> Report:
     sections.append(Section("Which algorithm", [Prose(_ALGORITHM), *_algorithm(found)]))
     if found.state is not None:
         sections.append(Section("State", [Prose(_STATE), *_stitchings(found)]))
-    sections.append(Section("Update", [Prose(_UPDATE), _table(found.frames["update"], "Step R2 of decoded states")]))
+    sections.append(Section("Update", [Prose(_UPDATE), *_updates(found)]))
     sections.append(Section("Effects", [Prose(_EFFECTS), *_effects(found)]))
     if found.circuit is not None:
-        measured = _table(found.frames["circuit"], "Mediated shares, and heads matched to heads")
-        sections.append(Section("Circuit", [Prose(_CIRCUIT), measured]))
+        sections.append(Section("Circuit", [Prose(_CIRCUIT), *_circuit(found.circuit)]))
+    if found.where is not None:
+        sections.append(Section("Where", [Prose(_WHERE), _held(found.where), *_maps(found.where)]))
     if found.failures:
         sections.append(Section("Where they differ most", [_failures(found)]))
     return Report(found.model + against, _LEAD, sections, found.settings)
@@ -128,7 +141,121 @@ def _stitchings(found: Comparison) -> list[Any]:
     worth = pd.DataFrame([{"model": name, "nats a round": value} for name, value in found.state.worth.items()])
     return [
         Table(pd.DataFrame(rows), "Stitching both ways, with controls"),
+        *(_trajectory(way) for way in found.state.trajectories),
         Table(worth, "What each memory is worth", formats={"nats a round": ".4f"}),
+    ]
+
+
+def _trajectory(way: Trajectory) -> Figure:
+    """The probability of the first outcome over the rounds of one episode."""
+    drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
+    rounds = range(way.first + 1, way.first + 1 + len(way.own))
+    frame = pd.concat(
+        pd.DataFrame({"round": rounds, "algorithm": name, "name": name, "mean": values[:, 0]})
+        for name, values in drawn.items()
+    )
+    caption = (
+        f"The first test episode; at round {way.first + 1} {way.target} got what {way.source} remembered, mapped, or "
+        "its initial latents (cut)."
+    )
+    picture = figures.curves(frame, ylabel="P(first outcome)")
+    return Figure(picture, f"{way.source} in {way.target}: predictions after stitching", caption)
+
+
+def _circuit(part: CircuitPart) -> list[Any]:
+    paths = [
+        {
+            "path": f"{path.cause} to {path.outcome}, through patterns at {path.at}",
+            "share": share,
+            part.model: mine,
+            part.reference: theirs,
+            "untrained": _range(path.untrained) if share == "blocked" else "",
+            "untrained reference": _range(path.reference_untrained) if share == "blocked" else "",
+        }
+        for path in part.paths
+        for share, mine, theirs in (
+            ("blocked", path.blocked, path.reference_blocked),
+            ("carried", path.carried, path.reference_carried),
+        )
+    ]
+    roles = [
+        {"head": r.head, "matched with": r.reference, "similarity": r.similarity, "weight": r.weight,
+         "weight of the match": r.reference_weight}
+        for r in part.roles[:N_HEADS]
+    ]  # fmt: skip
+    matched = (
+        f"Heads matched by role, weightiest first (at most {N_HEADS}): "
+        f"in all {part.similarity}, untrained {_range(part.untrained)}"
+    )
+    seen = [
+        {"model": name, "head": look.head, "attends as": f"{look.variable.replace('_', ' ')} at {look.positions}",
+         "R2": look.r2, "carries": look.carried, "look-alike": "yes" if look.is_look_alike else "no"}
+        for name, looks in ((part.model, part.looks), (part.reference, part.reference_looks))
+        for look in looks[:N_HEADS]
+    ]  # fmt: skip
+    tables = [
+        Table(pd.DataFrame(paths), "Shares of effects that pass through attention patterns"),
+        Table(
+            pd.DataFrame(roles), matched, formats=dict.fromkeys(("similarity", "weight", "weight of the match"), ".3f")
+        ),
+    ]
+    if seen:
+        tables.append(
+            Table(pd.DataFrame(seen), f"Heads that attend as the state says, and what they carry; {N_HEADS} most")
+        )
+    return tables
+
+
+def _range(values: Sequence[float]) -> str:
+    known = [value for value in values if np.isfinite(value)]
+    return f"{min(known):.3f} to {max(known):.3f}" if known else "none"
+
+
+def _updates(found: Comparison) -> list[Any]:
+    frame = found.frames["update"]
+    steps = frame[frame["name"] == "step R2"].drop(columns=["name", "model"]).dropna(axis=1, how="all")
+    blocks_ = [_table(steps, "Step R2 of decoded states")]
+    if len(fitted := frame[frame["name"] == "fitted update"]):
+        shown = fitted[["algorithm", "parameters", "state", "value", "low", "high"]]
+        blocks_.append(_table(shown, "Updates fitted to what one round makes of the decoded state, closest first"))
+    return blocks_
+
+
+def _held(part: WherePart) -> Table:
+    rows = [
+        {
+            "variable": h.variable.replace("_", " "),
+            "read in": h.outcome,
+            "model": h.model,
+            "best site": h.where,
+            "sites tried": h.n_sites,
+            "score": h.score,
+            "untrained, same site": h.untrained,
+            "untrained, its best site": h.untrained_best,
+        }
+        for h in sorted(part.held, key=lambda h: (h.outcome, h.variable))
+    ]
+    formats = dict.fromkeys(("untrained, same site", "untrained, its best site"), ".3f")
+    return Table(pd.DataFrame(rows), "Every variable where each model holds it best", formats=formats)
+
+
+def _maps(part: WherePart) -> list[Figure]:
+    """Two maps of each cause, one below the other, on one scale."""
+    half = len(part.maps) // 2
+    pairs = [pair for both in zip(part.maps[:half], part.maps[half:], strict=True) for pair in both]
+    return [
+        Figure(
+            figures.heatmap(
+                m.shares,
+                [f"layer {layer + 1}" for layer in m.layers],
+                m.positions,
+                label="share of the effect",
+                limit=1.0,
+            ),
+            f"{model}: {' + '.join(m.cause)} on the {m.outcome}",
+            "The residual stream after each layer; blank where no effect can pass.",
+        )
+        for model, m in pairs
     ]
 
 
@@ -177,6 +304,7 @@ def _percent(distribution: tuple[float, ...]) -> str:
 
 def _table(frame: pd.DataFrame, caption: str) -> Table:
     """Estimates and bounds as one column."""
+    frame = frame.reset_index(drop=True)
     joined = frame.assign(value=pd.Series([_of(row) for row in frame.to_dict("records")], dtype=object))
     return Table(joined.drop(columns=[c for c in ("low", "high") if c in joined]), caption)
 

@@ -186,12 +186,11 @@ def heatmap(
 
 def _fading(*hues: str) -> LinearSegmentedColormap:
     """From full colour to none and, with two hues, to full colour again: zero is the page, light or dark."""
-    ends = [
-        (*to_rgb(LIGHT[hue]), alpha)
-        for hue, alphas in zip(hues, ((1, 0), (0, 1))[-len(hues) :], strict=True)
-        for alpha in alphas
-    ]
-    return LinearSegmentedColormap.from_list("-".join(hues), ends)
+    first, last = to_rgb(LIGHT[hues[0]]), to_rgb(LIGHT[hues[-1]])
+    stops = [(0.0, (*first, 1.0)), (0.5, (*first, 0.0)), (0.5, (*last, 0.0)), (1.0, (*last, 1.0))]
+    if len(hues) == 1:
+        stops = [(0.0, (*last, 0.0)), (1.0, (*last, 1.0))]
+    return LinearSegmentedColormap.from_list("-".join(hues), stops)
 
 
 _SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
@@ -225,6 +224,7 @@ def intervals(
         floor: estimates below it are drawn on it, with their value beside them.
         reference: vertical lines, name -> value.
     """
+    require({"name", "estimate"} <= set(frame.columns), f"needs columns name and estimate, got {list(frame.columns)}")
     figure = Figure(figsize=(WIDTH, 0.95 + 0.27 * len(frame)))
     axes = figure.subplots()
     places = np.arange(len(frame))[::-1]

@@ -11,7 +11,8 @@ In this room:
   :mod:`circuits.compare.fitting`, which fits a family of algorithms to predictions;
 * :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
   :mod:`circuits.compare.effects` (graded moves), :mod:`circuits.compare.circuit` (mediated shares, roles, look-alikes),
-  :mod:`circuits.compare.verdicts` (the rules, and every threshold with its reason);
+  :mod:`circuits.compare.where` (what is held where, and where effects travel), :mod:`circuits.compare.verdicts` (the
+  rules, and every threshold with its reason);
 * :mod:`circuits.compare.variants`: machines for which the right verdict is known.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.families``,

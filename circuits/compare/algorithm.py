@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,7 +57,8 @@ class FamilyScore:
     Attributes:
         key, name: of the family; group: of the simplest family that it extends, or its own key.
         memoryless: whether it keeps nothing from round to round.
-        algorithm: with the parameters found; None for the guess that is even over outcomes.
+        family: that was fitted; None for the guess that is even over outcomes.
+        searched: the values found of the parameters that it searches.
         fitted: divergence on the episodes that it was fitted on, nats a round.
         divergences: on the other episodes.
     """
@@ -66,9 +67,15 @@ class FamilyScore:
     name: str
     group: str
     memoryless: bool
-    algorithm: Algorithm | None
+    family: Family | None
+    searched: Mapping[str, float]
     fitted: float
     divergences: Divergences = field(repr=False)
+
+    @cached_property
+    def algorithm(self) -> Algorithm | None:
+        """With the parameters found; None for the guess."""
+        return None if self.family is None else self.family.make(**self.searched)
 
     @property
     def parameters(self) -> dict[str, Any]:
@@ -214,7 +221,7 @@ def _even(fits: Mapping[str, Array], given: Mapping[str, Array]) -> FamilyScore:
 
     fitted = float(np.mean([from_even(predictions).mean() for predictions in fits.values()]))
     scored = {name: from_even(predictions) for name, predictions in given.items()}
-    return FamilyScore(EVENLY, "every outcome alike", EVENLY, True, None, fitted, scored)
+    return FamilyScore(EVENLY, "every outcome alike", EVENLY, True, None, {}, fitted, scored)
 
 
 def _scored(
@@ -225,7 +232,7 @@ def _scored(
     divergences = {name: divergence(given[name], predict(pair[1])) for name, pair in sets.items()}
     group = family.extends or family.key
     return FamilyScore(
-        family.key, family.name, group, family.memoryless, found.algorithm, found.divergence, divergences
+        family.key, family.name, group, family.memoryless, family, found.searched, found.divergence, divergences
     )
 
 

@@ -10,22 +10,25 @@ from __future__ import annotations
 
 import inspect
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from pathlib import Path
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from circuits.compare import algorithm as behaviour
 from circuits.compare import verdicts
-from circuits.compare.circuit import circuits
-from circuits.compare.effects import effects
+from circuits.compare.circuit import CircuitPart, circuits
+from circuits.compare.effects import EffectsPart, effects
 from circuits.compare.fitting import Predict, checked, divergence, predictor
+from circuits.compare.kept import Kept
 from circuits.compare.result import Comparison, Failure
-from circuits.compare.state import stitch
+from circuits.compare.state import StatePart, stitch
 from circuits.compare.subject import FULL, Effort, Samples, Subject, shared_sizes
-from circuits.compare.update import updates
+from circuits.compare.update import UpdatePart, updates
+from circuits.compare.where import WherePart, where
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.errors import require
@@ -36,6 +39,7 @@ from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
 Array = NDArray[np.float64]
+T = TypeVar("T")
 N_FAILURES = 20
 """Rounds that are kept to be looked at."""
 
@@ -45,6 +49,7 @@ def run(
     reference: HookedLatentTransformer | str | None = None,
     *,
     effort: Effort = FULL,
+    folder: str | Path | None = None,
 ) -> Comparison:
     """Hold ``model`` against ``reference`` and against every algorithm of its task.
 
@@ -53,6 +58,7 @@ def run(
             serves, and at the rates of the model's own episodes); None: against algorithms alone, which gives verdicts
             on behaviour and update.
         effort: episodes, rounds, untrained models and seed; :data:`~circuits.compare.QUICK` does a quarter.
+        folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
 
     Raises:
         InputError: models of different tasks or that share no size; a task without algorithms.
@@ -65,39 +71,35 @@ def run(
     controls = _controls(model, samples, effort)
     built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     sets = task.sets_for(built, effort.battery, effort.rounds, effort.seed)
-    with bar(f"comparing {subject.name}", 5) as done:
-        predict = _remembered(model)
-        explained = behaviour.explain(predict, task, sets, seed=effort.seed)
-        done(1)
+    settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in (model, other) if m is not None])
+    kept = Kept(None if folder is None else Path(folder), settings, task.rivals())
+    predict = _remembered(model)
+    stitched = wired = places = alike = None
+    failures: tuple[Failure, ...] = ()
+    with bar(f"comparing {subject.name}", 3 if other is None else 6) as done:
+
+        def part(name: str, kind: type[T], compute: Callable[[], T]) -> T:
+            found = kept.part(name, kind, compute)
+            done(1)
+            return found
+
+        explained = part(
+            "algorithm",
+            behaviour.AlgorithmPart,
+            lambda: behaviour.explain(predict, task, sets, seed=effort.seed),
+        )
         candidates = _candidates(explained.algorithm, task.explains(model if other is None else other))
-        updated = updates(subject, candidates, controls, effort)
-        done(1)
-        moved = effects(subject, candidates, controls, effort)
-        done(1)
-        judged = {"update": verdicts.update(updated, moved, list(candidates)[-1])}
-        stitched = wired = None
-        failures: tuple[Failure, ...] = ()
-        if other is None:
-            judged = {"behaviour": verdicts.behaviour(explained.explained), **judged}
-        else:
+        updated = part("update", UpdatePart, lambda: updates(subject, candidates, controls, effort))
+        moved = part("effects", EffectsPart, lambda: effects(subject, candidates, controls, effort))
+        if other is not None:
             peer = Subject(other, samples, f"{subject.name} (reference)" if other.config.name == subject.name else "")
+            fresh = _controls(other, samples, effort)
+            held = [task.explains(m) for m in (model, other)]
             alike, failures = _alike(predict, predictor(other), sets, explained, effort.seed)
-            stitched = stitch(subject, peer, controls, effort)
-            done(1)
-            wired = circuits(subject, peer, controls, _controls(other, samples, effort), effort)
-            done(1)
-            judged = {
-                "behaviour": verdicts.behaviour(alike),
-                "state": verdicts.state(stitched),
-                **judged,
-                "circuit": verdicts.circuit(wired),
-            }
-    settings = provenance(
-        **asdict(effort),
-        sizes=sizes,
-        digests=[m.digest() for m in (model, other) if m is not None],
-        cpu_seconds=round(time.process_time() - started, 1),
-    )
+            stitched = part("state", StatePart, lambda: stitch(subject, peer, controls, effort))
+            wired = part("circuit", CircuitPart, lambda: circuits(subject, peer, controls, fresh, effort))
+            places = part("where", WherePart, lambda: where(subject, peer, held, controls, fresh, effort))
+    kept.clear()
     return Comparison(
         subject.name,
         "" if other is None else other.config.name,
@@ -106,10 +108,28 @@ def run(
         moved,
         stitched,
         wired,
-        judged,
+        places,
+        _judged(explained, updated, moved, stitched, wired, alike, list(candidates)[-1]),
         failures,
-        settings,
+        {**settings, "cpu_seconds": round(time.process_time() - started, 1)},
     )
+
+
+def _judged(
+    explained: behaviour.AlgorithmPart,
+    updated: UpdatePart,
+    moved: EffectsPart,
+    stitched: StatePart | None,
+    wired: CircuitPart | None,
+    alike: Interval | None,
+    algorithm: str,
+) -> dict[str, verdicts.Verdict]:
+    """The verdicts, in their order; those that need a reference where there is one."""
+    found = [verdicts.behaviour(explained.explained if alike is None else alike)]
+    found += [] if stitched is None else [verdicts.state(stitched)]
+    found += [verdicts.update(updated, moved, algorithm)]
+    found += [] if wired is None else [verdicts.circuit(wired)]
+    return {verdict.question: verdict for verdict in found}
 
 
 def loaded(

@@ -137,10 +137,12 @@ class Fitted:
 
     Attributes:
         algorithm: with the parameters found.
+        searched: their values, by the names that the family searches.
         divergence: from the subject, nats a round, on the episodes that it was fitted on.
     """
 
     algorithm: Algorithm
+    searched: Mapping[str, float]
     divergence: float
 
 
@@ -157,7 +159,14 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
         return float(np.mean([divergence(given, member(algorithm, parameters)).mean() for given, member in pairs]))
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
-    searched = sorted(family.searched, key=lambda parameter: bool(parameter.enters))
+    least, best = search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)
+    return Fitted(family.make(**best), best, least)
+
+
+def search(
+    searched: Sequence[Searched], loss: Callable[[Mapping[str, float]], float]
+) -> tuple[float, dict[str, float]]:
+    """The least loss that was found, and the parameters that have it: the grid, then between its points."""
     grids = [parameter.grid for parameter in searched]
     tried = {point: loss(_named(searched, point)) for point in product(*grids)}
     # The best grid point of each value of the choices; real parameters are refined from the best few of these.
@@ -168,7 +177,7 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
     if found[0][0] > 0:
         found += [_refined(lambda point: loss(_named(searched, point)), searched, point) for _, point in found]
     least, best = min(found)
-    return Fitted(family.make(**_named(searched, best)), least)
+    return least, _named(searched, best)
 
 
 def _named(searched: Sequence[Searched], point: Sequence[float]) -> dict[str, float]:

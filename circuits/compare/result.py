@@ -17,6 +17,7 @@ from circuits.compare.effects import EffectsPart
 from circuits.compare.state import StatePart
 from circuits.compare.update import UpdatePart
 from circuits.compare.verdicts import Verdict
+from circuits.compare.where import WherePart
 from interp.files import json_values, write_atomic, write_json
 
 FORMAT = 1
@@ -50,7 +51,7 @@ class Comparison:
         model, reference: names; the reference is "" where there is none.
         algorithm: which algorithm explains the model's predictions.
         update, effects: of the candidates' states in the model.
-        state, circuit: None without a reference.
+        state, circuit, where: None without a reference.
         verdicts: by question: "behaviour", "state", "update", "circuit".
         failures: where the two differ most, worst first.
         settings: seeds, sizes, versions, times.
@@ -63,6 +64,7 @@ class Comparison:
     effects: EffectsPart
     state: StatePart | None
     circuit: CircuitPart | None
+    where: WherePart | None
     verdicts: dict[str, Verdict]
     failures: tuple[Failure, ...]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -75,7 +77,7 @@ class Comparison:
     @cached_property
     def frames(self) -> dict[str, pd.DataFrame]:
         """The table of each part that there is, by the part's name; their intervals are drawn once."""
-        named = {name: getattr(self, name) for name in ("algorithm", "state", "update", "effects", "circuit")}
+        named = {name: getattr(self, name) for name in ("algorithm", "state", "update", "effects", "circuit", "where")}
         return {name: part.to_frame() for name, part in named.items() if part is not None}
 
     def table(self) -> pd.DataFrame:

@@ -57,6 +57,25 @@ class Stitching:
 
 
 @dataclass(frozen=True)
+class Trajectory:
+    """One episode in which a model ran on from the mapped latents of another.
+
+    Attributes:
+        source, target: names of the models.
+        first: the round at which the latents were put in.
+        own, stitched, cut: distributions from there on, ``[round, outcome]``: as the target predicts by itself, from
+            the mapped latents, and from its initial ones.
+    """
+
+    source: str
+    target: str
+    first: int
+    own: Array = field(repr=False)
+    stitched: Array = field(repr=False)
+    cut: Array = field(repr=False)
+
+
+@dataclass(frozen=True)
 class StatePart:
     """Stitchings both ways.
 
@@ -64,6 +83,7 @@ class StatePart:
         model, reference: names.
         stitchings: all of them.
         worth: nats a round that each model's memory is worth, by name.
+        trajectories: the first test episode, each way, with the round supplied.
         settings: rounds put in, horizon, penalty of the map.
     """
 
@@ -71,6 +91,7 @@ class StatePart:
     reference: str
     stitchings: tuple[Stitching, ...]
     worth: dict[str, Interval]
+    trajectories: tuple[Trajectory, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 
     def best(self, source: str, target: str) -> Stitching:
@@ -122,7 +143,8 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
                 score = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed).complement
                 found.append(Stitching(giver.name + number, target.name, supplied, control, score))
     settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_episodes": effort.test}
-    return StatePart(subject.name, reference.name, tuple(found), worth, settings)
+    ways = tuple(_trajectory(*way, effort) for way in ((subject, reference), (reference, subject)))
+    return StatePart(subject.name, reference.name, tuple(found), worth, ways, settings)
 
 
 def _cut(target: Subject, effort: Effort) -> tuple[Array, Array]:
@@ -130,20 +152,39 @@ def _cut(target: Subject, effort: Effort) -> tuple[Array, Array]:
     run = target.run(target.samples.test)
     initial = run.latents[:, :1].expand(-1, len(effort.at), -1, -1)
     own = np.stack([_distribution(target, run.predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
-    return _divergence(_run(target, initial, effort), own), own
+    return _divergence(_run(target, initial, effort.at, effort.horizon), own), own
 
 
 def _missed(
     source: Subject, target: Subject, own: Array, effort: Effort, supplied: tuple[str, ...], *, shuffled: bool
 ) -> Array:
     """Divergence of the stitched target from its own predictions, ``[episode, start]``."""
+    mapped = _stitched(source, target, effort, supplied, shuffled=shuffled)
+    return _divergence(_run(target, mapped, effort.at, effort.horizon), own)
+
+
+def _stitched(
+    source: Subject, target: Subject, effort: Effort, supplied: tuple[str, ...], *, shuffled: bool = False
+) -> Tensor:
+    """The source's latents of the test episodes as the target's, ``[episode, start, latent, d_model]``."""
     known, test = source.run(source.samples.known).latents, source.run(source.samples.test).latents
     goal = target.run(target.samples.known).latents
     if shuffled:
         goal = goal.roll(1, 0)
     ridge = 0.0 if source.model.is_handwired else RIDGE
     mapped = _mapped(known.flatten(2), goal.flatten(2), test.flatten(2)[:, effort.at], effort.at, supplied, ridge)
-    return _divergence(_run(target, mapped.unflatten(-1, goal.shape[-2:]), effort), own)
+    return mapped.unflatten(-1, goal.shape[-2:])
+
+
+def _trajectory(source: Subject, target: Subject, effort: Effort) -> Trajectory:
+    """The first test episode, from the first start to its end."""
+    first, run = effort.at[0], target.run(target.samples.test)
+    mapped = _stitched(source, target, effort, ("round",))[:, :1]
+    stitched, cut = (
+        _run(target, latents, [first], effort.rounds - first)[0, 0] for latents in (mapped, run.latents[:, :1])
+    )
+    own = _distribution(target, run.predictions[:1, first:])[0]
+    return Trajectory(source.name, target.name, first, own, stitched, cut)
 
 
 def _mapped(
@@ -160,10 +201,10 @@ def _mapped(
     return slopes(z - x.mean(0)[list(at)]) + y.mean(0)[list(at)]
 
 
-def _run(target: Subject, latents: Tensor, effort: Effort) -> Array:
+def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int) -> Array:
     """The target's distributions from latents that were put in, ``[episode, start, horizon, outcome]``."""
     run = target.run(target.samples.test)
-    predictions, _ = run_on(target.model, run, effort.at, effort.horizon, latents)
+    predictions, _ = run_on(target.model, run, starts, horizon, latents)
     return _distribution(target, predictions)
 
 

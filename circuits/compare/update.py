@@ -4,6 +4,10 @@ For every algorithm that could explain the model, its carried state is decoded f
 that they hold) and its update is compared with the model's (:mod:`interp.interventions.steps`): one round on and
 several, from states that occur and from states that were moved to where no episode went. Beside each stands every
 untrained model: the same decoder, fitted on it.
+
+Which update it is, is then asked without a policy: families of updates (``Task.updates``) are fitted to what one round
+makes of the decoded state on some episodes, and scored on others. For Q-learning this gives the effective rate and
+discount, and whether the next values enter by their maximum, a soft one or their mean.
 """
 
 from __future__ import annotations
@@ -16,11 +20,12 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from circuits.compare.fitting import search
 from circuits.compare.subject import Effort, Subject
-from interp.algorithm import Algorithm
+from interp.algorithm import Algorithm, Family
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
-from interp.interventions.steps import step
+from interp.interventions.steps import Transition, step, transition
 from interp.statistics import Interval
 
 ON, OFF = "on", "off"
@@ -54,10 +59,34 @@ class Update:
 
 
 @dataclass(frozen=True)
+class Rule:
+    """A family of updates, fitted to what one round makes of the decoded state.
+
+    Attributes:
+        key, name: of the family.
+        state: the variables that were decoded.
+        parameters: those of the update that was found.
+        r2: step R2 on other episodes, with its interval over them.
+    """
+
+    key: str
+    name: str
+    state: tuple[str, ...]
+    parameters: Mapping[str, float]
+    r2: Interval
+
+
+@dataclass(frozen=True)
 class UpdatePart:
-    """Step R2 of every candidate."""
+    """Step R2 of every candidate, and the updates that come closest.
+
+    Attributes:
+        updates: of the candidates.
+        rules: families of updates with the parameters found, the closest first.
+    """
 
     updates: tuple[Update, ...]
+    rules: tuple[Rule, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 
     def of(self, algorithm: str) -> list[Update]:
@@ -65,39 +94,74 @@ class UpdatePart:
         return [update for update in self.updates if update.algorithm == algorithm]
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a candidate, a manifold and a horizon."""
-        return pd.DataFrame(
-            [
-                {
-                    "name": "step R2",
-                    "model": u.model,
-                    "algorithm": u.algorithm,
-                    "state": " + ".join(u.state),
-                    "not decodable": " + ".join(u.missing),
-                    "decoded R2": u.decoded,
-                    "manifold": u.manifold,
-                    "horizon": u.horizon,
-                    "value": u.r2.estimate,
-                    "low": u.r2.low,
-                    "high": u.r2.high,
-                    "untrained": max(u.untrained, default=float("nan")),
-                }
-                for u in self.updates
-            ]
-        )
+        """One row a candidate, a manifold and a horizon; then one a family of updates."""
+        rows: list[dict[str, Any]] = [
+            {
+                "name": "step R2",
+                "model": u.model,
+                "algorithm": u.algorithm,
+                "state": " + ".join(u.state),
+                "not decodable": " + ".join(u.missing),
+                "decoded R2": u.decoded,
+                "manifold": u.manifold,
+                "horizon": u.horizon,
+                "value": u.r2.estimate,
+                "low": u.r2.low,
+                "high": u.r2.high,
+                "untrained": max(u.untrained, default=float("nan")),
+            }
+            for u in self.updates
+        ]
+        for rule in self.rules:
+            made = ", ".join(f"{key} {value:.3g}" for key, value in rule.parameters.items())
+            row = {"name": "fitted update", "algorithm": rule.key, "parameters": made, "state": " + ".join(rule.state)}
+            bounds = {"value": rule.r2.estimate, "low": rule.r2.low, "high": rule.r2.high}
+            rows.append({**row, "manifold": ON, "horizon": 1, **bounds})
+        return pd.DataFrame(rows)
 
 
 def updates(
     subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
 ) -> UpdatePart:
-    """Step R2 of the state of every algorithm that carries one."""
+    """Step R2 of the state of every algorithm that carries one, and the updates that fit the last one's state."""
     found = [
         update
         for key, algorithm in algorithms.items()
         if algorithm.state
         for update in _updates(subject, key, algorithm, untrained, effort)
     ]
-    return UpdatePart(tuple(found), {"starts": effort.at, "ridge": RIDGE, "strange": STRANGE, "seed": effort.seed})
+    settings = {"starts": effort.at, "ridge": RIDGE, "strange": STRANGE, "seed": effort.seed}
+    reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
+    return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)), settings)
+
+
+def _rules(subject: Subject, algorithm: Algorithm, effort: Effort) -> list[Rule]:
+    """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
+    known, test, other = subject.samples.known, subject.samples.test, subject.samples.other
+    writer = Writer.of_state(subject.model, subject.run(known), algorithm, known)
+    fits, scores = (
+        transition(subject.model, episodes, writer, starts=effort.at, run=subject.run(episodes))
+        for episodes in (other, test)
+    )
+    found = [
+        _fitted(family, fits, scores, effort.seed)
+        for family in subject.task.update_families().values()
+        if set(writer.shapes) <= set(_made(family, {}).state)
+    ]
+    return [rule for _, rule in sorted(found, key=lambda pair: pair[0])]
+
+
+def _fitted(family: Family, fits: Transition, scores: Transition, seed: int) -> tuple[float, Rule]:
+    """The family's update that says most of the model's steps, with what it leaves of them where it was fitted."""
+    searched = [parameter for parameter in family.searched if not parameter.enters]
+    left, found = search(searched, lambda parameters: fits.left(_made(family, parameters)))
+    r2 = scores.under(_made(family, found)).r2(seed)
+    return left, Rule(family.key, family.name, tuple(fits.shapes), found, r2)
+
+
+def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
+    """A member of the family; parameters that are not given, such as those of the prediction alone, are the first."""
+    return family.make(**{**{p.name: p.grid[0] for p in family.searched}, **parameters})
 
 
 def _updates(

@@ -57,7 +57,7 @@ def compare(
     if episodes is not None:
         effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
     folder = options.to_be_written(out / f"{Path(model).name}-against-{Path(held).name}")
-    found = room.run(subject, None if held == "none" else held, effort=effort)
+    found = room.run(subject, None if held == "none" else held, effort=effort, folder=folder)
     say.line(f"{found.model}: {found.algorithm}")
     say.table(found.summary(), f"{found.model} against {found.reference or 'algorithms'}", "verdicts")
     say.facts(model=found.model, reference=found.reference, settings=dict(found.settings))

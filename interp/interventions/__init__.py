@@ -5,7 +5,8 @@
 * against the algorithm: ``interchange`` (graded by ``counterfactual``), ``carriers`` (many claims of what lives where,
   with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
   decoded state closed under the update, on and off the manifold), ``steering``;
-* by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``);
+* by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``),
+  ``maps`` (which share each activation of the residual stream carries);
 * how rounds are run again with sites edited, for all of these: ``passes``;
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
   minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
@@ -39,6 +40,7 @@ __all__ = [
     "graph",
     "heatmaps",
     "interchange",
+    "maps",
     "mediation",
     "metrics",
     "moves",

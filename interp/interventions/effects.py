@@ -78,6 +78,23 @@ def effects(
     )
 
 
+def outcome_of(
+    model: HookedLatentTransformer,
+    layout: RoundLayout,
+    outcome: str,
+    decode: Callable[[Tensor], Tensor] | None,
+    out: RoundOutput,
+    rows: Rows,
+) -> Float[Tensor, "row value"]:
+    """The outcome of every row as one vector: "prediction", "state" (what is written into it) or "latents"."""
+    if outcome == "prediction":
+        return layout.distribution(out.prediction).double()
+    latents = model.write(out.latents, out.update, rows.slots)
+    if outcome == "state":
+        latents = layout.written((decode or model.read_state)(latents), rows.slots)
+    return latents.flatten(1).double()
+
+
 def _chunk(
     model: HookedLatentTransformer,
     layout: RoundLayout,
@@ -90,7 +107,7 @@ def _chunk(
     """The plain outcomes of some rows, and total ``[row]``, lost, brought and moved ``[set, row]``."""
     every = tuple(dict.fromkeys(site for case in sets for site in case))
     _, given = passed(model, theirs, layout, watched=[place.site for place in causes])
-    swap = [(place.site, partial(_taken, place, given[place.site])) for place in causes]
+    swap = [(place.site, partial(taken, place, given[place.site])) for place in causes]
     out, before = passed(model, mine, layout, watched=every)
     plain = measure(out, mine)
     out, after = passed(model, mine, layout, swap, every)
@@ -107,7 +124,7 @@ def _chunk(
     return plain, (_product(effect, effect), np.stack(lost), np.stack(brought), np.stack(moved))
 
 
-def _taken(place: Place, given: Tensor, own: Tensor) -> Tensor:
+def taken(place: Place, given: Tensor, own: Tensor) -> Tensor:
     """What a place becomes that is taken from the source."""
     return place(own, given)
 

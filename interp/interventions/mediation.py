@@ -50,14 +50,12 @@ from torch import Tensor
 
 from interp.checks import checked
 from interp.errors import require, unknown_name
-from interp.interventions.effects import effects
-from interp.interventions.passes import Rows
+from interp.interventions.effects import effects, outcome_of
 from interp.interventions.places import Place, resolve_places
 from interp.interventions.routes import Routes
 from interp.interventions.sites import Site, sites
-from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
-from interp.model.transformer import HookedLatentTransformer, RoundOutput
+from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
@@ -224,7 +222,7 @@ def mediate(
     cases = [*((site,) for site in alone), mediators]
     draws = [[routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
     every = list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)]))
-    measure = partial(_outcome, model, layout, outcome, decode)
+    measure = partial(outcome_of, model, layout, outcome, decode)
     found = effects(model, runs, at, causes, every, measure)
     fresh = None
     if with_untrained:
@@ -257,20 +255,3 @@ def mediate(
             seed=seed,
         ),
     )
-
-
-def _outcome(
-    model: HookedLatentTransformer,
-    layout: RoundLayout,
-    outcome: str,
-    decode: Callable[[Tensor], Tensor] | None,
-    out: RoundOutput,
-    rows: Rows,
-) -> Float[Tensor, "row value"]:
-    """The outcome of every row as one vector."""
-    if outcome == "prediction":
-        return layout.distribution(out.prediction).double()
-    latents = model.write(out.latents, out.update, rows.slots)
-    if outcome == "state":
-        latents = layout.written((decode or model.read_state)(latents), rows.slots)
-    return latents.flatten(1).double()

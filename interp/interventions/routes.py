@@ -79,6 +79,11 @@ class Routes:
         """Whether the site can act on what is read."""
         return leads(*self._where(site), (self.model.config.n_layers, 0), (self.end, self.end))
 
+    def is_between(self, site: Site) -> bool:
+        """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
+        apart = not any(overlap(site, cause) for cause in self.causes)
+        return apart and self.is_downstream(site) and self.is_upstream(site)
+
     def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
         """As many sites of the same components as ``case``, drawn from all that lie between, none of them a mediator.
 
@@ -96,13 +101,7 @@ class Routes:
         """Every site of a component that lies between."""
         found = sites(self.model, self.layout, component, None if everywhere else "all")
         found = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in found))
-        return [
-            site
-            for site in found
-            if self.is_downstream(site)
-            and self.is_upstream(site)
-            and not any(overlap(site, cause) for cause in self.causes)
-        ]
+        return [site for site in found if self.is_between(site)]
 
     def _where(self, site: Site) -> tuple[Moment, Span]:
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]

@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes, Values
+from interp.checks import checked
 from interp.errors import require
 from interp.interventions.moves import Writer
 from interp.model.layout import EncodedRounds
@@ -68,6 +69,94 @@ class StepResult:
         return pd.DataFrame([{**row, "low": r2.low, "high": r2.high}])
 
 
+@dataclass(frozen=True, eq=False)
+class Transition:
+    """What a model makes of its decoded state in some rounds; any algorithm can be asked whether it would do the same.
+
+    Attributes:
+        episodes, starts, horizon: whose rounds, from which on, and how many.
+        shapes: of the decoded variables.
+        before, after: decoded, ``{key: [episode, start, ...]}``.
+        settings: model, start rounds, versions.
+    """
+
+    episodes: Episodes
+    starts: tuple[int, ...]
+    horizon: int
+    shapes: Mapping[str, tuple[int, ...]]
+    before: Values
+    after: Values
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def goal(self, algorithm: Algorithm) -> Values:
+        """What the algorithm makes of the state before; carried variables that were not decoded keep their true values.
+
+        Raises:
+            InputError: a decoded variable that the algorithm does not carry.
+        """
+        carried = set(algorithm.state)
+        require(
+            set(self.shapes) <= carried,
+            f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
+            f"the writer reads {', '.join(self.shapes)}",
+        )
+        values = algorithm.run(self.episodes)
+        state = {**{key: values[key][:, list(self.starts)] for key in algorithm.state}, **self.before}
+        for i in range(self.horizon):
+            _, inputs = algorithm.at(values, [t + i for t in self.starts])
+            state, _ = algorithm.step(state, inputs)
+        return {key: state[key] for key in self.shapes}
+
+    def under(self, algorithm: Algorithm) -> StepResult:
+        """How much of the algorithm's step the model makes."""
+        missed, varied = _distances(self.shapes, self.before, self.goal(algorithm), self.after)
+        settings = {**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
+        return StepResult(tuple(self.shapes), self.horizon, missed, varied, settings)
+
+    def left(self, algorithm: Algorithm) -> float:
+        """Share of the model's own steps that the algorithm does not say; it can exceed 1."""
+        goal, missed, made = self.goal(algorithm), 0.0, 0.0
+        for key in self.shapes:
+            steps = np.asarray(self.after[key] - self.before[key], dtype=np.float64)
+            unit = float((steps**2).mean()) or 1.0
+            missed += float(((self.after[key] - goal[key]) ** 2).mean() / unit)
+            made += float((steps**2).mean() / unit)
+        return missed / made if made else float("nan")
+
+
+@checked
+def transition(
+    model: HookedLatentTransformer,
+    episodes: Episodes,
+    writer: Writer,
+    *,
+    starts: Sequence[int],
+    horizon: int = 1,
+    by: Mapping[str, NDArray[np.float64]] | None = None,
+    commit: str = "own",
+    run: Rollout | None = None,
+) -> Transition:
+    """Decode, run the model on by itself, and decode again; arguments and errors as :func:`step`."""
+    require(
+        writer.site.component == "latent" and writer.site.position is None,
+        f"a carried state is decoded at 'latent', not at {str(writer.site)!r}",
+    )
+    run = rollout(model.eval(), episodes, commit=commit) if run is None else run
+    require(
+        bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= run.n_rounds,
+        f"starts {list(starts)} with horizon {horizon} must lie within the {run.n_rounds} rounds; the last start is "
+        f"{run.n_rounds - horizon}",
+    )
+    latents = run.latents[:, list(starts)].double()
+    if by is not None:
+        latents = latents + writer.step(by, (run.n_episodes, len(starts))).to(latents)
+    before = writer.read(latents)
+    after = writer.read(run_on(model, run, starts, horizon, latents, commit)[1])
+    settings = provenance(model=model.config.name, digest=model.digest(), starts=list(starts), moved=sorted(by or ()))
+    return Transition(episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
+
+
+@checked
 def step(
     model: HookedLatentTransformer,
     episodes: Episodes,
@@ -103,42 +192,14 @@ def step(
         >>> step(model, episodes, algorithm, writer, starts=[3, 6], horizon=5).r2().estimate > 0.999999
         True
     """
-    require(
-        writer.site.component == "latent" and writer.site.position is None,
-        f"a carried state is decoded at 'latent', not at {str(writer.site)!r}",
-    )
     carried = set(algorithm.state)
     require(
         set(writer.shapes) <= carried,
         f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
         f"the writer reads {', '.join(writer.shapes)}",
     )
-    run = rollout(model.eval(), episodes, commit=commit) if run is None else run
-    require(
-        bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= run.n_rounds,
-        f"starts {list(starts)} with horizon {horizon} must lie within the {run.n_rounds} rounds; the last start is "
-        f"{run.n_rounds - horizon}",
-    )
-    values = algorithm.run(episodes)
-    latents = run.latents[:, list(starts)].double()
-    if by is not None:
-        latents = latents + writer.step(by, (run.n_episodes, len(starts))).to(latents)
-    state = {**{key: values[key][:, list(starts)] for key in algorithm.state}, **writer.read(latents)}
-    after = writer.read(run_on(model, run, starts, horizon, latents, commit)[1])
-    before = {key: state[key] for key in writer.shapes}
-    for i in range(horizon):
-        _, inputs = algorithm.at(values, [t + i for t in starts])
-        state, _ = algorithm.step(state, inputs)
-    missed, varied = _distances(writer.shapes, before, state, after)
-    settings = provenance(
-        model=model.config.name,
-        digest=model.digest(),
-        algorithm=algorithm.key,
-        parameters=dict(algorithm.parameters),
-        starts=list(starts),
-        moved=sorted(by or ()),
-    )
-    return StepResult(tuple(writer.shapes), horizon, missed, varied, settings)
+    made = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by, commit=commit, run=run)
+    return made.under(algorithm)
 
 
 def _distances(
@@ -158,6 +219,7 @@ def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray((x**2).reshape(*x.shape[:2], -1).sum(-1))
 
 
+@checked
 def run_on(
     model: HookedLatentTransformer,
     run: Rollout,

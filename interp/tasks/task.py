@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Family
+from interp.checks import fit
 from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
@@ -180,6 +181,7 @@ class Task:
             first one's.
         families: families of algorithms that comparison fits to a model's predictions; by default every registered
             algorithm, as it is.
+        updates: families that comparison fits to what a round makes of the decoded state; the families by default.
         battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the families predict
             differently, by name; its default regime alone by default.
         hypothesis: model to the algorithm that it is held against; its first one by default.
@@ -208,6 +210,7 @@ class Task:
     regimes: Callable[[], Mapping[str, str]] = dict
     algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
     families: Callable[[], tuple[Family, ...]] | None = None
+    updates: Callable[[], tuple[Family, ...]] | None = None
     battery: Callable[..., Mapping[str, Any]] | None = None
     hypothesis: Callable[[HookedLatentTransformer], Algorithm] | None = None
     round_inputs: Callable[[Any], RoundInputs] | None = None
@@ -223,6 +226,8 @@ class Task:
     report: Callable[[], Any] | None = None
 
     def __post_init__(self) -> None:
+        for name, kind in (("key", str), ("sizes", tuple[Size, ...]), ("probed", tuple[str, ...])):
+            object.__setattr__(self, name, fit(name, getattr(self, name), kind))
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
         taken = [size.name for size in self.sizes]
         twice = max(taken, key=taken.count, default="")
@@ -299,6 +304,16 @@ class Task:
             if family.extends and (family.extends not in found or found[family.extends].extends):
                 raise unknown_name(f"family that {family.key!r} extends", family.extends, found, limit=20)
         return found
+
+    def update_families(self) -> dict[str, Family]:
+        """The families of updates of a carried state, by key.
+
+        Raises:
+            InputError: as :meth:`rivals`.
+        """
+        if self.updates is None:
+            return self.rivals()
+        return unique(self.updates(), f"family of updates of {self.key!r}")
 
     def sets_for(self, layout: RoundLayout, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
         """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.

@@ -105,7 +105,12 @@ def experts() -> Iterator[Machine]:
         yield Machine(
             f"leaky {keep}", lambda keep=keep: leaky(wma(), keep), ("different", "different|same", "different", "same")
         )  # type: ignore[misc]
-    yield Machine("last 5 rounds", lambda: windowed(wma(), 5), ("different", "different", "different", "same"))
+    for rounds in (10, 5):
+        yield Machine(
+            f"last {rounds} rounds",
+            lambda rounds=rounds: windowed(wma(), rounds),
+            ("different", "different", "different", "same"),
+        )  # type: ignore[misc]
     yield Machine(
         "wma-learned", lambda: interp.load("wma-learned"), ("different", "same", "same", "different"), seen=True
     )

@@ -9,6 +9,7 @@ from circuits.compare.effects import effects
 from circuits.compare.state import stitch
 from circuits.compare.subject import Effort, Samples, Subject, shared_sizes
 from circuits.compare.update import updates
+from circuits.compare.where import STATE, where
 from interp.errors import InputError
 from interp.model.untrained import untrained
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
@@ -72,6 +73,40 @@ def test_handwired_moves_are_exact_under_its_own_algorithm_alone(subjects):
     part = effects(wired, {"wm": weighted_majority(0.5), "ftl": follow_the_leader()}, [fresh], SMALL)
     own = {e.what: e for e in part.effects if e.algorithm == "wm" and e.where == "latent"}
     assert own["all"].score.low > 0.999 and own["all"].difference.low > 0.05
+
+
+def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
+    """Effective parameters by step equivalence: those that a handwired machine was built with."""
+    model = interp.load("qlearning-handwired", n_states=2, n_actions=2, alpha=0.3, gamma=0.6)
+    samples = Samples.draw(model, SMALL, {"n_states": 2, "n_actions": 2})
+    subject = Subject(model, samples)
+    rules = updates(subject, {"q_learning": subject.task.explains(model)}, [], SMALL).rules
+    assert rules[0].key == "q_learning" and rules[-1].key == "no_bootstrap"
+    assert rules[0].parameters == pytest.approx({"alpha": 0.3, "gamma": 0.6}, abs=0.003) and rules[0].r2.low > 0.9999
+    mean = next(rule for rule in rules if rule.key == "mean_bootstrap")
+    assert mean.r2.high < 0.99
+
+
+def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
+    """Handwired: the latents' effect stands at <z>, then at p?; an untrained model holds nothing."""
+    learned, wired, fresh = subjects
+    part = where(learned, wired, [bayes(), wired.task.explains(wired.model)], [fresh], [], SMALL)
+    maps = {(name, m.cause): m.to_frame() for name, m in part.maps}
+    exact = maps[wired.name, ("latent",)]
+    assert exact.loc[0, "<z>"] == pytest.approx(1) and exact.loc[1, "p?"] == pytest.approx(1)
+    assert exact.loc[1].drop("p?").abs().max() < 1e-9
+    spread = maps[learned.name, ("latent",)]
+    assert 0.05 < spread.loc[0, "p_1"] < 0.5 and spread.loc[3, "p?"] == pytest.approx(1)
+    held = {(h.model, h.variable, h.outcome): h for h in part.held}
+    assert held[wired.name, STATE, "prediction"].score.low > 1 - 1e-6
+    assert (
+        held[learned.name, STATE, "prediction"].score.low
+        > 0.95
+        > 0.3
+        > held[learned.name, STATE, "prediction"].untrained
+    )
+    shown = part.to_frame()
+    assert set(shown.name) == {"held", "effect carried"} and set(shown.model) == {wired.name, learned.name}
 
 
 def test_bad_efforts_and_pairs_are_refused():

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 import interp
 from circuits import compare
+from circuits.compare import driver
+from circuits.compare.kept import decoded, encoded
 from interp.errors import InputError
 from interp.tasks import experts
 from reports import comparison
@@ -43,13 +47,21 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
     read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert [v["question"] for v in read["verdicts"]] == ["behaviour", "state", "update", "circuit"]
     assert set(read) == {"format", "model", "reference", "verdicts", "algorithm", "parts", "failures", "settings"}
-    assert set(read["parts"]) == {"algorithm", "state", "update", "effects", "circuit"}
+    assert set(read["parts"]) == {"algorithm", "state", "update", "effects", "circuit", "where"}
     for part, rows in read["parts"].items():
         assert rows and all({"name", "value", "low", "high"} <= set(row) for row in rows), part
     assert {path.name for path in paths} >= {"verdicts.csv", "state.csv", "circuit.csv"}
     page = comparison.write(found, tmp_path).read_text()
     for verdict in found.verdicts.values():
         assert f"same {verdict.question}?" in page and verdict.decided_by.replace(">", "&gt;") in page
+
+
+@pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])
+def test_a_part_that_was_kept_is_the_part(found, name):
+    """Through JSON and back: the same table, whatever it is made of."""
+    part = getattr(found, name)
+    again = decoded(type(part), json.loads(json.dumps(encoded(part))), experts.TASK.rivals())
+    pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
 def test_handwired_against_itself_is_the_same_in_everything():
@@ -60,9 +72,26 @@ def test_handwired_against_itself_is_the_same_in_everything():
     assert {question: verdict.word for question, verdict in verdicts.items()} == dict.fromkeys(verdicts, "same")
 
 
-def test_without_a_reference_only_behaviour_and_update_are_judged():
-    """Against algorithms alone; and what cannot be compared is refused before any work."""
-    found = compare.run(interp.load("wma-handwired", n_experts=2), effort=SMALL)
+def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(tmp_path, monkeypatch):
+    """Against algorithms alone; a run that was stopped goes on from its finished parts, which are gone at its end."""
+    model = interp.load("wma-handwired", n_experts=2)
+
+    def stopped(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(driver, "effects", stopped)
+        compare.run(model, effort=SMALL, folder=tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {".part-algorithm.json", ".part-update.json"}
+    monkeypatch.setattr(driver, "updates", stopped)
+    monkeypatch.setattr(driver.behaviour, "explain", stopped)
+    with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
+        compare.run(model, effort=replace(SMALL, seed=1), folder=tmp_path)
+    found = compare.run(model, effort=SMALL, folder=tmp_path)
+    assert not list(tmp_path.iterdir())
     assert set(found.verdicts) == {"behaviour", "update"} and found.algorithm.family == "weighted_majority"
+
+
+def test_what_cannot_be_compared_is_refused_before_any_work():
     with pytest.raises(InputError, match="'qlearning-handwired' is a model of qlearning, 'wma-learned' of experts"):
         compare.run(interp.load("wma-learned"), "qlearning-handwired")

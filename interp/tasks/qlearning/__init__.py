@@ -34,6 +34,7 @@ TASK = Task(
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
     algorithms=lazy("interp.tasks.qlearning.algorithms:records"),
     families=lazy("interp.tasks.qlearning.families:families"),
+    updates=lazy("interp.tasks.qlearning.families:updates"),
     battery=lazy("interp.tasks.qlearning.battery:battery"),
     hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),

@@ -3,6 +3,8 @@
 Each is asked with every way to act by its table (``rivals.acting``): a model that was taught a distribution over tied
 actions says something smooth, and should be blamed for what it learned, not for that. Q-learning's discount starts at
 .2, since one of 0 is a family of its own. The guess that is even over actions is the one without a memory.
+
+What a round makes of a decoded table is asked of fewer, without a way to act (:func:`updates`).
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ from interp.tasks.qlearning import algorithms, rivals
 
 ALPHAS, GAMMAS = (0.03, 0.1, 0.3, 1.0), (0.2, 0.5, 0.7, 0.9, 0.97)
 TEMPERATURES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+"""Temperatures of the soft maximum, in units of reward."""
 COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
 _CHOICES = (0.0, 1.0)
 
@@ -55,4 +59,16 @@ def families() -> tuple[Family, ...]:
             Searched("sign", (-1.0, 1.0), kind="choice"),
             temperatures=COUNTS,
         ),
+    )
+
+
+def updates() -> tuple[Family, ...]:
+    """What a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
+    alpha, gamma = Searched("alpha", ALPHAS), Searched("gamma", (0.0, *GAMMAS, 0.995))
+    soft = Searched("temperature", SOFTNESS)
+    return (
+        Family("q_learning", "the maximum", algorithms.q_learning, (alpha, gamma)),
+        Family("soft_bootstrap", "a soft maximum", rivals.soft_bootstrap, (alpha, gamma, soft)),
+        Family("mean_bootstrap", "the mean", rivals.mean_bootstrap, (alpha, gamma)),
+        Family("no_bootstrap", "no next value", algorithms.no_bootstrap, (alpha,)),
     )

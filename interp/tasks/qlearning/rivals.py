@@ -3,6 +3,7 @@
 All keep a table that is zero at first and is written where the round's pair (s, a) meets::
 
     mean_bootstrap   Q(s, a) += alpha (r + gamma mean_b Q(s', b) - Q(s, a))         the mean in place of the maximum
+    soft_bootstrap   Q(s, a) += alpha (r + gamma sum_b pi(b) Q(s', b) - Q(s, a))    pi = softmax(Q(s', .) / temperature)
     sarsa            Q(s, a) += alpha (r - Q(s, a)), and alpha gamma Q(s', a') once the next action a' is taken
     mean_reward      Q(s, a) = mean of the rewards of the pair
     visit_counts     Q(s, a) = how often the pair was visited, or less that
@@ -24,6 +25,7 @@ from numpy.typing import NDArray
 from scipy import special
 
 from interp.algorithm import Algorithm, Values, Variable, numbered
+from interp.checks import checked
 from interp.errors import require
 from interp.tasks.qlearning import algorithms, bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes
@@ -31,6 +33,7 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 Array = NDArray[Any]
 
 
+@checked
 def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True) -> Algorithm:
     """The same learner with another choice at the state reached.
 
@@ -126,6 +129,7 @@ def _towards(v: Values, rate: Array | float, target: Array) -> Array:
     return v["table"] + rate * pair * (target[..., None, None] - v["table"])
 
 
+@checked
 def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
     """Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions.
 
@@ -139,6 +143,28 @@ def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 
     parameters = {"alpha": alpha, "gamma": gamma}
     return _learner("mean_bootstrap", "Q-learning with the mean in place of the maximum", parameters, table)
+
+
+@checked
+def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
+    """Q-learning with a soft maximum: the next values weighed by their softmax.
+
+    Args:
+        temperature: of the softmax, in units of reward; near 0 the maximum, large the mean.
+
+    Raises:
+        InputError: a rate outside its range, or a temperature that is not positive.
+    """
+    bellman.check_rates(alpha, gamma)
+    require(temperature > 0, f"temperature must be above 0, got {temperature}")
+
+    def table(v: Values) -> Array:
+        following = algorithms.row(v["table"], v["next_state"])
+        value = (special.softmax(following / temperature, axis=-1) * following).sum(-1)
+        return _towards(v, alpha, v["reward"] + gamma * value)
+
+    parameters = {"alpha": alpha, "gamma": gamma, "temperature": temperature}
+    return _learner("soft_bootstrap", "Q-learning with a soft maximum", parameters, table)
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -169,6 +195,7 @@ def mean_reward() -> Algorithm:
     )
 
 
+@checked
 def visit_counts(sign: float = 1.0) -> Algorithm:
     """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
     return _learner(
@@ -176,6 +203,7 @@ def visit_counts(sign: float = 1.0) -> Algorithm:
     )
 
 
+@checked
 def monte_carlo(gamma: float = 0.9) -> Algorithm:
     """The mean over visits of the rewards since, discounted by ``gamma`` a round.
 

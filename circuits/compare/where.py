@@ -1,0 +1,208 @@
+"""Where do two models hold the algorithm's variables, and where do effects travel? Sites and maps, side by side.
+
+* **sites**: what each model is claimed to hold where (a handwired circuit's ground truth; for others the places that
+  the task names, whole activations), tested by graded interchange: for every variable and outcome the site that scores
+  best, with the same site of an untrained model, and the best of all sites that such a model has. The carried state is
+  one row, whatever statistic each model's algorithm calls it by.
+* **maps**: the share of an effect that each activation of the residual stream carries by itself, layer by position:
+  of the latents on the prediction, and of each input of the round on the state that it leaves. Both models' maps have
+  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet.
+
+What this is NOT: a proof that the best claimed site is the best there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from circuits.compare.subject import Effort, Subject
+from circuits.places import wired
+from circuits.registry import from_origin
+from interp.algorithm import Algorithm
+from interp.decoder import Decoder
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import interchange
+from interp.interventions.maps import EffectMap, effect_map
+from interp.statistics import Interval
+
+STATE = "carried state"
+"""What the variable that is carried from round to round is called in both models."""
+MAP_ROUNDS = 3
+"""Every so-many-th of the rounds is enough for a map."""
+
+
+@dataclass(frozen=True)
+class Held:
+    """The site that holds one variable best, in one model.
+
+    Attributes:
+        variable, outcome: what is swapped, and what it shows in: "prediction" or "state".
+        model, where: whose, and the places.
+        n_sites: how many were tried.
+        score: graded interchange at this site, with its interval over episodes.
+        untrained: the same site in an untrained model of this shape, and the best of all its sites; NaN where the
+            model's own claims are subspaces of its weights, which an untrained model does not have.
+    """
+
+    variable: str
+    outcome: str
+    model: str
+    where: str
+    n_sites: int
+    score: Interval
+    untrained: float
+    untrained_best: float
+
+
+@dataclass(frozen=True)
+class WherePart:
+    """Sites and maps of two models.
+
+    Attributes:
+        held: the best site of every variable.
+        maps: (model, where its effects travel), first all of one, then all of the other, causes in the same order.
+    """
+
+    held: tuple[Held, ...]
+    maps: tuple[tuple[str, EffectMap], ...]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a variable and a model; then one a cell of every map."""
+        rows: list[dict[str, Any]] = [
+            {
+                "name": "held",
+                "variable": h.variable,
+                "outcome": h.outcome,
+                "model": h.model,
+                "where": h.where,
+                "sites tried": h.n_sites,
+                "value": h.score.estimate,
+                "low": h.score.low,
+                "high": h.score.high,
+                "untrained": h.untrained,
+                "untrained, its best site": h.untrained_best,
+            }
+            for h in self.held
+        ]
+        for model, m in self.maps:
+            what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
+            rows += [
+                {**what, "where": f"resid_post[{layer}]@{label}", "value": share}
+                for layer, shares in zip(m.layers, m.shares, strict=True)
+                for label, share in zip(m.positions, shares, strict=True)
+                if np.isfinite(share)
+            ]
+        return pd.DataFrame(rows)
+
+
+def where(
+    subject: Subject,
+    reference: Subject,
+    algorithms: Sequence[Algorithm],
+    untrained: Sequence[Subject],
+    reference_untrained: Sequence[Subject],
+    effort: Effort,
+) -> WherePart:
+    """Sites and maps of two models.
+
+    Args:
+        algorithms: whose variables are looked for in the two, in their order.
+        untrained, reference_untrained: fresh models of the two shapes, with the same samples; the first one is taken.
+    """
+    held: list[Held] = []
+    maps: list[tuple[str, EffectMap]] = []
+    causes = _causes(subject, reference, algorithms)
+    for s, algorithm, fresh in zip(
+        (subject, reference), algorithms, (untrained[:1], reference_untrained[:1]), strict=True
+    ):
+        held += _held(s, algorithm, fresh, effort)
+        maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
+    return WherePart(tuple(held), tuple(maps), {"rounds": effort.at, "map_rounds": effort.at[::MAP_ROUNDS]})
+
+
+# Sites.
+
+
+def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Effort) -> list[Held]:
+    """The best site of every variable that this model is claimed to hold."""
+    claims: dict[tuple[str, str], list[Claim]] = {}
+    for claim in _claims(s):
+        if not claim.control and claim.variable in algorithm.keys:
+            claims.setdefault((claim.variable, claim.outcome), []).append(claim)
+    found = []
+    for (variable, outcome), several in claims.items():
+        scores = [_score(s, algorithm, claim, effort) for claim in several]
+        best = max(range(len(several)), key=lambda i: scores[i].estimate)
+        controls = [] if s.model.is_handwired else [[_score(u, algorithm, c, effort) for c in several] for u in fresh]
+        found.append(
+            Held(
+                STATE if variable == algorithm.memory else variable,
+                outcome,
+                s.name,
+                " + ".join(map(str, several[best].places)),
+                len(several),
+                scores[best],
+                max((c[best].estimate for c in controls), default=float("nan")),
+                max((score.estimate for c in controls for score in c), default=float("nan")),
+            )
+        )
+    return found
+
+
+def _claims(s: Subject) -> Iterator[Claim]:
+    """The ground truth of a circuit that can be built by name; else what the task says, at these rounds' tokens."""
+    origin, labels = s.model.config.origin, s.run(s.samples.test).layout.labels
+    if "circuit" in origin and not origin.get("edits"):
+        yield from wired(from_origin(origin))
+        return
+    for claim in s.task.claims(s.model):
+        places = tuple(p for p in claim.places if p.site.position is None or p.site.position in labels)
+        if places:
+            yield replace(claim, places=places)
+
+
+def _score(s: Subject, algorithm: Algorithm, claim: Claim, effort: Effort) -> Interval:
+    test, other = s.samples.test, s.samples.other
+    decode = _decoder(s, algorithm) if claim.outcome == "state" else None
+    result = interchange(
+        *(s.model, test, other, algorithm, claim.variable, claim.places),
+        outcome=claim.outcome,
+        rounds=effort.at,
+        decode=decode,
+        runs=(s.run(test), s.run(other)),
+    )
+    return result.score(effort.seed)
+
+
+def _decoder(s: Subject, algorithm: Algorithm) -> Decoder | None:
+    """Of the carried variable; none where the weights themselves say how to read it."""
+    return None if s.model.is_handwired else s.decoder(algorithm, algorithm.memory)
+
+
+# Maps.
+
+
+def _causes(subject: Subject, reference: Subject, algorithms: Sequence[Algorithm]) -> Mapping[tuple[str, ...], str]:
+    """The latents, which act on the prediction, and the inputs of both models that act on the state."""
+    inputs = [
+        {tuple(str(p.site) for p in c.places) for c in s.inputs(a) if c.outcome == "state"}
+        for s, a in zip((subject, reference), algorithms, strict=True)
+    ]
+    return {("latent",): "prediction", **dict.fromkeys(sorted(inputs[0] & inputs[1]), "state")}
+
+
+def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
+    test, other = s.samples.test, s.samples.other
+    return effect_map(
+        *(s.model, test, other, list(cause)),
+        outcome=outcome,
+        rounds=effort.at[::MAP_ROUNDS],
+        decode=_decoder(s, algorithm) if outcome == "state" else None,
+        runs=(s.run(test), s.run(other)),
+    )
