@@ -20,6 +20,10 @@ Corruption = Annotated[
 ]
 ReadAt = Annotated[int | None, options.number("The round that is read; where the corruption first shows by default", 0)]
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
+Metrics = Annotated[
+    list[str] | None,
+    typer.Option(help="<interp.interventions.command:metric_names>; by default logit_diff and state, both exits."),
+]
 MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
 Tables = Annotated[
     bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
@@ -41,7 +45,7 @@ def patch(
     propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
     read: ReadAt = None,
     components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
-    metric: Annotated[str, typer.Option(help="<interp.interventions.command:metric_names>.")] = "logit_diff",
+    metric: Metrics = None,
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
     episodes: Annotated[int, options.number("Number of pairs of episodes", 2)] = 64,
     rounds: Rounds = None,
@@ -72,7 +76,7 @@ def patch(
         propagate=propagate,
         read=read,
         components=components or ("resid_pre", "attn_out", "head"),
-        metric=metric,
+        metrics=metric or (),
         direction=direction,
         n_episodes=episodes,
         n_rounds=rounds,
@@ -81,8 +85,8 @@ def patch(
         **drawn,
     )
     title = f"{loaded.config.name}: {result.corruption} at round {round_}, largest effects"
-    say.facts(corruption=result.corruption, gap=result.sweep.gap)
-    say.table(run.summary(result.sweep), title, "largest_effects")
+    say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
+    say.table(run.summary(result), title, "largest_effects")
     say.wrote(run.write(result, folder / result.corruption))
 
 

@@ -22,17 +22,22 @@ from interp.interventions.rounds import RoundMap, round_map
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
 
+EXITS = ("logit_diff", "state")
+"""What is read unless metrics are named: both exits of a round, because what acts on one of them alone does not show in
+the other: read through both, patching finds far more of the parts that matter (``interp benchmark``)."""
+
 
 @dataclass(frozen=True)
 class PatchCommand:
-    """What a run of the command gives: the sweep, and the round map where effects run on.
+    """What a run of the command gives: a sweep for each metric, and the first one's round map where effects run on.
 
     Attributes:
         corruption: key of the one that was taken.
+        sweeps: in the order of the metrics.
     """
 
     corruption: str
-    sweep: PatchingResult
+    sweeps: tuple[PatchingResult, ...]
     rounds: RoundMap | None
 
 
@@ -45,7 +50,7 @@ def patch(
     propagate: bool = True,
     read: int | None = None,
     components: Sequence[str] = ("resid_pre", "attn_out", "head"),
-    metric: str = "logit_diff",
+    metrics: Sequence[str] = (),
     direction: str = "denoising",
     n_episodes: int = 64,
     n_rounds: int | None = None,
@@ -58,7 +63,8 @@ def patch(
 
     Args:
         corruption: key of a corruption of the model's task; the task's default when empty.
-        read: the round read; by default the first at which this corruption can show.
+        read: the round read; by default the first at which this corruption can show in each metric.
+        metrics: what effects are measured by; :data:`EXITS` when empty, or those of them that can show the corruption.
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
         regime, sizes: of the episodes; the task's default and the model's own when not given.
@@ -68,46 +74,50 @@ def patch(
     """
     record = find_corruption(model, corruption)
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
-    measured = find_metric(metric)
+    read_by = [find_metric(metric) for metric in metrics or EXITS]
+    hidden = [m for m in read_by if not (propagate or record.delay == 0 or m.needs_update)]
     require(
-        propagate or record.delay == 0 or measured.needs_update,
+        not (hidden and metrics),
         f"{record.key!r} shows in predictions only {record.delay} round later, which held latents hide; "
         "let effects propagate, or read --metric state",
     )
-    shows = 0 if measured.needs_update else record.delay
-    until = round + shows if read is None else read
-    length = max(until + 1, round + max(n_map, 1)) if n_rounds is None else n_rounds
-    clean, corrupted = record.build(tasks.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
-    options: dict[str, Any] = {"metric": metric, "direction": direction}
-    swept = sweep(model, clean, corrupted, round, components=components, read=until, propagate=propagate, **options)
+    read_by = [m for m in read_by if m not in hidden]
+    until = [round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by]
+    length = max(*until, round + max(n_map, 1) - 1) + 1 if n_rounds is None else n_rounds
+    pair = record.build(tasks.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
+    options: dict[str, Any] = {"components": components, "direction": direction, "propagate": propagate}
+    swept = tuple(sweep(model, *pair, round, metric=m, read=t, **options) for m, t in zip(read_by, until, strict=True))
     at = list(range(round, min(round + n_map, length)))
     if not propagate or not at:
         return PatchCommand(record.key, swept, None)
     with bar("round x round", len(at)) as done:
-        mapped = round_map(model, clean, corrupted, "latent", rounds=at, done=done, **options)
+        mapped = round_map(model, *pair, "latent", rounds=at, done=done, metric=read_by[0], direction=direction)
     return PatchCommand(record.key, swept, mapped)
 
 
 def write(result: PatchCommand, folder: Path) -> list[Path]:
-    """Write ``patching.csv``, ``patching.json``, a heat map per component and, where made, the round map.
+    """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map.
 
     Raises:
         InputError: a folder that cannot be written.
     """
-    swept, paths = result.sweep, []
-    choices = {name: getattr(swept, name) for name in ("metric", "direction", "round", "read", "propagate")}
-    paths.append(_csv(swept.to_frame(), folder / "patching.csv"))
-    paths.append(write_json(folder / "patching.json", {**choices, "gap": swept.gap, **swept.settings}))
-    title = f"{swept.settings['model']}: {swept.direction} at round {swept.round}, read at {swept.read}"
-    for component in dict.fromkeys(site.component for site in swept.sites):
-        figure = heatmaps.heatmap(
-            swept.grid(component, "effect"),
-            f"{title}\n{component}",
-            x="position",
-            y="layer" if component != "z" else "head",
-            unit=f"effect on {swept.metric} ({swept.unit})",
-        )
-        paths.append(heatmaps.save(figure, folder / f"{component}.svg"))
+    first = result.sweeps[0]
+    choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
+    measured = [{name: getattr(swept, name) for name in ("metric", "read", "gap")} for swept in result.sweeps]
+    frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
+    paths = [_csv(frame, folder / "patching.csv")]
+    paths.append(write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings}))
+    title = f"{first.settings['model']}: {first.direction} at round {first.round}"
+    for swept in result.sweeps:
+        for component in dict.fromkeys(site.component for site in swept.sites):
+            figure = heatmaps.heatmap(
+                swept.grid(component, "effect"),
+                f"{title}, read at {swept.read}\n{component}",
+                x="position",
+                y="layer" if component != "z" else "head",
+                unit=f"effect on {swept.metric} ({swept.unit})",
+            )
+            paths.append(heatmaps.save(figure, folder / f"{swept.metric}-{component}.svg"))
     if result.rounds is not None:
         mapped = result.rounds
         paths.append(_csv(mapped.to_frame(), folder / "rounds.csv"))
@@ -122,10 +132,13 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     return paths
 
 
-def summary(swept: PatchingResult, n: int = 10) -> pd.DataFrame:
-    """The sites with the largest effects."""
-    frame = swept.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
-    return frame[["site", "effect", "effect_low", "effect_high", "p_value", "fraction"]].head(n)
+def summary(result: PatchCommand, n: int = 10) -> pd.DataFrame:
+    """The sites with the largest effects of each metric."""
+    parts = []
+    for swept in result.sweeps:
+        frame = swept.to_frame().sort_values("effect", key=lambda effect: effect.abs(), ascending=False)
+        parts.append(frame[["metric", "site", "effect", "effect_low", "effect_high", "p_value", "fraction"]].head(n))
+    return pd.concat(parts, ignore_index=True)
 
 
 def corruption_names() -> str:

@@ -13,25 +13,35 @@ from interp.interventions import command
 
 
 def test_patch_writes_tables_and_figures(wma, tmp_path):
-    """A table, its choices, a heat map per component and the round map, labelled by position."""
+    """A table, its choices, a heat map per exit and component and the round map, labelled by position.
+
+    A flipped label shows in the state at once, and in predictions one round later.
+    """
     _, model = wma
-    result = command.patch(model, 3, "flip-label", n_episodes=8, n_map=3)
+    result = command.patch(model, 3, "flip-label", n_episodes=8, n_map=3, components=("resid_pre", "head"))
     written = {path.name for path in command.write(result, tmp_path)}
     assert written == {
         "patching.csv",
         "patching.json",
-        "resid_pre.svg",
-        "attn_out.svg",
-        "z.svg",
         "rounds.csv",
         "rounds.svg",
+        *(f"{metric}-{part}.svg" for metric in ("logit_diff", "state") for part in ("resid_pre", "z")),
     }
     frame = pd.read_csv(tmp_path / "patching.csv")
-    assert set(frame["round"]) == {3} and set(frame["read"]) == {4}
-    assert json.loads((tmp_path / "patching.json").read_text())["metric"] == "logit_diff"
-    assert ">p?</text>" in (tmp_path / "z.svg").read_text()
-    table = command.summary(result.sweep)
-    assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
+    assert set(frame["round"]) == {3} and frame.groupby("metric")["read"].unique().to_dict() == {
+        "logit_diff": 4,
+        "state": 3,
+    }
+    told = json.loads((tmp_path / "patching.json").read_text())["metrics"]
+    assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(one["gap"] for one in told)
+    assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
+    for _, table in command.summary(result).groupby("metric"):
+        assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
+
+
+def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
+    result = command.patch(wma[1], 3, "flip-label", propagate=False, n_episodes=4, components=("latent",))
+    assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
 
 
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
@@ -46,7 +56,10 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
     ("options", "message"),
     [
         ({"corruption": "change-reward"}, "unknown corruption of experts episodes"),
-        ({"corruption": "flip-label", "propagate": False}, "shows in predictions only 1 round later"),
+        (
+            {"corruption": "flip-label", "propagate": False, "metrics": ["logit_diff"]},
+            "shows in predictions only 1 round later",
+        ),
         ({"corruption": "flip-vote", "round": -1}, "must be at least 0"),
     ],
 )

@@ -45,8 +45,8 @@ def model(bandit) -> HookedLatentTransformer:
 def test_it_is_patched_by_its_own_corruption(model):
     result = command.patch(model, 3, n_episodes=6, n_map=2, components=("resid_pre",))
     assert result.corruption == "exchange-history" and result.rounds is not None
-    latent = [site.position for site in result.sweep.sites].index("<z>")
-    assert result.sweep.fractions()[latent] == pytest.approx(1)
+    latent = [site.position for site in result.sweeps[0].sites].index("<z>")
+    assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
     assert "bandit: exchange-history" in command.corruption_names()
 
 
