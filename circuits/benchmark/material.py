@@ -249,6 +249,18 @@ class Material:
 
         return self.once(("cut", corruption, ablation, t), make)
 
+    def circuit(self, corruption: str, edges: Sequence[tuple[int, int]]) -> Readout:
+        """The clean run with only these edges kept and the others resampled."""
+        keep, pair, t = self.graph.mask(list(edges)), self.pair(corruption), self.effort.round
+
+        def make() -> Readout:
+            other = ablated(self.graph, self.contributions(pair, corruption), "resample")
+            latents = pair.clean.latents[:, t]
+            prediction, after = self.graph.run(one_round(pair.clean, t), latents, keep, other)
+            return Readout(prediction.unsqueeze(1), after)
+
+        return self.once(("circuit", corruption, keep.tobytes()), make)
+
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
         """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""
         cut = self.cut(case.corruption, ablation, case.round)

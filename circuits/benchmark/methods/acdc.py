@@ -11,7 +11,6 @@ from functools import partial
 from circuits.benchmark.material import EXITS, Case, Exit, Material
 from circuits.benchmark.method import Answer, Method, register
 from circuits.benchmark.subject import Subject
-from interp.interventions.ablation import CircuitScorer
 from interp.interventions.pruning import acdc
 
 TOLERANCE = 0.01
@@ -21,7 +20,7 @@ def found(material: Material, case: Case, ablation: str) -> frozenset[tuple[str,
     """The edges that ACDC keeps for one exit."""
 
     def make() -> frozenset[tuple[str, str]]:
-        scorer = CircuitScorer(case.pair, case.metric, ablation)
+        scorer = material.scorer(case, ablation)
         if abs(float((scorer.full - scorer.empty).mean())) < 1e-9:
             return frozenset()  # The empty circuit does as well: there is nothing to be faithful to.
         keep, graph = acdc(scorer, TOLERANCE), scorer.graph

@@ -52,11 +52,12 @@ def oracle(subject: Subject, material: Material) -> Answer:
 
 def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarray:
     """Faithfulness of the circuits of the best edges, at MIB's shares of all candidates."""
-    case = material.case(exit)
+    case, edges = material.case(exit), material.candidates
     assert case is not None
-    scorer, edges = material.scorer(case, "resample"), material.candidates
-    sizes = [round(share * len(edges)) for share in SHARES]
-    return np.array([scorer.faithfulness(scorer.graph.mask([edges[i] for i in order[:size]])) for size in sizes])
+    sizes = [0, *(round(share * len(edges)) for share in SHARES)]
+    runs = [material.circuit(case.corruption, [edges[i] for i in order[:size]]) for size in sizes]
+    empty, *measured = (float(case.metric.measure(run, case.pair).mean()) for run in runs)
+    return (np.array(measured) - empty) / (measured[-1] - empty)
 
 
 QUESTION = Question(
