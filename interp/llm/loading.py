@@ -22,11 +22,12 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
+from interp.files import reading
 from interp.llm.importer import RECORD, import_result
 from interp.llm.protocol import Session
 from interp.llm.runner import usage_tokens
 from interp.llm.runs import LLMRun
-from interp.llm.trace import FORMAT, calls_in, read_lines, replay, session_from
+from interp.llm.trace import FORMAT, FORMATS, calls_in, read_lines, replay, session_from
 
 DUPLICATES = ("refuse", "first")
 
@@ -87,8 +88,13 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
         if file.name == RECORD:
             _import(file, regime, runs, rows)
         elif file.suffix == ".jsonl" and file.name != "steps.jsonl" and is_trace(file):
-            runs.append(from_trace(file))
-            rows.append(_row(file, "trace", "read", runs[-1].rounds))
+            run = from_trace(file)
+            if run.rounds or run.ended != "unfinished":
+                runs.append(run)
+                rows.append(_row(file, "trace", "read", run.rounds))
+            else:
+                why = "it holds no answer: the server never gave one; play it again with the same command"
+                rows.append(_row(file, "trace", "set aside", 0, why))
     refused = [row["why"] for row in rows if row["status"] == "set aside"]
     require(
         bool(runs),
@@ -141,7 +147,8 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
 def is_trace(path: Path) -> bool:
     """Does the first line say that this is a trace of ours?"""
     with open(path, "rb") as stream:
-        return f'"format": "{FORMAT}"'.encode() in stream.read(200)
+        start = stream.read(200)
+    return any(f'"format": "{version}"'.encode() in start for version in FORMATS)
 
 
 def from_trace(path: Path) -> LLMRun:
@@ -150,8 +157,13 @@ def from_trace(path: Path) -> LLMRun:
     Raises:
         InputError: damaged, or edited.
     """
+    with reading(path, "move the file away and run again"):
+        return _from_trace(path)
+
+
+def _from_trace(path: Path) -> LLMRun:
     (header, *records), _ = read_lines(path)
-    if header.get("format") != FORMAT:
+    if header.get("format") not in FORMATS:
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT})")
     session = session_from(header)
     end = replay(session, records, path)

@@ -17,7 +17,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import check_fields, checked
 from interp.errors import InputError, require
 from interp.llm.agents import scripted
 from interp.llm.prompts import Prompt
@@ -171,6 +171,11 @@ class Prices:
     prompt: float = 0.0
     cached: float = 0.0
     completion: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        for name, price in vars(self).items():
+            require(price >= 0, f"the price of {name} tokens must be 0 or more, got {price}")
 
     def cost(self, prompt: float, cached: float, completion: float) -> float:
         """``prompt`` counts all prompt tokens, the cached ones among them."""

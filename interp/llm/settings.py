@@ -8,6 +8,7 @@ from ipaddress import ip_address
 from typing import Any
 from urllib.parse import urlsplit
 
+from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
 from interp.llm.schemes import RESPONSE_FORMATS
 
@@ -47,6 +48,7 @@ class Settings:
     max_reasks: int = 2
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(bool(self.model.strip()), "model must name a model on the server, got an empty name")
         for name, value, low, high in (
             ("temperature", self.temperature, 0, 2),
@@ -91,6 +93,7 @@ class Connection:
     max_retries: int = 8
 
     def __post_init__(self) -> None:
+        check_fields(self)
         try:
             parts = urlsplit(self.base_url)
             parts.port  # noqa: B018  (reading it checks it)

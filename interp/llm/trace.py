@@ -8,12 +8,14 @@ stand between: ``{"refused": ...}``, what a server said that refused the next re
 more), and ``{"extended": ...}``, the longer instance of a run with more rounds, after which the episode goes on.
 
 The messages themselves are not stored: the state machine makes them again from the header and the replies, and the
-digests prove that it made the same ones. So resuming is replaying.
+digests prove that it made the same ones. So resuming is replaying. Every line holds a digest over itself, so that an
+edited answer, label or setting is refused.
 """
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 from collections.abc import Mapping, Sequence
@@ -27,7 +29,10 @@ from interp.errors import InputError
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition
 
-FORMAT = "interp-llm-trace/1"
+FORMAT = "interp-llm-trace/2"
+FORMATS = (FORMAT, "interp-llm-trace/1")
+"""Versions that can be read: lines of the first have no digest of their own."""
+_DIGEST = "sha256"
 
 
 class LockedError(InputError):
@@ -84,7 +89,7 @@ class TraceFile:
 
     def append(self, record: Mapping[str, Any]) -> None:
         """Write one line and fsync it; on a full disk nothing of it is left and an InputError says so."""
-        data = json.dumps(record, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+        data = line_of(record)
         length = os.fstat(self._file).st_size
         try:
             written = 0
@@ -112,13 +117,18 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     """
     data = path.read_bytes()
     length, records = 0, []
+    signed = False
     for number, line in enumerate(data.splitlines(keepends=True), 1):
         try:
             record = json.loads(line)
         except ValueError:
             record = None
+        if isinstance(record, dict):
+            signed = signed or record.get("format") == FORMAT or _DIGEST in record
+            if signed and record.pop(_DIGEST, None) != _digest(record):
+                record = None
         if not line.endswith(b"\n") or not isinstance(record, dict):
-            if length + len(line) == len(data):
+            if length + len(line) == len(data) and not (signed and line.endswith(b"\n")):
                 break
             raise InputError(f"line {number} of the trace {str(path)!r} is damaged; move the file away and run again")
         records.append(record)
@@ -128,6 +138,17 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
 
 # What may differ between the run that began a trace and the run that resumes it.
 _FREE = ("made_with",)
+
+
+def line_of(record: Mapping[str, Any]) -> bytes:
+    """A record as a line of a trace, with its digest."""
+    signed = {**record, _DIGEST: _digest(record)}
+    return json.dumps(signed, ensure_ascii=False, allow_nan=False).encode("utf-8") + b"\n"
+
+
+def _digest(record: Mapping[str, Any]) -> str:
+    """SHA-256 of a line's contents: an edited answer or label is no longer the one that was recorded."""
+    return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
 def check_header(path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:

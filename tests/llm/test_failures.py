@@ -15,7 +15,7 @@ import pytest
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
 from interp.llm.loading import load
-from interp.llm.plan import Job, instances, plan
+from interp.llm.plan import Job, Prices, instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import Condition
@@ -219,3 +219,17 @@ def test_more_rounds_extend_a_run(conditions: Any, serve: Serve, tmp_path: Path)
     addresses = [line["address"] for line in read_lines(tmp_path / "a" / second[0].place)[0] if "reply" in line]
     assert addresses == [server.url] * 3 * calls + [other.url] * 4 * calls
     assert go(server.url, tmp_path / "a", second).calls == 0
+
+
+def test_a_dead_server_leaves_nothing_that_is_scored(tmp_path: Path) -> None:
+    """A trace without an answer is set aside, with what to do."""
+    assert not go("http://127.0.0.1:9/v1", tmp_path, jobs(n=1), max_retries=0).complete
+    assert [len(read_lines(path)[0]) for path in tmp_path.rglob("*.jsonl")] == [1]
+    with pytest.raises(InputError, match="holds no answer: the server never gave one; play it again"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize("price", [-1.0, float("nan"), "1", True])
+def test_prices_are_finite_and_not_negative(price: Any) -> None:
+    with pytest.raises(InputError, match="prompt"):
+        Prices(prompt=price)

@@ -18,6 +18,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.loading import load
 from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
 from interp.llm.prompts import built_in_prompts
 from interp.llm.protocol import Session, play
@@ -301,7 +302,7 @@ def test_a_torn_header_is_written_again(serve: Serve, tmp_path: Path) -> None:
     path.parent.mkdir(parents=True)
     path.write_bytes(b'{"format": "interp-llm')
     assert go(server.url, tmp_path, work).complete
-    assert read_lines(path)[0][0]["format"] == "interp-llm-trace/1"
+    assert read_lines(path)[0][0]["format"] == "interp-llm-trace/2"
 
 
 def test_a_full_disk_stops_with_a_sentence_and_keeps_whole_lines(serve: Serve, tmp_path: Path) -> None:
@@ -347,9 +348,13 @@ def test_other_settings_prompts_or_edits_are_refused(serve: Serve, tmp_path: Pat
         go(server.url, tmp_path, plan(SETTINGS, built_in_prompts(), other, NOTE_ONLY))
     path = tmp_path / work[0].place
     text = path.read_text()
-    path.write_text(text.replace("A:", "B:", 1))
-    with pytest.raises(InputError, match=r"line 4 of the trace .* does not follow"):
-        go(server.url, tmp_path, work)
+    for edit in (("A:", "B:"), ('"labels": [', '"labels": [1, ')):
+        assert edit[0] in text
+        path.write_text(text.replace(*edit, 1))
+        with pytest.raises(InputError, match=r"line \d of the trace .* is damaged"):
+            go(server.url, tmp_path, work)
+        with pytest.raises(InputError, match=r"line \d of the trace .* is damaged"):
+            load(tmp_path)
     path.write_text(text.replace('"round": 0', '"round": 0,,', 1))
     with pytest.raises(InputError, match=r"line 2 of the trace .* is damaged"):
         go(server.url, tmp_path, work)

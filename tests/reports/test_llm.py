@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from interp.llm.runs import episodes_of
 from interp.llm.schemes import Condition
 from interp.llm.scores import score
 from interp.llm.settings import Settings
+from interp.llm.trace import line_of
 from interp.tasks.experts.regret import regret
 from reports.llm import build, transformer
 
@@ -39,7 +39,7 @@ def traces(tmp_path_factory: pytest.TempPathFactory) -> Path:
             lines.append({"end": "complete"})
             path = folder / job.place
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+            path.write_bytes(b"".join(map(line_of, lines)))
     return folder
 
 
