@@ -23,6 +23,7 @@ from circuits.benchmark.method import Method, select
 from circuits.benchmark.questions import QUESTIONS
 from circuits.benchmark.result import Result
 from circuits.benchmark.subject import QUICK_SUBJECTS, Subject, builders
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import json_values, writable, write_json
 from interp.progress import bar
@@ -31,6 +32,7 @@ from interp.provenance import provenance
 Builder = Callable[[], Subject]
 
 
+@checked
 def run(
     subjects: Mapping[str, Builder] | Sequence[str] = (),
     methods: Sequence[Method] | Sequence[str] = (),
@@ -58,6 +60,8 @@ def run(
     Raises:
         InputError: an unknown subject, method or question; a folder that cannot be written.
     """
+    require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
+    require(len(seeds) > 0, "seeds is empty; give at least one")
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
     own = [method for method in methods if isinstance(method, Method)]

@@ -39,6 +39,7 @@ from circuits.places import places, wired
 from circuits.registry import build as build_circuit
 from circuits.registry import handwired
 from interp.algorithm import Algorithm
+from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.interventions.carriers import Claim
 from interp.interventions.graph import EdgeGraph
@@ -132,6 +133,7 @@ def true_edges(circuit: Circuit) -> dict[EdgeName, Kind]:
     return found
 
 
+@checked
 def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0) -> Subject:
     """A handwired machine as a subject, in float64.
 

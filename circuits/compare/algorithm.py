@@ -29,6 +29,7 @@ from numpy.typing import NDArray
 
 from circuits.compare.fitting import checked, divergence, fit, predictor, task_of
 from interp.algorithm import Algorithm, Family
+from interp.checks import checked
 from interp.errors import require
 from interp.files import json_values
 from interp.progress import bar
@@ -170,6 +171,7 @@ class AlgorithmPart:
         return json_values(told)
 
 
+@checked
 def explain(
     subject: Any,
     task: Task,

@@ -31,6 +31,7 @@ from circuits.compare.update import UpdatePart, updates
 from circuits.compare.where import WherePart, where
 from interp import tasks
 from interp.algorithm import Algorithm
+from interp.checks import checked
 from interp.errors import require
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
@@ -44,6 +45,7 @@ N_FAILURES = 20
 """Rounds that are kept to be looked at."""
 
 
+@checked
 def run(
     model: HookedLatentTransformer,
     reference: HookedLatentTransformer | str | None = None,

@@ -12,6 +12,7 @@ from typing import Any
 
 from interp import tasks
 from interp.algorithm import Algorithm
+from interp.checks import check_fields
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.carriers import Claim
@@ -44,6 +45,7 @@ class Effort:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(
             self.known >= 8 and self.test >= 8,
             f"intervals over episodes need at least 8 of them, got known={self.known} and test={self.test}",
