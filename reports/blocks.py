@@ -31,7 +31,10 @@ class Verdict:
 
 @dataclass(frozen=True)
 class Prose:
-    """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text."""
+    """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text.
+
+    So are links to other pages below this one's folder, ``[text](folder/page.html)``.
+    """
 
     text: str
     kind: ClassVar[str] = "prose"

@@ -101,7 +101,7 @@ def write_report(
     source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
     context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {})
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
-    folder = writable(Path(out))
+    context.folder = folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     context.parts = tuple(part for part in wanted if part.applies(context))
     with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:

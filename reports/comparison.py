@@ -20,6 +20,7 @@ from interp.statistics import Interval
 from reports import blocks, figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Report, Section
+from reports.parts.compared import ANSWERS, PAGE
 
 _LEAD = (
     "Is it the same machine? Four questions with four answers: a model can predict what another one predicts and do it "
@@ -55,7 +56,6 @@ _ALGORITHM = (
 )
 N_HEADS = 8
 """So many heads are listed on the page; the tables have all."""
-_ANSWERS = {"same": True, "different": False, "undecided": None}
 
 
 def page(found: Comparison) -> Report:
@@ -82,7 +82,7 @@ def write(found: Comparison, folder: str | Path) -> Path:
     Raises:
         InputError: the folder cannot be written.
     """
-    return page(found).write(Path(folder) / "comparison.html")
+    return page(found).write(Path(folder) / PAGE)
 
 
 def _verdicts(found: Comparison) -> Table:
@@ -102,7 +102,7 @@ def _verdicts(found: Comparison) -> Table:
 
 def _answer(verdict: Verdict) -> blocks.Verdict:
     note = f", {verdict.note}" if verdict.note else ""
-    return blocks.Verdict(_ANSWERS[verdict.word], f"{verdict.word}{note}")
+    return blocks.Verdict(ANSWERS[verdict.word], f"{verdict.word}{note}")
 
 
 def _algorithm(found: Comparison) -> list[Any]:

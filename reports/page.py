@@ -134,7 +134,8 @@ def _environment() -> Any:
 
     def prose(text: str) -> Markup:
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-        return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
+        marked = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked)
+        return Markup(re.sub(r"\[([^\]]+)\]\(((?:[\w.-]+/)*[\w.-]+\.html)\)", r'<a href="\2">\1</a>', marked))
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),

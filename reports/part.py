@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import interp
@@ -75,6 +76,7 @@ class Context:
         n_episodes, n_rounds, seed: how much is sampled, and the seed of everything random.
         regime, given: what the episodes are drawn from, and their sizes where they are not the model's own.
         arguments: that :func:`interp.load` was given with ``source``.
+        folder: that the page is written to; None where none is known.
         parts: of this report, in page order.
         facts: what the parts say in the summary; filled as they are computed.
         failures: key of a part -> the exception that it ended with.
@@ -88,6 +90,7 @@ class Context:
     regime: str = ""
     given: Mapping[str, int] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    folder: Path | None = None
     parts: tuple[Part, ...] = ()
     facts: dict[str, Any] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)

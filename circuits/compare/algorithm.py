@@ -27,7 +27,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import checked, divergence, fit, predictor, task_of
+from circuits.compare.fitting import checked_distributions, divergence, fit, predictor, task_of
 from interp.algorithm import Algorithm, Family
 from interp.checks import checked
 from interp.errors import require
@@ -204,8 +204,8 @@ def explain(
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
     predict = predictor(subject)
-    fits = {name: checked(predict(pair[0]), pair[0]) for name, pair in sets.items()}
-    given = {name: checked(predict(pair[1]), pair[1]) for name, pair in sets.items()}
+    fits = {name: checked_distributions(predict(pair[0]), pair[0]) for name, pair in sets.items()}
+    given = {name: checked_distributions(predict(pair[1]), pair[1]) for name, pair in sets.items()}
     scores = [_even(fits, given)]
     with bar("families", len(asked)) as done:
         for family in asked.values():

@@ -22,7 +22,7 @@ from circuits.compare import algorithm as behaviour
 from circuits.compare import verdicts
 from circuits.compare.circuit import CircuitPart, circuits
 from circuits.compare.effects import EffectsPart, effects
-from circuits.compare.fitting import Predict, checked, divergence, predictor
+from circuits.compare.fitting import Predict, checked_distributions, divergence, predictor
 from circuits.compare.kept import Kept
 from circuits.compare.result import Comparison, Failure
 from circuits.compare.state import StatePart, stitch
@@ -196,7 +196,7 @@ def _alike(
     base = explained.scores[explained.baseline].divergences
     apart, rounds = {}, []
     for name, (_, episodes) in sets.items():
-        p, q = (checked(predict(episodes), episodes) for predict in (model, reference))
+        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
         apart[name] = divergence(p, q)
         rounds += _rounds(name, seed, p, q)
     parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]

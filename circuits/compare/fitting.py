@@ -64,7 +64,7 @@ def divergence(p: Array, q: Array) -> Array:
     return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
 
 
-def checked(predictions: Any, episodes: Episodes) -> Array:
+def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
     """Predictions as distributions that sum to 1.
 
     Raises:

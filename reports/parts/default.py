@@ -7,6 +7,7 @@ from reports.part import Part
 from reports.parts import (
     attention,
     circuit,
+    compared,
     edges,
     interchange,
     learning,
@@ -28,10 +29,11 @@ def default_parts() -> tuple[Part, ...]:
     """Every part that needs no more than a task's record, in page order.
 
     >>> [part.title for part in default_parts()][:4]
-    ['Summary', 'The state over time', 'Probes', 'Patching']
+    ['Summary', 'Compared with other machines', 'The state over time', 'Probes']
     """
     return (
         overview.part(),
+        compared.part(),
         state.part(),
         probing.part(),
         patching.part(),

@@ -26,6 +26,7 @@ from reports.part import Context, Heading, Part
 from reports.parts import (
     attention,
     circuit,
+    compared,
     edges,
     interchange,
     learning,
@@ -63,6 +64,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return (
         overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+        compared.part(),
         verification.part(
             sizes=(2, 4, 8),
             n_episodes=10,

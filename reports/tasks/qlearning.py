@@ -28,6 +28,7 @@ from reports.part import Context, Heading, Part
 from reports.parts import (
     attention,
     circuit,
+    compared,
     edges,
     interchange,
     learning,
@@ -64,6 +65,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return (
         overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+        compared.part(),
         verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said={"carried_state": "Latents equal the Q-table"}),
         state.part(
             "Q-values over time",

@@ -19,6 +19,7 @@ from reports.part import Context, Heading, Part
 from reports.parts import (
     attention,
     circuit,
+    compared,
     edges,
     interchange,
     learning,
@@ -57,6 +58,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return (
         overview.part(handwired=HANDWIRED, learned=LEARNED),
+        compared.part(),
         verification.part(
             sizes=((8, 12), (14, 20)),
             n_episodes=10,

@@ -15,6 +15,8 @@ from circuits.compare.kept import decoded, encoded
 from interp.errors import InputError
 from interp.tasks import experts
 from reports import comparison
+from reports.build import build
+from reports.parts import compared
 
 SMALL = compare.Effort(known=40, test=16, rounds=16, starts=3, horizon=4, battery=8, untrained=1)
 
@@ -54,6 +56,20 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
     page = comparison.write(found, tmp_path).read_text()
     for verdict in found.verdicts.values():
         assert f"same {verdict.question}?" in page and verdict.decided_by.replace(">", "&gt;") in page
+
+
+def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
+    """Of either model; without a saved comparison it names the command that makes one."""
+    page = {"n_episodes": 5, "n_rounds": 10, "parts": (compared.part(),)}
+    alone = build("wma-learned", tmp_path, **page).read_text()
+    assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
+    folder = tmp_path / "comparisons" / "one-against-another"
+    found.save(folder)
+    comparison.write(found, folder)
+    for model in ("wma-learned", "wma-handwired"):  # the latter with 4 experts, as in the comparison
+        text = build(model, tmp_path, **page).read_text()
+        assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
+        assert all(f"same {question}?" in text for question in found.verdicts)
 
 
 @pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])

@@ -15,6 +15,7 @@ from tests.reports.conftest import SMALL, fewer
 
 EXPERT_SECTIONS = [
     "Summary",
+    "Compared with other machines",
     "Verification against the algorithm",
     "Weights over time",
     "Regret",
@@ -33,6 +34,7 @@ EXPERT_SECTIONS = [
 
 QLEARNING_SECTIONS = [
     "Summary",
+    "Compared with other machines",
     "Verification against the algorithm",
     "Q-values over time",
     "Agreement with the table",
@@ -168,5 +170,5 @@ def test_bad_input(name: str, options: dict[str, int], message: str, tmp_path: P
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     """Said before a minute of work, not after it."""
     (tmp_path / "file").write_text("")
-    with pytest.raises(InputError, match=r"cannot write to .*choose a folder"):
+    with pytest.raises(InputError, match=r"cannot write .*choose a folder"):
         build("wma-handwired", tmp_path / "file", **SMALL)

@@ -160,8 +160,9 @@ def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, m
     ran = report(tmp_path / "tiny", tmp_path)
     assert ran.exit_code == 0, ran.output
     html = (tmp_path / "tiny.html").read_text("utf-8")
-    expected = ["Summary", "The state over time", "Probes", "Patching", "Circuits of edges", "Attention"]
-    assert titles(html)[:-1] == [*expected, "What the heads read", "How to reproduce"]
+    expected = ["Summary", "Compared with other machines", "The state over time", "Probes", "Patching"]
+    expected += ["Circuits of edges", "Attention", "What the heads read", "How to reproduce"]
+    assert titles(html)[:-1] == expected
     assert "8 episodes of 12 rounds, uniform regime, seed 0" in html
     assert "a learned model of a bandit" in html and "tasks.of(model).sample_for(model, 8, 12, seed=0)" in html
 

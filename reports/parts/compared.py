@@ -1,0 +1,72 @@
+"""Is it the same machine as another one? The verdicts of saved comparisons, with links to their pages.
+
+Nothing is compared here: ``interp compare`` does that, and writes to ``comparisons`` beside the reports by default.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from interp.files import read_json
+from reports.blocks import Code, Prose, Table, Verdict
+from reports.page import Section
+from reports.part import Context, Part
+
+TITLE = "Compared with other machines"
+FOLDER, SAVED, PAGE = "comparisons", "comparison.json", "comparison.html"
+ANSWERS = {"same": True, "different": False, "undecided": None}
+"""The badge of each word of a verdict."""
+_NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
+_TEXT = (
+    "Saved comparisons in which this model is one of the two. Each answer stands beside the number that decided it and "
+    "what it was held against."
+)
+
+
+def part() -> Part:
+    """The saved comparisons of the model; the command that makes one where there is none."""
+    return Part("compared", TITLE, _saved, draw, _applies)
+
+
+def _applies(context: Context) -> bool:
+    """Whether there is an algorithm to be compared with, a page to link from, and a name to compare by."""
+    return bool(context.algorithms and context.folder is not None and context.source)
+
+
+def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
+    """Each saved comparison in which the model takes part, by its own weights: (folder, what was found)."""
+    assert context.folder is not None
+    digest, found = context.model.digest(), []
+    for path in sorted((context.folder / FOLDER).glob(f"*/{SAVED}")):
+        about = read_json(path, "model", "reference", "verdicts", "settings")
+        if digest in about["settings"].get("digests", ()):
+            found.append((path.parent, about))
+    return found
+
+
+def draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> Section:
+    """A table of verdicts and a link for each comparison."""
+    if not computed:
+        return Section(TITLE, [Prose(_NONE), Code(f"interp compare {context.source} --report")])
+    blocks: list[Any] = [Prose(_TEXT)]
+    for folder, about in computed:
+        name = f"{about['model']} against {about['reference'] or 'algorithms'}"
+        rows = [
+            {
+                "question": f"same {v['question']}?",
+                "answer": Verdict(ANSWERS[v["verdict"]], v["verdict"] + (f", {v['note']}" if v["note"] else "")),
+                "decided by": v["decided by"],
+                "value": f"{v['value']:.3f} [{v['low']:.3f}, {v['high']:.3f}]",
+                "held against": v["threshold"],
+            }
+            for v in about["verdicts"]
+        ]
+        blocks.append(Table(pd.DataFrame(rows), name, formats={"held against": ".2f"}))
+        if (page := folder / PAGE).is_file():
+            assert context.folder is not None
+            blocks.append(Prose(f"[The whole comparison]({Path(os.path.relpath(page, context.folder)).as_posix()})"))
+    return Section(TITLE, blocks)
