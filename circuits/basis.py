@@ -24,6 +24,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
+from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
 
 POS = "pos"
@@ -133,6 +134,7 @@ class Basis:
         return cls((*content, (POS, positions.axes)), positions, rotation)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         require(
             len(self._labels) == len(self.blocks), f"block names must differ, got {[name for name, _ in self.blocks]}"
         )

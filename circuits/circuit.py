@@ -35,6 +35,7 @@ from circuits.edges import Edge
 from circuits.heads import Head, Neuron
 from circuits.location import Location
 from interp.algorithm import Algorithm, Values, Variable
+from interp.checks import check_fields
 from interp.errors import require, unknown_name
 from interp.model.layout import RoundLayout
 
@@ -88,6 +89,7 @@ class Circuit:
     float64_only: str = ""
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for key, locations in self.sites.items():
             self.algorithm.variable(key)
             names = [location.name for location in locations]

@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Direction
+from interp.checks import check_fields
 from interp.errors import require
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Location:
         return cls(name, hook, spread, tuple(directions) * len(labels), drives=drives)
 
     def __post_init__(self) -> None:
+        check_fields(self)
         n_read = len(self.directions or self.keys)
         require(
             n_read == len(self.labels),

@@ -30,6 +30,9 @@ from dataclasses import fields
 from math import isfinite
 from typing import Any, TypeVar, cast
 
+import numpy as np
+from numpy.typing import NDArray
+
 from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, shown
 
@@ -104,6 +107,33 @@ def file_path(value: Any, what: str = "path") -> str:
     return os.fspath(value)
 
 
+def array_of(what: str, values: Any) -> NDArray[Any]:
+    """Numbers as an array: of lists, arrays, tensors of any precision (gradients are let go) and pandas objects.
+
+    >>> array_of("labels", [[0, 1], [1, 1]]).shape
+    (2, 2)
+
+    Raises:
+        InputError: what holds no real numbers, or rows of different lengths.
+    """
+    try:
+        if hasattr(values, "detach"):
+            values = values.detach().cpu()
+            values = (values.float() if values.is_floating_point() and values.element_size() < 4 else values).numpy()
+        array: NDArray[Any] = np.asarray(values)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(f"{what} must be numbers in a rectangular array, got {shown(values)}") from error
+    if array.dtype.kind == "O":
+        try:
+            array = array.astype(np.float64)
+        except (TypeError, ValueError) as error:
+            seen = array.flat[0] if array.size else None
+            raise InputError(f"{what} must be numbers, got values such as {shown(seen)}") from error
+    kind = "real numbers" if array.dtype.kind == "c" else "numbers"
+    require(array.dtype.kind in "biuf", f"{what} must be {kind}, got dtype {array.dtype}")
+    return array.astype(np.float64) if array.dtype == np.float16 else array
+
+
 def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> list[Any]:
     """``values`` as a list.
 
@@ -113,6 +143,17 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
     found = list(values)
     require(bool(found), f"{name} is empty; give {what}")
     return found
+
+
+def require_columns(what: str, frame: Any, *names: str) -> None:
+    """Refuse a table that lacks columns.
+
+    Raises:
+        InputError: which ones it lacks, and which it has.
+    """
+    missing = [name for name in names if name not in frame.columns]
+    held = ", ".join(map(str, frame.columns)) or "none"
+    require(not missing, f"{what} needs the columns {', '.join(names)}; it has {held}")
 
 
 def checked(function: F) -> F:
@@ -131,6 +172,7 @@ def checked(function: F) -> F:
                 bound.arguments[name] = fit(name, value, kind, default)
         return function(*bound.args, **bound.kwargs)
 
+    run.checked = True  # type: ignore[attr-defined]
     return cast(F, run)
 
 
@@ -148,7 +190,7 @@ def check_fields(record: Any) -> None:
             object.__setattr__(record, held.name, given)
 
 
-def fit(name: str, value: Any, kind: Any, default: Any = None) -> Any:
+def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
 
     Args:
@@ -167,7 +209,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = None) -> Any:
         if isinstance(value, str) and getattr(kind, "__name__", "") == "HookedLatentTransformer":
             hint = f"; load it first: interp.load({value!r})"
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
-    if (name == "seed" or name.endswith("_seed")) and isinstance(given, int):
+    if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):
         seed_of(given, name)
     return given
 

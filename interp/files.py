@@ -57,7 +57,7 @@ def writable(folder: str | Path) -> Path:
         InputError: the folder cannot be created or written.
     """
     folder = Path(file_path(folder, "the output folder"))
-    with writing(folder):
+    with writing(folder, "to "):
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder) as stream:
             stream.write(b"\0")
@@ -65,8 +65,11 @@ def writable(folder: str | Path) -> Path:
 
 
 @contextmanager
-def writing(path: str | Path) -> Iterator[None]:
+def writing(path: str | Path, to: str = "") -> Iterator[None]:
     """While ``path`` is written, errors of the system become a sentence that names it.
+
+    Args:
+        to: "to " for a folder.
 
     Raises:
         InputError: the system refuses: no such folder, no permission, no space.
@@ -74,7 +77,7 @@ def writing(path: str | Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise InputError(f"cannot write {str(path)!r}: {error.strerror or error}; {_remedy(error)}") from error
+        raise InputError(f"cannot write {to}{str(path)!r}: {error.strerror or error}; {_remedy(error)}") from error
     except Exception as error:
         # safetensors wraps the system's error in its own, and is not imported here: that takes a second.
         if type(error).__name__ != "SafetensorError":

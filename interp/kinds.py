@@ -6,13 +6,17 @@ Whole numbers are not booleans, numbers are finite, a text is no list, and NumPy
 
 from __future__ import annotations
 
+import ast
 import collections.abc
 import inspect
 import math
 import reprlib
+import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
+from functools import cache
+from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -33,10 +37,35 @@ def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
     if not isinstance(annotation, str):
         return annotation
     try:
-        # NumPy's own ArrayLike is a union of protocols, in which texts fit.
-        return eval(annotation, {**known, **({"ArrayLike": Numbers} if "ArrayLike" in known else {})})
+        return _evaluated(annotation, known)
+    except NameError:
+        known = {**_for_type_checkers(known.get("__name__", "")), **known}
+    try:
+        return _evaluated(annotation, known)
     except (NameError, TypeError, AttributeError):
         return Any
+
+
+def _evaluated(annotation: str, known: Mapping[str, Any]) -> Any:
+    # NumPy's own ArrayLike is a union of protocols, in which texts fit.
+    return eval(annotation, {**known, **({"ArrayLike": Numbers} if "ArrayLike" in known else {})})
+
+
+@cache
+def _for_type_checkers(module: str) -> dict[str, Any]:
+    """What a module imports for type checkers alone; when a value is there to be checked, these are imported anyway."""
+    found: dict[str, Any] = {}
+    try:
+        tree = ast.parse(inspect.getsource(sys.modules[module]))
+    except (KeyError, OSError):
+        return found
+    for node in tree.body:
+        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
+            for one in node.body:
+                if isinstance(one, ast.ImportFrom) and one.module:
+                    names = {alias.asname or alias.name: alias.name for alias in one.names}
+                    found |= {name: getattr(import_module(one.module), real) for name, real in names.items()}
+    return found
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
@@ -82,7 +111,10 @@ def _real(value: Any, finite: bool) -> Any:
         ok = math.isfinite(value) or not finite
     except OverflowError:
         ok = False
-    return (value if isinstance(value, int | float) else value.item()) if ok else NO
+    if not ok:
+        return NO
+    # An integer beyond 64 bits is no number to NumPy.
+    return value if isinstance(value, float | int) and abs(value) < 2**63 else float(value)
 
 
 def _flag(value: Any, finite: bool) -> Any:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import pandas as pd
 from numpy import ndarray as Array
 
-from interp.errors import InputError, require
+from interp.checks import array_of
+from interp.errors import require
 
 
 def as_array(values: Any, what: str) -> Array:
@@ -24,19 +24,7 @@ def as_array(values: Any, what: str) -> Array:
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
     (2, 3, 2)
     """
-    if hasattr(values, "detach"):
-        values = values.detach().cpu()
-        values = (values.float() if values.is_floating_point() and values.element_size() < 4 else values).numpy()
-    if isinstance(values, pd.Series | pd.DataFrame):
-        values = _of_pandas(values, what)
-    array = np.asarray(values)
-    if array.dtype.kind == "O":
-        try:
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(f"{what} must be numbers, got {array.dtype} values such as {array.flat[0]!r}") from None
-    require(array.dtype.kind in "biuf", f"{what} must be real numbers, got dtype {array.dtype}")
-    return array.astype(np.float64) if array.dtype == np.float16 else array
+    return array_of(what, _of_pandas(values, what) if isinstance(values, pd.Series | pd.DataFrame) else values)
 
 
 def _of_pandas(table: pd.Series | pd.DataFrame, what: str) -> Array:

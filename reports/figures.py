@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import checked
+from interp.checks import checked, require_columns
 from interp.errors import require
 from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, colours
 from reports.style import WIDTH, styled
@@ -100,6 +100,7 @@ def curves(
             drawn strongest.
         reference: horizontal lines, name -> value (a floor, a target).
     """
+    require_columns("frame", frame, x, "algorithm", "mean")
     figure = Figure(figsize=(WIDTH, 3.9))
     axes = figure.subplots()
     colour = colours(frame["algorithm"])
@@ -224,7 +225,7 @@ def intervals(
         floor: estimates below it are drawn on it, with their value beside them.
         reference: vertical lines, name -> value.
     """
-    require({"name", "estimate"} <= set(frame.columns), f"needs columns name and estimate, got {list(frame.columns)}")
+    require_columns("frame", frame, "name", "estimate")
     figure = Figure(figsize=(WIDTH, 0.95 + 0.27 * len(frame)))
     axes = figure.subplots()
     places = np.arange(len(frame))[::-1]
@@ -264,6 +265,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
         bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
             (``interp.tasks.experts.calibration``); empty bins hold NaN.
     """
+    require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
     figure = Figure(figsize=(WIDTH * 0.62, 4.4))
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     seen = bins[bins["share"] > 0]

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import checked, require_columns
 from interp.errors import require
 from reports.palette import CYCLE, INK, LIGHT, PAPER
 from reports.style import WIDTH, styled
@@ -70,6 +70,7 @@ def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str
         labels: of positions, in order.
         heads: per layer, head name -> what the legend says of it; heads that draw no arrow are listed too.
     """
+    require_columns("frame", frame, "layer", "head", "source", "target", "weight")
     n_layers = len(heads)
     colour = {name: CYCLE[i % len(CYCLE)] for names in heads for i, name in enumerate(names)}
     figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * n_layers + 0.2 * (-(-len(colour) // 2))))

@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from interp.checks import checked
+from interp.checks import checked, require_columns
 from interp.errors import require
 from reports.palette import INK, LIGHT, PAPER
 from reports.style import WIDTH, styled
@@ -32,6 +32,7 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
         layers: names of the heads (and groups of neurons), layer by layer.
         edges: columns ``source``, ``target``, ``port``; a target that is no head is an exit ("prediction", "update").
     """
+    require_columns("edges", edges, "source", "target", "port")
     heads = [name for layer in layers for name in layer]
     exits = [name for name in dict.fromkeys(edges["target"]) if name not in heads]
     for name in edges["source"]:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from interp.checks import checked
 from interp.statistics import Interval
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ class EvaluationPlan:
     min_episodes: int = 1
 
 
+@checked
 def row(what: str, value: Interval, beside: str) -> Row:
     """A claim with its interval and, beside it, what a reader needs to judge it: the limit, the baseline, the control.
 

@@ -25,7 +25,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.graph import Contributions, EdgeGraph, Rebuilder
 from interp.interventions.metrics import Metric
@@ -33,6 +33,9 @@ from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
 from interp.interventions.resume import one_round
 from interp.provenance import provenance
+
+_MOST_STEPS = 10_000
+"""Each is a forward and a backward pass; the integral is exact to rounding with far fewer."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +94,7 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
     Warns:
         UserWarning: the model has hard attention: its choice of a key has no gradient, so what it decides scores 0.
     """
-    require(steps >= 1, f"steps must be an integer >= 1, got {steps}")
+    integer("steps", steps, 1, _MOST_STEPS)
     require(
         pair.read == pair.round, f"attribution reads the round it changes, got round {pair.round}, read {pair.read}"
     )

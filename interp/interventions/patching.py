@@ -32,7 +32,7 @@ from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.algorithm import Episodes
 from interp.checks import checked
-from interp.errors import InputError, unknown_name
+from interp.errors import InputError, require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
@@ -220,6 +220,7 @@ def sweep(
     pair = prepare(model, clean, corrupted, round, read, commit)
     layout = pair.layout
     cells = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
+    require(bool(cells), "nothing to patch: no site was selected; name components, positions or sites that exist")
     values = run_cells(pair, cells, measure, direction, propagate, chunk)
     return PatchingResult(
         sites=tuple(cells),

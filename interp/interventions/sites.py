@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import checked, non_empty
 from interp.errors import InputError, require, unknown_name
 from interp.model.layout import LATENT_START, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
@@ -237,9 +237,14 @@ def sites(
     """
     layout = model.layout if layout is None else layout
     n_layers = model.config.n_layers
-    wanted = range(n_layers) if isinstance(layers, str) else list(layers)
+    wanted = range(n_layers) if isinstance(layers, str) else non_empty("layers", layers)
+    names = [components] if isinstance(components, str) else non_empty("components", components)
+    require(
+        positions is None or isinstance(positions, str) or len(positions := list(positions)) > 0,
+        "positions is empty; give labels, 'all' for each on its own, or None for whole activations",
+    )
     every: list[Site] = []
-    for name in [components] if isinstance(components, str) else components:
+    for name in names:
         kind = component(name)
         if kind.key in _NEEDS_MLP and not model.config.d_mlp:
             raise InputError(f"{model.config.name!r} has no MLP, so it has no {kind.key!r}; use resid_post or attn_out")

@@ -23,11 +23,12 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes
-from interp.checks import checked
+from interp.checks import array_of, checked
 from interp.decoder import RIDGE
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.resume import one_round, tile
+from interp.kinds import shown
 from interp.model.rollout import Rollout, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -45,14 +46,14 @@ def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[
         model.is_handwired,
         f"{model.config.name!r} is a learned model: it has no exact state; pass a probe's direction",
     )
-    wanted = torch.as_tensor(np.asarray(change, dtype=np.float64)).to(model.state_map)
-    per_latent = model.layout.per_latent(wanted)
+    wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(model.state_map)
     shape = (model.layout.n_latents, len(model.state_map))
     require(
-        tuple(per_latent.shape) == shape,
+        wanted.shape == model.layout.state(torch.zeros(shape)).shape,
         f"a state change must have {shape[1]} numbers for each of {shape[0]} latents, got shape {tuple(wanted.shape)}",
     )
-    return per_latent @ torch.linalg.pinv(model.state_map).T
+    require(bool(wanted.isfinite().all()), "change must be finite, got NaN or infinity")
+    return model.layout.per_latent(wanted) @ torch.linalg.pinv(model.state_map).T
 
 
 @checked
@@ -60,7 +61,12 @@ def write_state(
     model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
     """A handwired model's latents, changed as little as possible to hold ``state``."""
-    change = model.layout.per_latent(state.to(latents) - model.read_state(latents))
+    held = model.read_state(latents)
+    require(
+        tuple(state.shape)[-held.ndim :] == tuple(held.shape)[-state.ndim :],
+        f"a state of these latents has shape {tuple(held.shape)}, got {tuple(state.shape)}",
+    )
+    change = model.layout.per_latent(state.to(latents) - held)
     return latents + change @ torch.linalg.pinv(model.state_map).T
 
 
@@ -170,6 +176,12 @@ def steer(
     )
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     (t,) = select_rounds(round, episodes.n_rounds)
+    read, shape = _outcomes(outcome, model, episodes), algorithm.run(episodes)[algorithm.memory].shape[2:]
+    require(
+        np.shape(change) == shape,
+        f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
+    )
+    require(bool(np.isfinite(change).all()), "change must be finite, got NaN or infinity")
     run = rollout(model.eval(), episodes, n_rounds=t + 1, commit=commit) if run is None else run
     along = state_direction(model, change) if direction is None else direction.to(run.latents)
     require(
@@ -178,7 +190,6 @@ def steer(
     )
     directions = (along, *_controls(along, n_random, seed))
     predictions = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in directions])
-    read = np.broadcast_to(np.asarray(outcome, dtype=np.int64), (run.n_episodes,))
     chances = _of(run.layout.distribution(predictions).double().numpy(force=True), read)
     chances = chances.reshape(len(doses), len(directions), -1)
     return SteeringResult(
@@ -198,6 +209,17 @@ def steer(
             seed=seed,
         ),
     )
+
+
+def _outcomes(outcome: int | ArrayLike, model: HookedLatentTransformer, episodes: Episodes) -> NDArray[np.int64]:
+    """The number of the outcome of every episode, Int[episode]."""
+    given, n = array_of("outcome", outcome), model.layout.fit(episodes).n_outputs
+    require(
+        given.dtype.kind in "iu" and given.shape in ((), (len(episodes),)) and bool(((given >= 0) & (given < n)).all()),
+        f"outcome must be a number from 0 to {n - 1}, for all or one for each of the {len(episodes)} episodes, got "
+        f"{shown(outcome)}",
+    )
+    return np.broadcast_to(given.astype(np.int64), (len(episodes),))
 
 
 def _controls(along: Tensor, n: int, seed: int) -> Float[Tensor, "direction latent d_model"]:

@@ -262,7 +262,14 @@ class Task:
 
         Args:
             sizes: by name, other than the model's own, where it serves a range of them.
+
+        Raises:
+            InputError: a size that the task does not have, and what the sampler refuses.
         """
+        known = [size.name for size in self.sizes]
+        for name in sizes or {}:
+            if name not in known:
+                raise unknown_name(f"size of {self.key!r}", name, known)
         options = {**self.sizes_of(model.layout), **self.sample_options(model), **(sizes or {})}
         if regime:
             options["regime"] = regime

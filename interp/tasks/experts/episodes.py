@@ -20,8 +20,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import array_of, checked, integer
 from interp.errors import InputError, require
+from interp.memory import refuse_beyond_machine
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 from interp.tasks.task import chosen_indices
 
@@ -109,7 +110,7 @@ class ExpertEpisodes:
 
 
 def _binary(name: str, values: Any, ndim: int) -> NDArray[np.int64]:
-    array = np.asarray(values)
+    array = array_of(name, values)
     axes = "[episode, round, expert]" if ndim == 3 else "[episode, round]"
     require(
         array.ndim == ndim and array.size > 0,
@@ -122,8 +123,7 @@ def _binary(name: str, values: Any, ndim: int) -> NDArray[np.int64]:
 
 
 def _probabilities(name: str, values: Any) -> NDArray[np.float64]:
-    array = np.asarray(values)
-    require(np.issubdtype(array.dtype, np.number), f"{name} must be numbers in [0, 1], got dtype {array.dtype}")
+    array = array_of(name, values)
     wrong = ~((array >= 0) & (array <= 1))
     if wrong.any():
         raise InputError(f"{name} must be finite and in [0, 1], got {array[wrong][0]} at {_first(wrong)}")
@@ -156,8 +156,10 @@ def sample(
         InputError: a size below 1, a negative seed, an unknown regime, or too few experts for it.
     """
     for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_experts", n_experts)):
-        require(size >= 1, f"{name} must be an integer >= 1, got {size}")
-    require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
+        integer(name, size, 1)
+    refuse_beyond_machine(
+        f"{n_episodes} episodes of {n_rounds} rounds with {n_experts} experts", 24.0 * n_episodes * n_rounds * n_experts
+    )
     record = get_regime(regime)
     labels = _stream(seed, _LABELS).integers(0, 2, size=(n_episodes, n_rounds))
     accuracies = _accuracies(record, (n_episodes, n_rounds, n_experts), seed)

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from interp.checks import check_fields, checked
 from interp.errors import require, unknown_name
 
 Bounds = tuple[float, float]
@@ -59,6 +60,7 @@ class ExpertRegime:
     correlation: float = 0.0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         for low, high in (*self.first, self.rest, self.drift_bounds):
             require(0 <= low <= high <= 1, f"regime {self.name!r}: ({low}, {high}) is not an interval in [0, 1]")
         require(0 <= self.correlation <= 1, f"regime {self.name!r}: correlation {self.correlation} is not in [0, 1]")
@@ -154,6 +156,7 @@ def _registry(regimes: Iterator[ExpertRegime]) -> Mapping[str, ExpertRegime]:
 REGIMES: Mapping[str, ExpertRegime] = _registry(_regimes())
 
 
+@checked
 def get_regime(name: str | ExpertRegime) -> ExpertRegime:
     """The regime called ``name``; a record is returned as it is.
 
@@ -162,7 +165,6 @@ def get_regime(name: str | ExpertRegime) -> ExpertRegime:
     """
     if isinstance(name, ExpertRegime):
         return name
-    try:
-        return REGIMES[name]
-    except KeyError:
-        raise unknown_name("regime", name, REGIMES, limit=len(REGIMES)) from None
+    if name not in REGIMES:
+        raise unknown_name("regime", name, REGIMES, limit=len(REGIMES))
+    return REGIMES[name]

@@ -7,8 +7,8 @@ keeps the file of the paper's 50,000 episodes about ten times smaller.
 
 The same configuration gives the same bytes (checked on one machine and NumPy version; NumPy does not promise that its
 random streams stay the same between versions, so the version is recorded). Files are written atomically and read
-strictly: the header holds a digest over itself and every tensor, so that an edited reward, rate or table is refused, and
-a missing or extra tensor, an unknown version, or a target that is not greedy is an error.
+strictly: the header holds a digest over itself and every tensor, so that an edited reward, rate or table is refused,
+and a missing or extra tensor, an unknown version, or a target that is not greedy is an error.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def load(path: str | Path) -> Dataset:
         header = json.loads(metadata[FORMAT])
         require(
             header["version"] == _VERSION,
-            f"{str(path)!r} has format version {header['version']}, this code reads {_VERSION}; generate the data again",
+            f"{str(path)!r} has format version {header['version']}, this code reads {_VERSION}; generate it again",
         )
         require(
             header.pop("digest") == _digest(header, tensors),

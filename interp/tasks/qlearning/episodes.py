@@ -18,6 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
+from interp.checks import array_of, check_fields
 from interp.errors import require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
@@ -63,6 +64,7 @@ class MDPEpisodes:
     seed: int = 0
 
     def __post_init__(self) -> None:
+        check_fields(self)
         bellman.check_rates(self.alpha, self.gamma)
         n, sizes = len(self.mdps), {"state": self.mdps.n_states, "action": self.mdps.n_actions}
         kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
@@ -241,6 +243,6 @@ def check_epsilon(epsilon: ArrayLike) -> None:
     Raises:
         InputError: a value outside [0, 1].
     """
-    values = np.asarray(epsilon, np.float64)
+    values = array_of("epsilon", epsilon).astype(np.float64)
     wrong = values[(values < 0) | (values > 1)]
     require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
+from interp.checks import array_of
 from interp.errors import InputError, require
 from interp.tasks.task import chosen_indices
 
@@ -148,17 +149,14 @@ def freeze(record: Any, **values: Any) -> None:
 
 def as_array(name: str, value: Any, dtype: type, ndim: int) -> NDArray[Any]:
     """A user's value as an array of that type and number of axes."""
-    try:
-        array: NDArray[Any] = np.asarray(value, dtype)
-    except (TypeError, ValueError):
-        raise InputError(f"{name} must be numbers in a rectangular array, got {type(value).__name__}") from None
+    array: NDArray[Any] = array_of(name, value).astype(dtype, copy=False)
     require(array.ndim == ndim, f"{name} must have {ndim} axes, got shape {array.shape}")
     return array
 
 
 def as_labels(name: str, value: Any, kind: str, size: int) -> NDArray[np.int64]:
     """A user's state or action labels, ``[episode, round]``."""
-    array: NDArray[Any] = np.asarray(value)
+    array: NDArray[Any] = array_of(name, value)
     require(array.dtype.kind in "iu", f"{name} must hold integers, got {array.dtype}")
     array = as_array(name, array, np.int64, 2)
     if array.size and (array.min() < 0 or array.max() >= size):

@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require, unknown_name
+from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning.episodes import MDPs
 
 _CONCENTRATIONS = (0.1, 1.0, 5.0)
@@ -115,6 +116,7 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
 
 
 def _steps(n_states: int, n_actions: int, up: int, down: int) -> Array:
+    refuse_beyond_machine(f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions)
     at = np.arange(n_states)
     transitions = np.zeros((1, n_states, n_actions, n_states))
     transitions[0, at, 0, np.minimum(at + up, n_states - 1)] = 1

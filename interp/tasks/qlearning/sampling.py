@@ -22,8 +22,9 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import checked
+from interp.checks import array_of, checked, integer, seed_of
 from interp.errors import require
+from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.regimes import (
@@ -73,12 +74,8 @@ _STREAMS = (
 
 def stream(seed: Seed, name: str) -> np.random.Generator:
     """The generator of one purpose: streams of one seed never share a draw."""
-    parts = [seed] if isinstance(seed, int | np.integer) else list(seed)
-    require(
-        all(isinstance(part, int | np.integer) and part >= 0 for part in parts),
-        f"seed must be an integer >= 0, got {seed!r}",
-    )
-    return np.random.default_rng([*(int(part) for part in parts), _STREAMS.index(name)])
+    parts = seed if isinstance(seed, list | tuple) else [seed]
+    return np.random.default_rng([*(seed_of(part) for part in parts), _STREAMS.index(name)])
 
 
 class Interaction:
@@ -101,6 +98,7 @@ class Interaction:
     array([[0, 0]])
     """
 
+    @checked
     def __init__(
         self,
         mdps: MDPs,
@@ -112,9 +110,11 @@ class Interaction:
     ) -> None:
         bellman.check_rates(alpha, gamma)
         require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
-        require(not np.isnan(np.asarray(epsilon, np.float64)).any(), "epsilon must lie in [0, 1], got nan")
         check_epsilon(epsilon)
+        require(not np.isnan(array_of("epsilon", epsilon)).any(), "epsilon must lie in [0, 1], got nan")
         n, shape = len(mdps), (len(mdps), n_rounds)
+        _check_sizes(n_episodes=n, n_rounds=n_rounds, n_states=mdps.n_states, n_actions=mdps.n_actions)
+        require(np.shape(epsilon) in ((), (n,)), f"epsilon must be one number or {n}, got shape {np.shape(epsilon)}")
         self.mdps, self.n_rounds, self.alpha, self.gamma, self.round = mdps, n_rounds, alpha, gamma, 0
         self.epsilon = np.broadcast_to(np.asarray(epsilon, np.float64), (n,))
         self._explore = stream(seed, "explore").random(shape) < self.epsilon[:, None]
@@ -279,6 +279,7 @@ def sample_grid(
     ranges = {"n_states": n_states, "n_actions": n_actions, "n_rounds": rounds}
     for name, (low, high) in ranges.items():
         require(1 <= low <= high, f"{name} must be a range (low, high) with 1 <= low <= high, got {(low, high)}")
+    _check_sizes(n_episodes=n_episodes, n_states=n_states[1], n_actions=n_actions[1], n_rounds=rounds[1])
     source, rng = regime_named(regime), stream(seed, "sizes")
     drawn = np.stack([rng.integers(low, high + 1, n_episodes) for low, high in ranges.values()], 1)
     cells = allocate(source, n_episodes, stream(seed, "cells"))
@@ -333,5 +334,12 @@ def _cumulative(transitions: NDArray[np.float64]) -> NDArray[np.float64]:
 
 
 def _check_sizes(**sizes: int) -> None:
+    """Refuse sizes that are none, and episodes that this machine's memory cannot hold."""
     for name, size in sizes.items():
-        require(isinstance(size, int | np.integer) and size >= 1, f"{name} must be an integer >= 1, got {size!r}")
+        integer(name, size, 1)
+    n_states, n_actions, n_rounds = (sizes.get(name, 1) for name in ("n_states", "n_actions", "n_rounds"))
+    n = sizes.get("n_episodes", sizes.get("n_mdps", 1))
+    refuse_beyond_machine(
+        f"{n} episodes of {n_rounds} rounds in {n_states} states with {n_actions} actions",
+        8.0 * n * n_states * n_actions * (n_rounds + n_states),
+    )

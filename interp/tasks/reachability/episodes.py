@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import array_of, checked, integer
 from interp.errors import InputError, require
 from interp.tasks.reachability import graphs
 from interp.tasks.task import chosen_indices
@@ -58,6 +58,8 @@ class ReachabilityEpisodes:
     seed: int | None = None
 
     def __post_init__(self) -> None:
+        for name in ("n_rounds", "n_nodes"):
+            object.__setattr__(self, name, integer(name, getattr(self, name)))
         require(self.n_rounds >= 1, f"n_rounds must be an integer >= 1, got {self.n_rounds}")
         for name, n_axes in (("edges", 3), ("roots", 1), ("candidates", 2)):
             object.__setattr__(self, name, self._nodes(name, n_axes))
@@ -71,7 +73,7 @@ class ReachabilityEpisodes:
         require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
 
     def _nodes(self, name: str, n_axes: int) -> NDArray[np.int64]:
-        array = np.asarray(getattr(self, name))
+        array = array_of(name, getattr(self, name))
         axes = {"edges": "[episode, edge, 2]", "roots": "[episode]", "candidates": "[episode, 2]"}[name]
         require(
             array.ndim in (n_axes, n_axes + 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),

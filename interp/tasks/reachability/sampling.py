@@ -7,8 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.errors import InputError, require, unknown_name
+from interp.memory import refuse_beyond_machine
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES, Drawn, Regime, grow
@@ -52,8 +53,11 @@ def sample(
     """
     smallest = {"n_episodes": 1, "n_rounds": 1, "n_nodes": 4, "n_edges": 3}
     for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_nodes", n_nodes), ("n_edges", n_edges)):
-        require(size >= smallest[name], f"{name} must be an integer >= {smallest[name]}, got {size}")
-    require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
+        integer(name, size, smallest[name])
+    refuse_beyond_machine(
+        f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges", 8.0 * n_episodes * n_nodes**2
+    )
+    require(depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out")
     if regime not in REGIMES:
         raise unknown_name("regime", regime, REGIMES)
     record, rng = REGIMES[regime], np.random.default_rng([seed, _GRAPHS])

@@ -136,7 +136,7 @@ def test_a_damaged_header_is_refused(path, header):
 
 def test_a_cut_or_missing_file_is_refused(path, tmp_path):
     path.write_bytes(path.read_bytes()[:500])
-    with pytest.raises(InputError, match="is damaged .* it is no data set"):
+    with pytest.raises(InputError, match=r"is damaged .* it is no data set"):
         datasets.load(path)
     with pytest.raises(InputError, match="there is no data set file"):
         datasets.load(tmp_path / "none.safetensors")
