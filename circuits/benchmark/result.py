@@ -15,7 +15,7 @@ from circuits.benchmark.method import METHODS
 from circuits.benchmark.questions import QUESTIONS
 from interp.errors import InputError, require
 from interp.files import json_values, write_atomic, write_json
-from interp.statistics import bootstrap_mean
+from interp.statistics import Interval, bootstrap_mean, mean_interval
 
 FORMAT = 1
 """Version of the JSON."""
@@ -86,18 +86,40 @@ class Result:
         table = pd.DataFrame(rows)
         return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
 
-    def table(self, question: str, scores: Sequence[str] = ()) -> pd.DataFrame:
-        """Methods in rows, scores in columns: means over forms of means over variants and seeds."""
+    def difference(self, question: str, one: str, other: str, score: str = "") -> Interval:
+        """How much better one method does than another on the same subjects and seeds; forms are resampled.
+
+        Raises:
+            InputError: methods that share no subject.
+        """
+        frame, score = self.to_frame(), score or self.headline(question)
+        frame = frame[(frame["question"] == question) & (frame["score"] == score)]
+        wide = frame.pivot_table("value", ["machine", "form", "subject", "seed"], "method")
+        require({one, other} <= set(wide), f"{one!r} and {other!r} must both have a score {score!r} of {question!r}")
+        apart = (wide[one] - wide[other]).dropna().groupby(["machine", "form"]).mean().to_numpy()
+        require(len(apart) > 0, f"{one!r} and {other!r} share no subject")
+        return mean_interval(apart)
+
+    def table(self, question: str, scores: Sequence[str] = (), middle: str = "mean") -> pd.DataFrame:
+        """Methods in rows, scores in columns: over forms, of means over variants and seeds.
+
+        Args:
+            middle: "mean", or "median", which a few values without bounds (faithfulness) do not move.
+        """
         frame = self.to_frame()
         frame = frame[frame["question"] == question]
-        wide = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False).groupby("method").mean()
+        forms = frame.pivot_table("value", ["method", "machine", "form"], "score", sort=False)
+        wide = forms.groupby("method").agg(middle)
         wide = wide[list(scores)] if scores else wide
         first = self.headline(question)
         return wide.sort_values(first if first in wide else wide.columns[0], ascending=False, kind="stable")
 
     def agreement(self, question: str, one: str, other: str) -> float:
-        """Rank correlation (Spearman) of two scores over methods, without the oracle and chance: do they rank alike?"""
-        table = self.table(question).drop(index=["oracle", "random"], errors="ignore")
+        """Rank correlation (Spearman) of two scores over methods, without the oracle and chance: do they rank alike?
+
+        Of a method's scores the median over forms counts.
+        """
+        table = self.table(question, middle="median").drop(index=["oracle", "random"], errors="ignore")
         return float(table[one].corr(table[other], method="spearman")) if len(table) > 2 else float("nan")
 
     def to_dict(self) -> dict[str, Any]:

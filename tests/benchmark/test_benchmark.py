@@ -116,6 +116,8 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     order = found.summary("edges")
     assert order.loc[0, "method"] == "oracle" and set(order["method"]) == {"oracle", "random", "heads-first"}
     assert found.table("edges").loc["heads-first", "auroc"] != 0.5
+    better = found.difference("edges", "oracle", "heads-first")
+    assert better.low > 0 and better.estimate == pytest.approx(1 - found.table("edges").loc["heads-first", "ap"])
     more = Method("composition", "composition", "edges", METHODS["edges", "composition"].answer)
     again = run([Method("heads-first", "edges that leave heads", "edges", never), more])
     frame = again.to_frame()
