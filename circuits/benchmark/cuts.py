@@ -15,7 +15,6 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.errors import require
 from interp.interventions.graph import EdgeGraph
 from interp.interventions.pairs import Readout
 from interp.interventions.resume import repeated, tile
@@ -39,15 +38,7 @@ def cut_each(
     Args:
         change: what replaces a source's contribution, minus the contribution.
         edges: (source, destination) indices of the graph.
-
-    Raises:
-        InputError: a model with normalisation, whose heads do not read their inputs linearly.
     """
-    require(
-        graph.model.config.normalization_type is None,
-        f"edges of {graph.model.config.name!r} cannot be cut in batches, because it normalises what its parts read; "
-        "cut them one by one (interp.interventions.ablation)",
-    )
     size = max(1, ROWS // len(latents))
     order = sorted(range(len(edges)), key=lambda i: edges[i][1])
     predictions: list[Tensor] = [latents] * len(edges)
@@ -71,6 +62,12 @@ class _Cuts:
     edges: Sequence[Edge]
     change: Tensor
 
+    @property
+    def end(self) -> str:
+        """Where heads are told: at queries, keys and values, which are linear in what is read but for normalisation,
+        or at what is read, which takes a copy for every head of every layer."""
+        return "" if self.graph.model.config.normalization_type is None else "_input"
+
     def hooks(self) -> list[tuple[str, HookFunction]]:
         """One for each activation that some destination reads."""
         places: dict[str, list[tuple[int, int, int]]] = {}  # hook -> cell, source, head (or which exit)
@@ -83,13 +80,14 @@ class _Cuts:
                 places.setdefault(f"blocks.{name[4:]}.hook_mlp_in", []).append((cell, source, 0))
             else:
                 layer, head, port = name.split(".")
-                places.setdefault(f"blocks.{layer}.attn.hook_{port}", []).append((cell, source, int(head)))
+                hook = f"blocks.{layer}.attn.hook_{port}{self.end}"
+                places.setdefault(hook, []).append((cell, source, int(head)))
         return [(name, self._at(name, torch.tensor(several).T)) for name, several in places.items()]
 
     def _at(self, name: str, where: Tensor) -> HookFunction:
         cells, sources, which = where
         changes = self.change[sources]
-        if ".attn." in name:  # What a head reads is linear, so its query, key or value changes by the change's image.
+        if ".attn." in name and not self.end:
             block = self.graph.model.blocks[int(name.split(".")[1])]
             changes = einsum(changes, getattr(block.attn, f"W_{name[-1].upper()}")[which], "c e p d, c d h -> c e p h")
 

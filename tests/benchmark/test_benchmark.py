@@ -1,6 +1,9 @@
 """The benchmark: its bounds bound, its truths are true, its cuts are exact, and what it says of methods is so."""
 
+import re
 from functools import partial
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +19,7 @@ from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.statistics import mean_interval
 
+PAGE = Path(__file__).parents[2] / "docs" / "which-method.md"
 SMALL = Effort(episodes=4, rounds=5, round=4, early=2)
 
 
@@ -127,6 +131,16 @@ def test_a_method_of_ones_own_is_graded_beside_the_bounds_and_runs_go_on(tmp_pat
     again.save(tmp_path)
     loaded = Result.load(tmp_path)
     assert loaded.to_frame().equals(frame) and loaded.settings["effort"]["episodes"] == SMALL.episodes
+
+
+def test_the_method_that_the_docs_show_is_graded():
+    """It is short, and better than chance."""
+    (code,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(code.splitlines()) <= 40
+    scope: dict[str, Any] = {}
+    exec(compile(code, str(PAGE), "exec"), scope)
+    del METHODS["edges", scope["mine"].key]
+    assert scope["found"].difference("edges", scope["mine"].key, "random").estimate > 0.3
 
 
 def test_a_json_that_is_no_benchmark_is_refused(tmp_path):
