@@ -214,7 +214,10 @@ def described(kind: Any) -> str:
         return f"a list of which each is {described(parts[0])}" if parts else "a list"
     if isinstance(origin, type) and issubclass(origin, collections.abc.Mapping):
         return "a mapping"
-    return _article(getattr(origin or kind, "__name__", str(kind)))
+    if isinstance(getattr(kind, "task", None), str) and hasattr(kind, "n_rounds"):
+        return f"episodes of {kind.task!r}"
+    name = getattr(origin or kind, "__name__", str(kind))
+    return _SAID.get(name, _article(name))
 
 
 _WORDS = {
@@ -230,6 +233,10 @@ _WORDS = {
 }
 
 
+_SAID = {"HookedLatentTransformer": "a model", "Episodes": "a batch of episodes", "Sequence": "a list"}
+"""Classes that users know by another word."""
+
+
 def _article(word: str) -> str:
     return f"{'an' if word[:1].lower() in 'aeio' or word.startswith('nd') else 'a'} {word}"
 
@@ -242,6 +249,8 @@ def shown(value: Any) -> str:
     """
     if getattr(value, "shape", ()):
         return f"{_article(type(value).__name__)} of shape {tuple(value.shape)}"
+    if isinstance(getattr(value, "task", None), str) and hasattr(value, "n_rounds"):
+        return f"episodes of {value.task!r}"
     short = reprlib.Repr()
     short.maxstring = short.maxother = 80
     text = short.repr(value.item() if isinstance(value, np.generic) else value)

@@ -99,8 +99,16 @@ def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> Inpu
     own = ", ".join(
         f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in record.serves.items()
     )
-    others = [r.name for r in models() if r.task == record.task and r.reads(arguments)]
-    return InputError(f"{text}; it serves {own}. Models for {given}: {', '.join(others) or 'none'}")
+    return InputError(f"{text}; it serves {own}. Models for {given}: {serving(record.task, **arguments)}")
+
+
+def serving(task: str, **sizes: int) -> str:
+    """The names of the models of a task that read episodes of these sizes, for sentences.
+
+    >>> serving("experts", n_experts=4)
+    'wma-handwired, wma-learned, wma-learned-wide'
+    """
+    return ", ".join(record.name for record in models() if record.task == task and record.reads(sizes)) or "none"
 
 
 def _shipped() -> list[Path]:

@@ -31,21 +31,21 @@ def locked(folder: Path) -> Iterator[None]:
         return
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        stream = open(folder / LOCK_FILE, "a+", encoding="utf-8")  # noqa: SIM115
-    with stream:
+        lock = os.open(folder / LOCK_FILE, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
         try:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            stream.seek(0)
+            holder = os.read(lock, 200).decode(errors="replace").strip() or "unknown"
             raise InputError(
-                f"another process ({stream.read().strip() or 'unknown'}) works in {str(folder)!r}; wait for it or "
-                "stop it, or choose another folder"
+                f"another process ({holder}) works in {str(folder)!r}; wait for it or stop it, or choose another folder"
             ) from error
         with writing(folder / LOCK_FILE):
-            stream.truncate(0)
-            stream.write(f"process {os.getpid()} on {platform.node()}\n")
-            stream.flush()
+            os.ftruncate(lock, 0)
+            os.write(lock, f"process {os.getpid()} on {platform.node()}\n".encode())
         yield
+    finally:
+        os.close(lock)
 
 
 def require_free(folder: Path) -> None:

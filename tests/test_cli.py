@@ -57,6 +57,9 @@ def test_verify_exits_with_1_when_not_exact(monkeypatch):
         (("train", "wma-wide"), "use `interp train experts --preset laptop-wide`"),
         (("train", "experts", "--set", "learning_rate=1"), "unknown training field 'learning_rate'"),
         (("train", "experts", "--config", "missing.toml"), "cannot read 'missing.toml'"),
+        (("train", "experts", "--name", "../../x"), "--name must be letters, digits"),
+        (("train", "experts", "--set", "task='qlearning'"), "task cannot be set: the preset is one of 'experts'"),
+        (("train", "experts", "--set", "lr=true"), "lr must be a finite number, got True"),
     ],
 )
 def test_bad_input_is_one_sentence_and_exit_code_2(arguments, message, tmp_path, monkeypatch):

@@ -44,6 +44,12 @@ class Commands(TyperGroup):
         except InputError as error:
             typer.echo(f"interp: {error}", err=True)
             raise typer.Exit(2) from None
+        except OSError as error:
+            typer.echo(f"interp: the system refuses {error.filename or 'a file'}: {error.strerror or error}", err=True)
+            raise typer.Exit(2) from None
+        except KeyboardInterrupt as stop:
+            typer.echo(f"interp: {stop or 'stopped; the same command goes on where finished work was kept'}", err=True)
+            raise typer.Exit(130) from None
 
 
 app = typer.Typer(

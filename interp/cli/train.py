@@ -9,10 +9,12 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
+from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import command
 from interp.cli.saying import Say
 from interp.errors import require
+from interp.locks import require_free
 
 
 def task_keys(incomplete: str) -> list[str]:
@@ -63,10 +65,11 @@ def train(
     asked |= {"regimes": list(regime)} if regime else {}
     asked |= {} if seed is None else {"seed": seed}
     chosen = settings.override(given, settings.merge(changed, asked))
-    name = name or f"{task}-{preset}"
+    name = folder_name("--name", name or f"{task}-{preset}")
     from interp.progress import working
 
     options.to_be_written(out / name)
+    require_free(out / name)
     with working("importing torch"):
         from interp.training.trainer import train as run
     say.facts(name=name, preset=preset, settings=chosen.to_dict())

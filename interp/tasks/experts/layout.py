@@ -68,10 +68,13 @@ class ExpertRound(RoundLayout):
         low, high = self._bounds
         n_experts = episodes.advice.shape[-1]
         if not low <= n_experts <= high:
+            from interp.library import serving
+
             served = f"{low} experts" if low == high else f"{low} to {high} experts"
             raise InputError(
                 f"episodes have {n_experts} experts but this model's layout serves {served}; "
-                f"sample with n_experts={min(max(n_experts, low), high)} or load the model with n_experts={n_experts}"
+                f"sample with n_experts={min(max(n_experts, low), high)}, or take a model that serves {n_experts}: "
+                f"{serving(self.task, n_experts=n_experts)}"
             )
         return replace(self, n_experts=n_experts)
 

@@ -92,11 +92,13 @@ class QLearningRound(RoundLayout):
             raise InputError(f"this model reads MDP episodes, got {type(episodes).__name__}")
         sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
         for (name, size), (low, high) in zip(sizes.items(), self._bounds, strict=True):
-            require(
-                low <= size <= high,
-                f"episodes have {name} {size} but this model's layout serves {low} to {high}; "
-                f"sample with {name} in that range or load the model with {name}={size}",
-            )
+            if not low <= size <= high:
+                from interp.library import serving
+
+                raise InputError(
+                    f"episodes have {name} {size} but this model's layout serves {low} to {high}; sample with {name} "
+                    f"in that range, or take a model that serves {size}: {serving(self.task, **{name: size})}"
+                )
         return replace(self, n_states=episodes.n_states, n_actions=episodes.n_actions)
 
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:

@@ -85,11 +85,14 @@ class ReachabilityRound(RoundLayout):
             "(a graph need not use all names)",
         )
         low, high = self._bounds
-        require(
-            low <= episodes.n_edges <= high,
-            f"episodes have n_edges {episodes.n_edges} but this model's layout serves {low} to {high}; "
-            f"sample with n_edges in that range or load the model with n_edges={episodes.n_edges}",
-        )
+        if not low <= episodes.n_edges <= high:
+            from interp.library import serving
+
+            raise InputError(
+                f"episodes have n_edges {episodes.n_edges} but this model's layout serves {low} to {high}; sample with "
+                "n_edges in that range, or take a model that serves as many: "
+                f"{serving(self.task, n_edges=episodes.n_edges)}"
+            )
         return replace(self, n_edges=episodes.n_edges)
 
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:

@@ -1,0 +1,61 @@
+"""A full disk at any write of any command: one sentence, exit code 2, nothing half-written."""
+
+import os
+import resource
+
+import pytest
+from typer.testing import CliRunner
+
+from interp.cli import app
+
+TRAINED = ["--set", "stages=[{n_rounds=2, steps=4}]", "--set", "checkpoint_every=2", "--set", "eval_every=4"]
+TRAINED += ["--set", "eval_episodes=2", "--set", "eval_rounds=2", "--set", "batch_size=2", "--set", "d_model=8"]
+TRAINED += ["--set", "n_heads=1", "--set", "precision='float32'", "--name", "m"]
+COMMANDS = {
+    "train": ["train", "experts", *TRAINED],
+    "verify": ["verify", "wma-handwired", "--rounds", "3", "--episodes", "2"],
+    "patch": ["patch", "wma-handwired", "--episodes", "4", "--rounds", "4", "--round", "2"],
+    "probe": ["probe", "wma-handwired", "--episodes", "8", "--rounds", "6"],
+    "evaluate": ["evaluate", "qlearning-handwired", "--episodes", "30"],
+    "report": ["report", "wma-handwired", "--episodes", "8", "--rounds", "12"],
+    "llm run": ["llm", "run", "--agent", "counter", "--episodes", "1", "--rounds", "3"],
+}
+
+
+def run_with_room_for(n_bytes, arguments):
+    """Exit code and output of a command in a forked process whose files can have ``n_bytes``."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (n_bytes, n_bytes))
+        result = CliRunner().invoke(app, arguments)
+        raw = "" if result.exception is None or isinstance(result.exception, SystemExit) else repr(result.exception)
+        os.write(write, f"{result.exit_code}|{raw}|{result.output}"[:60_000].encode())
+        os._exit(0)
+    os.close(write)
+    with os.fdopen(read, "rb") as stream:
+        said = stream.read().decode()
+    os.waitpid(child, 0)
+    code, raw, output = said.split("|", 2)
+    return int(code), raw, output
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", COMMANDS)
+def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing_half_written(name, tmp_path):
+    """Every command runs to its first write, several times: minutes together."""
+    arguments = [*COMMANDS[name], "--out", str(tmp_path / "out")]
+    refused = 0
+    for n_bytes in (0, 300, 3_000, 30_000, 10**8):
+        code, raw, output = run_with_room_for(n_bytes, arguments)
+        assert raw == "", (n_bytes, raw)
+        if code == 2:
+            refused += 1
+            (line,) = [line for line in output.splitlines() if "cannot write" in line]
+            assert line.startswith("interp: ") and "free some space" in line, output
+        else:
+            assert code == 0, output
+        left = [path.name for path in tmp_path.rglob("*") if ".~" in path.name or path.name.startswith(".m.")]
+        assert left == []
+    assert refused and code == 0
