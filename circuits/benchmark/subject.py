@@ -68,7 +68,7 @@ class Subject:
         edges: every true edge and its kind; None where nobody knows them.
         places: variable -> every place that holds it, in the model's own basis.
         claims: which of these places must be set together, and where that shows.
-        absent: keys of variables that look as if they belonged to the task and that the machine holds nowhere.
+        nodes: what :mod:`circuits.benchmark.questions.nodes` asks, where it is known without edges.
         seed: of the variant's draws.
     """
 
@@ -82,7 +82,7 @@ class Subject:
     edges: Mapping[EdgeName, Kind] | None
     places: Mapping[str, tuple[Place, ...]]
     claims: tuple[Claim, ...] = ()
-    absent: tuple[str, ...] = ()
+    nodes: Mapping[str, str] | None = None
     seed: int = 0
 
     @property
@@ -193,17 +193,20 @@ def has_compact_positions(machine: str) -> bool:
 
 
 def builders(quick: bool = True, seed: int = 0) -> dict[str, Callable[[], Subject]]:
-    """Every subject by name, and what builds it: cheap, and the same each time.
+    """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
 
     >>> len(builders()), list(builders())[:2]
-    (49, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    (50, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
-    return {
+    from circuits.benchmark import trained
+
+    handmade: dict[str, Callable[[], Subject]] = {
         f"{machine} {form}, {variant}": partial(build, machine, form, variant, quick=quick, seed=seed)
         for form, (machine, _) in FORMS.items()
         for variant in VARIANTS
         if variant != "superposed" or has_compact_positions(machine)
     }
+    return handmade | trained.builders()
 
 
 QUICK_SUBJECTS = tuple(

@@ -14,7 +14,7 @@ _STRONGEST = ("content", "constant", "clean-up")
 def truth(subject: Subject, material: Material) -> Truth:
     """Every node that has weights -> the strongest kind of the edges that leave it, "" where none does."""
     if subject.edges is None:
-        return {}
+        return {} if subject.nodes is None else dict(subject.nodes.items())
     nodes = dict.fromkeys(material.graph.sources[s] for s, _ in material.candidates)
     leaving = {node: {kind for (s, _), kind in subject.edges.items() if s == node} for node in nodes}
     return {node: next((kind for kind in _STRONGEST if kind in kinds), "") for node, kinds in leaving.items()}

@@ -1,0 +1,184 @@
+"""Train the subjects of :mod:`circuits.benchmark.trained`: imitation of an algorithm, with interchanges tied to it.
+
+    python -m circuits.benchmark.tied_training wma 0 FOLDER      # kind, seed; goes on with what FOLDER holds
+
+Every checkpoint holds weights, moments and the step; episodes and pairs are a function of the seed and the step. One
+thread: about a quarter of a CPU second a step for Weighted Majority.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from circuits.benchmark import tying
+from circuits.benchmark.trained import Recipe, batch_of, recipes
+from circuits.benchmark.tying import Batch, Pairs, Tie
+from interp.errors import unknown_name
+from interp.files import write_atomic
+from interp.model.checkpoints import save_checkpoint
+from interp.model.transformer import HookedLatentTransformer
+from interp.training.muon import Muon, is_stack
+
+STATE_FILE, LOSSES_FILE = "training.safetensors", "losses.jsonl"
+_OPTIMIZER_STATE = ("momentum",), ("exp_avg", "exp_avg_sq", "step")
+"""What Muon and AdamW keep of every parameter."""
+
+
+def divergence(logits: Tensor, wanted: np.ndarray) -> Tensor:
+    """Mean Kullback-Leibler divergence of predictions from ``wanted``, in nats: cross-entropy less its floor."""
+    target = torch.from_numpy(wanted).to(logits)
+    return (torch.special.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1).mean()
+
+
+class Run:
+    """One training run, which its folder remembers."""
+
+    def __init__(self, recipe: Recipe, name: str, seed: int, folder: Path) -> None:
+        self.recipe, self.name, self.seed, self.folder = recipe, name, seed, folder
+        torch.manual_seed(seed)
+        self.model = HookedLatentTransformer(recipe.model_config(name, seed))
+        self.bases = tying.bases(recipe.ties, recipe.d_model, seed)
+        parameters = dict(self.model.named_parameters())
+        stacks = [p for key, p in parameters.items() if is_stack(key, p)]
+        rest = [p for key, p in parameters.items() if not is_stack(key, p)]
+        self.optimizers = (
+            Muon(stacks, recipe.lr, 0.0),
+            torch.optim.AdamW(rest, recipe.lr, (0.9, 0.95), weight_decay=0.0),
+        )
+        self.step, self.seconds = 0, 0.0
+
+    # One step.
+
+    def losses(self, step: int) -> dict[str, Tensor]:
+        """Divergences on the batch of a step: of predictions, of an interchange, and of what must not matter."""
+        recipe = self.recipe
+        rng = np.random.default_rng([self.seed, step])
+        batch = batch_of(recipe, self.model, recipe.batch, int(rng.integers(2**31)))
+        logits, latents = tying.forward(self.model, batch.rounds, batch.layout)
+        batch = replace(batch, latents=latents)
+        losses = {"task": divergence(logits, recipe.algorithm.distribution(batch.values))}
+        for i in rng.permutation(len(recipe.ties))[: recipe.draws]:
+            tie = recipe.ties[i]
+            chosen = tying.masks(tie, recipe.batch, rng)
+            within = tying.inside(tie, self.bases, chosen)
+            losses[f"tie {i}"] = self.compared(batch, tie, chosen, within, rng)
+        k = int(rng.integers(len(recipe.ties) + 1))
+        losses[f"strict {k}"] = self.compared(batch, None, chosen, self.untied(k, rng), rng)
+        return losses
+
+    def untied(self, k: int, rng: np.random.Generator) -> dict[str, Tensor | None]:
+        """What must not matter: the rest of the k-th tied sites, and after these some of the idle heads.
+
+        Heads that are only ever set together learn to be harmless together: one of them alone still mattered.
+        """
+        if k < len(self.recipe.ties):
+            return {**tying.outside(self.recipe.ties[k], self.bases)}
+        some = rng.permutation(len(self.recipe.idle))[: rng.integers(1, len(self.recipe.idle) + 1)]
+        return {"z[{}.{}]".format(*self.recipe.idle[i]): None for i in some}
+
+    def compared(
+        self, batch: Batch, tie: Tie | None, chosen: Any, projections: Any, rng: np.random.Generator
+    ) -> Tensor:
+        """The divergence from the counterfactual after an intervention, over random pairs."""
+        recipe = self.recipe
+        pairs = Pairs.drawn(len(chosen), recipe.n_rounds, recipe.horizon, rng)
+        wanted = tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, chosen, recipe.horizon)
+        return divergence(tying.swapped(self.model, batch, pairs, projections, recipe.horizon), wanted)
+
+    def advance(self) -> dict[str, float]:
+        """One optimizer step; the losses before it. Warm-up, then a constant rate, falling to 0 in the second half."""
+        losses = self.losses(self.step)
+        rate = self.recipe.lr * min(1.0, (self.step + 1) / 50, 2 * (1 - self.step / self.recipe.steps))
+        sum(losses.values(), torch.zeros(())).backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate
+            optimizer.step()
+            optimizer.zero_grad()
+        self.step += 1
+        return {key: float(loss.detach()) for key, loss in losses.items()}
+
+    # Its folder.
+
+    def save(self) -> None:
+        """Write the whole state in one rename."""
+        tensors: dict[str, Tensor] = {}
+        for key, parameter in self.model.named_parameters():
+            tensors[f"model.{key}"] = parameter.detach()
+            for optimizer in self.optimizers:
+                for entry, tensor in optimizer.state.get(parameter, {}).items():
+                    tensors[f"{entry}.{key}"] = tensor
+        about = {"state": json.dumps({"step": self.step, "seconds": self.seconds})}
+        write_atomic(self.folder / STATE_FILE, lambda path: save_file(tensors, path, metadata=about))
+
+    def resume(self) -> None:
+        """Take up the state in the folder, if it holds one."""
+        if not (self.folder / STATE_FILE).is_file():
+            return
+        with safe_open(self.folder / STATE_FILE, framework="pt") as stored:
+            about = json.loads(stored.metadata()["state"])
+            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+        self.step, self.seconds = about["step"], about["seconds"]
+        for key, parameter in self.model.named_parameters():
+            parameter.data.copy_(tensors[f"model.{key}"])
+            for optimizer, entries in zip(
+                self.optimizers, (("momentum",), ("exp_avg", "exp_avg_sq", "step")), strict=True
+            ):
+                if f"{entries[0]}.{key}" in tensors:
+                    optimizer.state[parameter] = {entry: tensors[f"{entry}.{key}"] for entry in entries}
+
+
+def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None, every: int = 100) -> Path:
+    """Train, or go on training, in ``folder``; the folder of the model.
+
+    Args:
+        kind: key of :func:`recipes`.
+        seed: of the weights, the tied directions and the episodes.
+        steps: of the whole run; the recipe's when None.
+        every: steps between two checkpoints, each with a line of mean losses in ``losses.jsonl``.
+
+    Raises:
+        InputError: an unknown kind, or a folder that cannot be written.
+    """
+    known, folder = recipes(), Path(folder)
+    if kind not in known:
+        raise unknown_name("trained subject", kind, known)
+    recipe = known[kind] if steps is None else replace(known[kind], steps=steps)
+    run = Run(recipe, f"{kind} seed {seed}", seed, folder)
+    run.resume()
+    seen: dict[str, list[float]] = {}
+    while run.step < recipe.steps:
+        started = time.process_time()
+        for key, loss in run.advance().items():
+            seen.setdefault(key, []).append(loss)
+        run.seconds += time.process_time() - started
+        if run.step % every == 0 or run.step == recipe.steps:
+            run.save()
+            record = {
+                "step": run.step,
+                "cpu_s": round(run.seconds, 1),
+                **{k: float(np.mean(v)) for k, v in sorted(seen.items())},
+            }
+            with open(folder / LOSSES_FILE, "a", encoding="utf-8") as stream:
+                stream.write(json.dumps(record) + "\n")
+            seen = {}
+    if not (folder / "model").exists():
+        save_checkpoint(run.model.eval(), folder / "model")
+    return folder / "model"
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    train(sys.argv[1], int(sys.argv[2]), sys.argv[3], steps=int(sys.argv[4]) if len(sys.argv) > 4 else None)

@@ -1,0 +1,73 @@
+"""Trained subjects: what is tied is tied, what is idle is idle, and training resumes where it stopped."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from circuits.benchmark import tied_training, trained, tying
+from circuits.benchmark.tied_truth import dense_share, measure
+from interp import InputError
+from interp.model.checkpoints import load_checkpoint
+
+
+@pytest.fixture(scope="module")
+def truth():
+    recipe = trained.recipes()["wma"]
+    return measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=0, n_episodes=200)
+
+
+def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
+    ties = truth[truth["kind"] == "tie"].set_index("what")
+    assert ties["iia"]["log_weights @ latent@<z>"] > 0.98
+    assert ties["iia"].min() > 0.88 and ties["chance"].max() < 0.05
+    assert truth[truth["kind"].isin(["task", "rest", "idle"])]["iia"].min() > 0.99
+
+
+def test_idle_heads_matter_less_than_any_other(truth):
+    heads = truth[truth["kind"] == "head"].set_index("what")["kl"]
+    nodes = trained.load("wma", 0).nodes
+    idle = [head for head, kind in nodes.items() if not kind]
+    assert heads[idle].median() < 0.3 * heads.drop(idle).min()
+    assert dense_share(trained.load("wma", 0).model) > 0.99
+
+
+def test_the_wrong_directions_hold_nothing():
+    recipe = trained.recipes()["wma"]
+    found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=40)
+    assert found[found["kind"] == "tie"]["iia"].max() < 0.6
+
+
+def test_setting_no_element_is_the_algorithm_itself():
+    recipe = trained.recipes()["qlearning"]
+    model = tied_training.Run(recipe, "x", 0, None).model
+    batch, rng = trained.batch_of(recipe, model, 6, 0), np.random.default_rng(0)
+    pairs = tying.Pairs.drawn(6, recipe.n_rounds, recipe.horizon, rng)
+    tie = recipe.ties[0]
+    none = np.zeros((6, len(tie.elements)), bool)
+    given = [
+        tying.counterfactual(recipe.algorithm, batch.values, pairs, t, chosen, recipe.horizon)
+        for t, chosen in ((None, none), (tie, none), (tie, ~none))
+    ]
+    assert np.allclose(given[0], given[1]) and not np.allclose(given[0], given[2])
+    at = pairs.at[:, None] + np.arange(recipe.horizon + 1)
+    assert np.allclose(given[0], recipe.algorithm.distribution(batch.values)[pairs.base[:, None], at])
+
+
+def test_training_that_was_cut_short_ends_the_same(tmp_path):
+    torch.set_num_threads(1)
+    whole, cut = (tmp_path / name for name in ("whole", "cut"))
+    tied_training.train("wma", 0, whole, steps=3, every=3)
+    run = tied_training.Run(replace(trained.recipes()["wma"], steps=3), "wma seed 0", 0, cut)
+    run.advance()
+    run.save()
+    tied_training.train("wma", 0, cut, steps=3, every=3)
+    first, second = (load_file(folder / "model" / "model.safetensors") for folder in (whole, cut))
+    assert all(torch.equal(first[key], second[key]) for key in first)
+
+
+def test_what_is_not_shipped_is_named():
+    with pytest.raises(InputError, match="wma-0"):
+        trained.load("wma", 99)
