@@ -14,6 +14,7 @@ runs on into later rounds (``propagate=True``) or later latents are held at thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
@@ -27,7 +28,8 @@ from interp.checks import checked, fit
 from interp.errors import InputError, require, unknown_name
 from interp.model.hooked import HookFunction, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.transformer import HookedLatentTransformer
+from interp.model.plain import PlainRounds
+from interp.model.transformer import HookedLatentTransformer, plain_rounds
 from interp.provenance import provenance
 
 Commit = Literal["own", "target"]
@@ -236,10 +238,11 @@ def play(
     initial = model.initial_latents(len(worlds), layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
+        plain = plain_rounds(model)
         while not interaction.done:
             latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
             encoded = _to(layout.encode(interaction.step(choice)), model)
-            steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", ()))
+            steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", (), plain))
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
 
@@ -288,17 +291,23 @@ def run_round(
     layout: RoundLayout,
     commit: str,
     hooks: Hooks,
+    plain: PlainRounds | None = None,
 ) -> Step:
-    """One round: predict, commit the choice where the layout has one, and write the update."""
+    """One round: predict, commit the choice where the layout has one, and write the update.
+
+    Args:
+        plain: the model's rounds without hooks, where many are run: they are laid out once.
+    """
     tokens, values, slots = encoded.tokens, encoded.values, encoded.slots
-    with model.hooks(fwd_hooks=hooks):
-        out = model(tokens, latents, values)
+    forward = model if hooks or plain is None else plain
+    with model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
+        out = forward(tokens, latents, values)
         choice = layout.choose(out.prediction)
         if commit == "own":
             committed = layout.commit(tokens, choice)
             if not torch.equal(committed, tokens):
                 tokens = committed
-                out = model(tokens, latents, values)
+                out = forward(tokens, latents, values)
     return Step(out.prediction, choice, model.write(out.latents, out.update, slots), tokens, values, slots)
 
 
@@ -318,13 +327,14 @@ def _sequential(
     latents = model.initial_latents(n_episodes, layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
+        plain = plain_rounds(model)
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
                 steps.append(_taken_from(clean, t))
                 continue
             read = steps[-1].latents if steps else latents
             pairs = counters[t].hooks if t in counters else ()
-            step = run_round(model, _round(encoded, t), read, layout, commit, pairs)
+            step = run_round(model, _round(encoded, t), read, layout, commit, pairs, plain)
             steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
     for counter in counters.values():
         counter.check()

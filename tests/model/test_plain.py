@@ -1,0 +1,100 @@
+"""Rounds without hooks are the hooked rounds bit for bit, and run only where nobody can tell."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import interp
+from interp import tasks
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer, plain_rounds
+
+MODELS = {
+    "wma-learned": {},
+    "wma-learned-wide": {},
+    "qlearning-learned": {},
+    "wma-handwired": {"n_experts": 3},
+    "qlearning-handwired": {"n_states": 3, "n_actions": 2},
+    "reachability-handwired": {},
+}
+
+
+@pytest.fixture(scope="module", params=MODELS)
+def model(request):
+    return interp.load(request.param, **MODELS[request.param])
+
+
+def hooked(model, call, *rounds):
+    """The same call with a hook that changes nothing: it runs through the modules."""
+    with torch.no_grad(), model.hooks(fwd_hooks=[("hook_update", lambda update, hook: None)]):
+        assert plain_rounds(model) is None
+        return call(*rounds)
+
+
+@settings(max_examples=5, deadline=None)
+@given(seed=st.integers(0, 2**31), n=st.sampled_from([1, 2, 7, 16]), payload=st.booleans(), double=st.booleans())
+def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, seed, n, payload, double):
+    model = model.double() if double else model.float()
+    generator, layout = torch.Generator().manual_seed(seed), model.layout
+    tokens = torch.randint(model.config.d_vocab, (n, layout.n_positions), generator=generator)
+    latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(model.W_E.dtype)
+    values = torch.rand(n, layout.n_positions, generator=generator).to(model.W_E.dtype) if payload else None
+    with torch.no_grad():
+        assert plain_rounds(model) is not None
+        plain = [*model(tokens, latents, values), model.predict(tokens, latents, values)]
+    expected = [*hooked(model, model, tokens, latents, values), hooked(model, model.predict, tokens, latents, values)]
+    assert all(torch.equal(a, b) for a, b in zip(plain, expected, strict=True))
+
+
+def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
+    model.float()
+    episodes = tasks.of(model).sample(3, 6, seed=0, **sizes_of(model))
+    plain = rollout(model, episodes)
+    watched = rollout(model, episodes, fwd_hooks=[("hook_update", lambda update, hook: None)])
+    assert torch.equal(plain.predictions, watched.predictions) and torch.equal(plain.latents, watched.latents)
+
+
+def sizes_of(model):
+    return {size.name: getattr(model.layout, size.name) for size in tasks.of(model).sizes}
+
+
+@pytest.fixture
+def small():
+    model = interp.load("wma-handwired", n_experts=2)
+    return model, torch.zeros(1, model.layout.n_positions, dtype=torch.long), model.initial_latents(1, 1)
+
+
+def test_new_weights_are_read_at_once(small):
+    """Also where they change behind torch's back, by ``.data``."""
+    model, tokens, latents = small
+    with torch.no_grad():
+        before = model(tokens, latents).update
+        model.blocks[0].attn.b_O.data += 1.0
+        assert not torch.equal(model(tokens, latents).update, before)
+
+
+def test_whatever_looks_at_a_module_is_run(small):
+    """A hook of TransformerLens, one of torch on any module, a forward of one's own, a gradient."""
+    model, tokens, latents = small
+    seen = []
+    with torch.no_grad():
+        handle = model.blocks[0].attn.register_forward_hook(lambda *_: seen.append("torch"))
+        model(tokens, latents)
+        handle.remove()
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: seen.append("lens"))]):
+            model.predict(tokens, latents)
+        model.blocks[0].forward, whole = lambda resid, past=None: resid * 0, model.blocks[0].forward
+        assert plain_rounds(model) is None
+        del model.blocks[0].forward
+        assert plain_rounds(model) is not None and whole is not None
+    assert seen == ["torch", "lens"] and plain_rounds(model) is None
+    assert model(tokens, latents).update.requires_grad
+
+
+def test_a_class_derived_from_the_model_runs_its_own_forward(small):
+    class Own(HookedLatentTransformer):
+        pass
+
+    with torch.no_grad():
+        assert plain_rounds(Own(small[0].config)) is None
