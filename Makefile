@@ -31,7 +31,6 @@ bench: $(READY)
 
 docs: $(DOCS_READY)
 	$(BIN)/python -m docs.build
-	@echo output/docs/index.html
 
 package: $(READY)
 	$(BIN)/python -m tests.package

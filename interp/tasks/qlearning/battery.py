@@ -1,4 +1,4 @@
-"""Episodes on which learners of tabular control choose differently: what tells them apart.
+"""Episodes on which learners of tabular control choose differently, what tells them apart::
 
     grid            the training grid, explored as in training
     explored        deterministic transitions, uniform actions: what lies ahead, and whose actions it depends on

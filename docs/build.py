@@ -1,0 +1,81 @@
+"""``make docs``: generate the pages that the code dictates, build all of them, and check that they open offline.
+
+The sources in this folder are copied to a scratch folder, where the reference (a page a module), the registries and the
+commands' help are added; Sphinx then builds with warnings as errors. ``python -m docs.build --no-run`` leaves the
+tutorials' cells unrun, which takes seconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+from docs import generated
+
+HERE = Path(__file__).parent
+OUT = HERE.parent / "output" / "docs"
+LOADS = re.compile(r"""<(?:script|img|iframe|source|link)\b[^>]*?\b(?:src|href)=["']([^"']*)["']""", re.IGNORECASE)
+LINKS = re.compile(r"""<a\b[^>]*?\bhref=["']([^"']*)["']""", re.IGNORECASE)
+
+
+def build(out: Path = OUT, run: bool = True) -> Path:
+    """Build every page into ``out``; gives the first one.
+
+    Raises:
+        RuntimeError: Sphinx warned or failed, a link leads nowhere, or a page loads something from outside.
+    """
+    source = out.with_name(f"{out.name}-source")
+    shutil.rmtree(source, ignore_errors=True)
+    shutil.rmtree(out, ignore_errors=True)
+    shutil.copytree(HERE, source, ignore=shutil.ignore_patterns("__pycache__", "build.py", "generated.py"))
+    shutil.copy(HERE.parent / "examples" / "own_task.py", source / "tutorials")
+    for path, text in generated.pages().items():
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).write_text(text, encoding="utf-8")
+    options = ["-W", "--keep-going", "-q", "-b", "html"]
+    options += [] if run else ["-D", "nb_execution_mode=off"]
+    environment = {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONPATH": str(HERE.parent)}
+    command = [sys.executable, "-m", "sphinx", *options, str(source), str(out)]
+    done = subprocess.run(command, env=environment, check=False, text=True, stderr=subprocess.PIPE)
+    if done.returncode:
+        raise RuntimeError(f"Sphinx was not content:\n{done.stderr}")
+    wrong = list(problems(out))
+    if wrong:
+        raise RuntimeError("\n".join(wrong))
+    return out / "index.html"
+
+
+def problems(out: Path) -> Iterator[str]:
+    """A sentence for each link that leads nowhere, and for each thing that a page loads from outside."""
+    for page in sorted(out.rglob("*.html")):
+        text = page.read_text(encoding="utf-8")
+        for address in LOADS.findall(text):
+            if re.match(r"(https?:)?//", address) and 'rel="canonical"' not in text:
+                yield f"{page}: loads {address} from outside"
+        for address in LINKS.findall(text) + LOADS.findall(text):
+            path = unquote(address.split("#")[0].split("?")[0])
+            if path and not re.match(r"[a-z]+:|//", path) and not (page.parent / path).exists():
+                yield f"{page}: {address} leads nowhere"
+
+
+def main() -> None:
+    """Build, and say where."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", type=Path, default=OUT, help="folder for the pages")
+    parser.add_argument("--no-run", action="store_true", help="do not run the tutorials")
+    given = parser.parse_args()
+    try:
+        print(build(given.out.resolve(), not given.no_run))
+    except RuntimeError as error:
+        sys.exit(str(error))
+
+
+if __name__ == "__main__":
+    main()

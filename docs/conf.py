@@ -1,0 +1,59 @@
+"""How Sphinx builds these pages: static, offline, with the tutorials run. ``docs.build`` calls it."""
+
+from typing import Any
+
+import interp
+
+OURS = ("interp", "probes", "circuits", "reports")
+
+project = "latent-context-interp"
+author = "the latent-context-interp developers"
+copyright = f"2026, {author}"
+version = release = interp.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["README.md"]
+html_theme = "furo"
+html_title = f"{project} {release}"
+html_copy_source = True
+html_show_sphinx = False
+templates_path: list[str] = []
+
+myst_enable_extensions = ["colon_fence", "deflist"]
+myst_heading_anchors = 3
+nb_execution_mode = "force"
+nb_execution_timeout = 300
+nb_execution_raise_on_error = True
+nb_merge_streams = True
+
+autodoc_member_order = "bysource"
+autodoc_typehints = "signature"
+autodoc_preserve_defaults = True
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+napoleon_use_rtype = False
+napoleon_use_ivar = True
+napoleon_attr_annotations = False
+# Several rooms have a class of the same name, such as Regime; a bare name in a signature may then mean either.
+suppress_warnings = ["mystnb.unknown_mime_type", "myst-nb.lexer", "ref.python"]
+
+
+def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    """Docstrings say |S| and **arguments in plain text: outside of code these are no markup."""
+    if what == "data" and not getattr(obj, "__module__", "interp").startswith(OURS):
+        lines.clear()  # what Python says of a bare number or function, which is not ours
+    literal = False
+    for i, line in enumerate(lines):
+        if line.strip() and not line.startswith("    "):
+            literal = False
+        if not literal and not line.lstrip().startswith((">>>", "...")):
+            parts = line.split("``")
+            parts[::2] = [part.replace("|", "\\|").replace("*", "\\*") for part in parts[::2]]
+            starts_list = line.lstrip().startswith("* ")
+            lines[i] = "``".join(parts).replace("\\* ", "* ", 1) if starts_list else "``".join(parts)
+        literal = literal or line.rstrip().endswith("::")
+
+
+def setup(app: Any) -> None:
+    """Called by Sphinx."""
+    app.connect("autodoc-process-docstring", plain, priority=400)
