@@ -16,7 +16,7 @@ from interp.model.checkpoints import load_checkpoint
 @pytest.fixture(scope="module")
 def truth():
     recipe = trained.recipes()["wma"]
-    return measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=0, n_episodes=200)
+    return measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=0, n_episodes=150)
 
 
 def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
@@ -36,7 +36,7 @@ def test_idle_heads_matter_less_than_any_other(truth):
 
 def test_the_wrong_directions_hold_nothing():
     recipe = trained.recipes()["wma"]
-    found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=40)
+    found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=30)
     assert found[found["kind"] == "tie"]["iia"].max() < 0.6
 
 

@@ -1,7 +1,9 @@
 """The questions of the benchmark, one file each."""
 
 from circuits.benchmark.question import Question
-from circuits.benchmark.questions import edges, nodes
+from circuits.benchmark.questions import edges, exists, nodes, subspace, where
 from interp.tasks.task import unique
 
-QUESTIONS: dict[str, Question] = unique((edges.QUESTION, nodes.QUESTION), "question")
+QUESTIONS: dict[str, Question] = unique(
+    tuple(module.QUESTION for module in (edges, nodes, where, subspace, exists)), "question"
+)
