@@ -14,17 +14,13 @@ from interp.checks import checked
 from interp.errors import require
 from interp.files import write_atomic, write_json
 from interp.interventions import heatmaps
-from interp.interventions.metrics import METRICS
+from interp.interventions.metrics import EXITS, METRICS
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.patching import PatchingResult, sweep
 from interp.interventions.rounds import RoundMap, round_map
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
-
-EXITS = ("logit_diff", "state")
-"""What is read unless metrics are named: both exits of a round, because what acts on one of them alone does not show in
-the other: read through both, patching finds far more of the parts that matter (``interp benchmark``)."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +60,8 @@ def patch(
     Args:
         corruption: key of a corruption of the model's task; the task's default when empty.
         read: the round read; by default the first at which this corruption can show in each metric.
-        metrics: what effects are measured by; :data:`EXITS` when empty, or those of them that can show the corruption.
+        metrics: what effects are measured by; both exits (``metrics.EXITS``) when empty, or the one of them that
+            can show the corruption.
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
         regime, sizes: of the episodes; the task's default and the model's own when not given.

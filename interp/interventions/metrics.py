@@ -129,6 +129,11 @@ METRICS: dict[str, Metric] = unique(
 )
 
 
+EXITS = ("logit_diff", "state")
+"""The metrics that read the two exits of a round: what is predicted, and what is remembered. What acts on one alone
+does not show in the other; read through both, methods find far more of the parts that matter (``interp benchmark``)."""
+
+
 @checked
 def metric(name: str | Metric) -> Metric:
     """The metric of that key; a :class:`Metric` is returned as it is.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pandas as pd
 
@@ -22,7 +22,9 @@ from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faith
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim, carriers
+from interp.interventions.graph import Ablation
 from interp.interventions.interchange import of_rounds
+from interp.interventions.metrics import EXITS
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.pruning import smallest
@@ -174,7 +176,8 @@ def given(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: HookedLatentTransformer, episodes: Any, t: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, single ablations.
+    """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones; every node
+    ablated on its own in every way, as both exits of the round show it.
 
     Args:
         minimality: measure that of the circuit's edges, most of the work; NaN without.
@@ -193,7 +196,7 @@ def circuit_tables(
     areas = {"cpr": curve.cpr, "cmd": curve.cmd, "random_cpr": curve.random_cpr, "random_cmd": curve.random_cmd}
     kept = smallest(scorer, attributed.edges, TOLERANCE)
     circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
-    nodes = [ablate(scorer), *(ablate(CircuitScorer(pair, ablation=how)) for how in ("mean", "zero"))]
+    nodes = [ablate(CircuitScorer(pair, exit, how)) for exit in EXITS for how in get_args(Ablation)]
     edges = attributed.to_frame()
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(circuit.edges)),

@@ -26,7 +26,10 @@ _TEXT = (
     "pairs and this way of cutting; it is not evidence that it is the only one, or of what its edges mean."
 )
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
-_NODES = "Every node ablated on its own, in three ways: what the logit difference loses, with 95 % intervals"
+_NODES = (
+    "Every node ablated on its own, in three ways: what the logit difference and the state lose, with 95 % intervals; "
+    "what only zeros show is the same in every episode"
+)
 _LISTED = 25
 """Edges listed at most."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
@@ -99,7 +102,8 @@ def _by_size(curve: pd.DataFrame) -> Picture:
 
 def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     drops = [Interval(*values) for values in ablation[["drop", "low", "high"]].to_numpy()]
-    long = pd.DataFrame({"node": ablation["name"], "how": ablation["ablation"], "drop": pd.Series(drops, dtype=object)})
+    how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
+    long = pd.DataFrame({"node": ablation["name"], "how": how, "drop": pd.Series(drops, dtype=object)})
     wide = long.pivot(index="node", columns="how", values="drop").loc[list(dict.fromkeys(long["node"]))]
     wide = wide[list(dict.fromkeys(long["how"]))].reset_index().rename_axis(columns=None)
     return wide.assign(node=[_named(name, heads) for name in wide["node"]])

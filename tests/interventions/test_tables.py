@@ -41,7 +41,8 @@ def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     assert results["interchange"].control.sum() == 2
     assert {"random", "algorithm", "model"} < set(results["steering"].columns)
     assert {"random_mean", "random_cpr", "cpr", "cmd"} < set(results["faithfulness"].columns)
-    assert set(results["ablation"].ablation) == {"resample", "mean", "zero"}
+    read = results["ablation"].groupby("ablation").metric.unique().map(set).to_dict()
+    assert read == {key: {"logit_diff", "state"} for key in ("resample", "mean", "zero")}
     assert set(results["patching"].corruption) == {"flip-vote", "flip-label", "swap-histories", "exchange-history"}
     assert {path.stem for path in tables.write(results, tmp_path)} == NAMES
 
