@@ -199,6 +199,17 @@ def _circuit(part: CircuitPart) -> list[Any]:
             pd.DataFrame(roles), matched, formats=dict.fromkeys(("similarity", "weight", "weight of the match"), ".3f")
         ),
     ]
+    edges = [
+        {"model": of.model, "edges needed": of.n, "of": of.of, "not found, because": of.reason} for of in part.needed
+    ]
+    found = part.shared
+    both = (
+        "Edges that the prediction needs"
+        if found is None
+        else f"Edges that the prediction needs: {found.n} are needed by both when heads stand for their matches, "
+        f"{found.random_mean:.1f} (at most {found.random_most}) under random matchings"
+    )
+    tables.append(Table(pd.DataFrame(edges), both))
     if seen:
         tables.append(
             Table(pd.DataFrame(seen), f"Heads that attend as the state says, and what they carry; {N_HEADS} most")

@@ -1,6 +1,6 @@
 """Do two models compute by the same circuit? Mediated shares by path, heads matched by role, attention look-alikes.
 
-Three things are measured in both models on the same episodes, each beside untrained models of both shapes:
+Four things are measured in both models on the same episodes, each beside untrained models of both shapes:
 
 * **paths**: which share of an effect passes through attention patterns (:mod:`interp.interventions.mediation`): of the
   latents on the prediction, through the patterns where it is read; and of each input that the task says to act on the
@@ -8,6 +8,8 @@ Three things are measured in both models on the same episodes, each beside untra
   their own untrained copies tells nothing about what was learned: it does not *discriminate*;
 * **roles**: how well the heads of one can be matched to heads of the other (:mod:`circuits.compare.roles`), beside the
   best match that an untrained model of either shape makes with the reference;
+* **edges**: how many each model needs for its prediction, and how many both need when heads stand for the heads that
+  they were matched with (:mod:`circuits.compare.edges_needed`), beside random matchings;
 * **look-alikes**: heads whose attention follows the algorithm's state, with what they carry
   (:mod:`circuits.compare.look_alikes`).
 
@@ -24,6 +26,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from circuits.compare.edges_needed import Needed, Shared, needed, shared
 from circuits.compare.look_alikes import LITTLE, LOOKS, Look, looks
 from circuits.compare.roles import Role, match, profile
 from circuits.compare.subject import Effort, Subject
@@ -77,6 +80,8 @@ class CircuitPart:
         similarity: of the heads' roles, under the best matching.
         untrained: that of every untrained model, of either shape, with the reference: what no training gives.
         roles: the heads matched, weightiest first.
+        needed: the edges that each of the two needs, the model first.
+        shared: those that both need; None where those of one are not known.
         looks, reference_looks: what heads' attention follows, and what they carry.
         settings: rounds, algorithm, seed.
     """
@@ -87,6 +92,8 @@ class CircuitPart:
     similarity: Interval
     untrained: tuple[float, ...]
     roles: tuple[Role, ...]
+    needed: tuple[Needed, Needed]
+    shared: Shared | None
     looks: tuple[Look, ...]
     reference_looks: tuple[Look, ...]
     settings: dict[str, Any] = field(default_factory=dict)
@@ -105,6 +112,12 @@ class CircuitPart:
         for role in self.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "value": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
+        for of in self.needed:
+            rows.append({"name": "edges needed", "model": of.model, "what": of.reason or f"of {of.of}", "value": of.n})
+        if self.shared is not None:
+            null = {"untrained low": self.shared.random_mean, "untrained high": self.shared.random_most}
+            what = "under the matching of heads; for untrained read random matchings: mean, most"
+            rows.append({"name": "edges shared", "what": what, "value": self.shared.n, **null})
         for name, found in ((self.model, self.looks), (self.reference, self.reference_looks)):
             for look in found:
                 row = {"model": name, "what": f"{look.head}: {look.variable} at {look.positions}"}
@@ -150,6 +163,7 @@ def circuits(
     controls = [_mediated(s, None, inputs, effort, fresh=True) for s in fresh]
     own, other = controls[: len(untrained)], controls[len(untrained) :]
     layout = subject.run(subject.samples.test).layout
+    edges = needed(subject, effort), needed(reference, effort)
     seen = [looks(s, algorithm, m[0], effort) for s, m in zip((subject, reference), measured, strict=True)]
     return CircuitPart(
         subject.name,
@@ -162,6 +176,8 @@ def circuits(
         similarity,
         null,
         roles,
+        edges,
+        shared(*edges, roles, profiles[1].heads, effort.seed),
         tuple(seen[0]),
         tuple(seen[1]),
         {

@@ -9,8 +9,9 @@ import pytest
 
 import interp
 from circuits.compare.circuit import Path, circuits
+from circuits.compare.edges_needed import Needed, needed, shared
 from circuits.compare.look_alikes import looks
-from circuits.compare.roles import match, profile
+from circuits.compare.roles import Role, match, profile
 from circuits.compare.subject import Effort, Samples, Subject
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
@@ -63,10 +64,33 @@ def test_a_rotated_circuit_is_the_same_one(turned):
 
 def test_results_are_tables_and_json(turned):
     frame = turned.to_frame()
-    assert set(frame["name"]) == {"mediated share", "similarity of roles", "role", "attention R2", "attention carries"}
+    measured = {"mediated share", "similarity of roles", "role", "edges needed", "attention R2", "attention carries"}
+    assert set(frame["name"]) == measured
     assert json.loads(json.dumps(turned.to_dict(), allow_nan=False))["model"] == "wma-handwired-rotated"
     row = frame[frame["name"] == "similarity of roles"].iloc[0]
     assert row["value"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
+
+
+def test_edges_are_needed_and_shared_as_heads_are_matched(samples):
+    """A softmax form shares all that it needs with itself, heads in another order count the same, others nothing."""
+    mine = needed(Subject(handwired(eta=60.0), samples), SMALL)
+    assert 0 < mine.n < mine.of / 4 and mine.reason == ""
+    heads = [f"{layer}.{head}" for layer in range(3) for head in range(3)]
+    same = [Role(head, head, 1.0, 1.0, 1.0) for head in heads]
+    found = shared(mine, mine, same, heads, 0)
+    assert found.n == mine.n >= found.random_most > found.random_mean
+    swap = {"1.0": "1.1", "1.1": "1.0"}
+    renamed = [(_swapped(s, swap), _swapped(d, swap)) for s, d in mine.edges]
+    other = Needed("other", mine.n, mine.of, tuple(renamed))
+    crossed = [Role(head, swap.get(head, head), 1.0, 1.0, 1.0) for head in heads]
+    assert shared(mine, other, crossed, heads, 0).n == mine.n > shared(mine, other, same, heads, 0).n
+    edited = needed(Subject(rotated(handwired(), 1), samples), SMALL)
+    assert "hard attention" in edited.reason and shared(mine, edited, same, heads, 0) is None
+
+
+def _swapped(end, swap):
+    head, port = end[:3], end[3:]
+    return swap.get(head, head) + port
 
 
 def test_distractors_play_no_role_and_variants_share_most(samples):

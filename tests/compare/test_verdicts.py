@@ -6,6 +6,7 @@ import pytest
 
 from circuits.compare import verdicts
 from circuits.compare.circuit import CircuitPart, Path
+from circuits.compare.edges_needed import Needed
 from circuits.compare.effects import Effect, EffectsPart
 from circuits.compare.state import StatePart, Stitching
 from circuits.compare.update import Update, UpdatePart
@@ -56,10 +57,13 @@ def test_update_needs_the_step_and_its_inputs():
     assert weak.word == "different" and weak.decided_by == "score of label in what a round writes"
 
 
+NOTHING = Needed("a", 0, 0, reason="not looked for")
+
+
 def _circuit(share, other, alike, untrained=(0.1, 0.2), null=(0.25,)):
     """One path with the shares of both models, untrained shares, and how alike the heads are."""
     path = Path("latent", "prediction", "p?", share, share, other, other, untrained, untrained)
-    return verdicts.circuit(CircuitPart("a", "b", (path,), alike, null, (), (), ()))
+    return verdicts.circuit(CircuitPart("a", "b", (path,), alike, null, (), (NOTHING, NOTHING), None, (), ()))
 
 
 def test_circuit_differs_by_what_training_made_and_is_the_same_where_heads_are_alike():
