@@ -1,8 +1,10 @@
 """The cost of one decision at round 10, 100 and 500: constant here, since a round reads the latents and no history.
 
-One episode, one thread: the prediction of a round (``predict``, up to the prediction position), and the whole round
-with its update. The published code re-reads the token history: 12, 244 and 430 ms per decision at these rounds. A round
-of the same model on 64 episodes at once is given per decision. Run with ``python -m tests.benchmarks decisions``.
+One thread, CPU milliseconds: the prediction of a round (``model.predict``), the whole round with its update
+(``model(...)``), both on one episode, and the prediction per episode of 64 at once, at the first of these rounds.
+Beside them, in the same run, the same decision with a hook attached (through the modules), and that of a plain
+transformer of the same sizes which re-reads every token since the first round (:mod:`tests.benchmarks.reference`). Run
+with ``python -m tests.benchmarks decisions``.
 """
 
 from __future__ import annotations
@@ -18,32 +20,39 @@ from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
+from tests.benchmarks.reference import FullHistory
 
-ROUNDS = {10: 12.0, 100: 244.0, 500: 430.0}
-"""Round -> milliseconds of the published code."""
+ROUNDS = (10, 100, 500)
 REPEATS = 50
 
 
-def measure() -> pd.DataFrame:
-    """One row per round: median milliseconds of a decision."""
+def measure(rounds: tuple[int, ...] = ROUNDS, repeats: int = REPEATS) -> pd.DataFrame:
+    """One row per round: median CPU milliseconds, and how many times a decision's the reference takes."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
     model = HookedLatentTransformer(config).eval()
-    runs = {n: rollout(model, experts.sample(n, max(ROUNDS) + 1, 4, seed=0)) for n in (1, 64)}
+    reference = FullHistory(config.d_vocab).eval()
+    run = rollout(model, experts.sample(1, max(rounds) + 1, 4, seed=0))
+    together = rollout(model, experts.sample(64, min(rounds) + 1, 4, seed=0))
+    of_64 = _median(_decision(model, together, min(rounds)), repeats) / 64
     rows = []
-    for t, published in ROUNDS.items():
-        milliseconds = {n: 1e3 * _median(_decision(model, run, t)) for n, run in runs.items()}
-        whole = 1e3 * _median(_round(model, runs[1], t))
+    for t in rounds:
+        decision, history = _decision(model, run, t), run.tokens[:, : t + 1].flatten(1)
+        milliseconds = _median(decision, repeats)
+        with model.hooks(fwd_hooks=[("hook_latents", lambda latents, hook: None)]):
+            hooked = _median(decision, repeats)
+        theirs = _median(lambda history=history: reference(history), min(repeats, 3))
         rows.append(
             {
                 "round": t,
-                "decision_ms": milliseconds[1],
-                "with_update_ms": whole,
-                "per_decision_of_64_ms": milliseconds[64] / 64,
-                "published_ms": published,
-                "times_faster": published / milliseconds[1],
+                "decision_ms": milliseconds,
+                "with_update_ms": _median(_round(model, run, t), repeats),
+                "per_decision_of_64_ms": of_64,
+                "hooked_ms": hooked,
+                "full_history_ms": theirs,
+                "times_faster": theirs / milliseconds,
             }
         )
     torch.set_num_threads(threads)
@@ -58,14 +67,16 @@ def _round(model: HookedLatentTransformer, run: Rollout, t: int) -> Callable[[],
     return lambda: model(run.tokens[:, t], run.latents[:, t])
 
 
-def _median(call: Callable[[], object]) -> float:
+def _median(call: Callable[[], object], repeats: int) -> float:
+    """Median CPU milliseconds: on a busy machine, time on the wall is mostly waiting."""
     times = []
     with torch.no_grad():
-        for _ in range(REPEATS):
-            start = time.perf_counter()
+        call()
+        for _ in range(repeats):
+            start = time.process_time()
             call()
-            times.append(time.perf_counter() - start)
-    return sorted(times)[REPEATS // 2]
+            times.append(time.process_time() - start)
+    return 1e3 * sorted(times)[repeats // 2]
 
 
 def main() -> None:
