@@ -46,3 +46,10 @@ def test_sites_that_hold_a_variable_are_the_constructions():
     assert "binding" not in {key for key, _ in truth}  # it never varies
     asked = Material(subject).truth("exists")
     assert asked["log_weights"] and not asked[ELSEWHERE + "log_weights"]
+
+
+def test_the_algorithm_asked_for_is_among_rivals_that_do_not_contain_it():
+    subject = build("wma-handwired", "R")
+    truth = Material(subject).truth("algorithm")
+    assert [key for key, kind in truth.items() if kind] == ["weighted_majority"]
+    assert "bayes" in truth and "fading_majority" not in truth

@@ -58,4 +58,4 @@ def _cosine(effect: np.ndarray, wanted: np.ndarray) -> float:
     return float((effect * wanted).sum()) / size if size > 1e-9 else 0.0
 
 
-register(Method("interchange", "interchange of whole activations", "where", interchanged))
+register(Method("interchange", "interchange of whole activations", "where", interchanged, quick=False))
