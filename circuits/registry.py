@@ -117,7 +117,11 @@ def handwired(name: str) -> CircuitRecord:
 
 
 def models() -> dict[str, str]:
-    """Name and one-line description of every handwired model."""
+    """Name and one-line description of every handwired model.
+
+    >>> list(models())
+    ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
+    """
     return {record.key: record.description for record in RECORDS.values()}
 
 
@@ -160,6 +164,11 @@ def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **argume
 
     Raises:
         InputError: an unknown name or argument, a value outside its range, or float32 where the circuit needs float64.
+
+    Example:
+        >>> import circuits
+        >>> circuits.load("wma-handwired", n_experts=2).layout.labels[:3]
+        ('<w>', '<z>', 'e_1')
     """
     import torch
 

@@ -41,7 +41,11 @@ class ModelRecord:
 
 
 def models() -> list[ModelRecord]:
-    """Every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path."""
+    """Every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path.
+
+    >>> [record.name for record in models() if record.kind == "handwired"]
+    ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
+    """
     import circuits
 
     described, learned = circuits.models(), [_learned(folder) for folder in _shipped()]

@@ -20,6 +20,7 @@ from probes.activations import read
 from probes.controls import Control
 from probes.fit import fit, probe
 from probes.result import Decoded, ProbeResult
+from probes.scikit import to_sklearn
 from probes.scores import ProbeScore
 from probes.sweep import SweepResult, sweep
 from probes.targets import Target, TargetValues
@@ -37,5 +38,6 @@ __all__ = [
     "read",
     "sweep",
     "targets",
+    "to_sklearn",
     "untrained",
 ]

@@ -108,6 +108,7 @@ def weighted_majority(
 
 
 def experts_of(n_experts: int) -> tuple[str, ...]:
+    """The tokens of the experts: e_1, e_2, ..."""
     return tuple(f"e_{i}" for i in range(1, n_experts + 1))
 
 

@@ -152,6 +152,7 @@ def follow_previous_winners(seen: Evidence, votes: Counts) -> int:
 
 
 def counter_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+    """How often each expert was right, and of how many rounds, in the prompt's own form."""
     return write_counts(seen.correct.tolist(), seen.rounds)
 
 
@@ -162,6 +163,7 @@ def random_choice(seen: Evidence, votes: Counts) -> int:
 
 
 def last_step_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+    """Who was right and who was wrong in the last round, and nothing of earlier ones."""
     letters = np.array(expert_letters(len(votes)))
     right = votes == label
     said = [f"{','.join(letters[who])} {what}" for who, what in ((right, "correct"), (~right, "wrong")) if who.any()]

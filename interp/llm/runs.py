@@ -134,6 +134,7 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
 
 
 def knows_accuracies(runs: Iterable[LLMRun], regime: str) -> bool:
+    """Whether every run of ``regime`` tells the accuracies that its experts were drawn with."""
     return all(run.accuracies is not None for run in runs if run.regime == regime)
 
 

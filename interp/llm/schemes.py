@@ -88,6 +88,7 @@ def expert_letters(n_experts: int) -> tuple[str, ...]:
 
 
 def expert_keys(n_experts: int) -> tuple[str, ...]:
+    """The key of each expert in a prompt's JSON: Expert_A, Expert_B, ..."""
     return tuple(f"Expert_{letter}" for letter in expert_letters(n_experts))
 
 

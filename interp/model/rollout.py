@@ -40,7 +40,7 @@ REPLAY_BATCH = 1024
 """Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Rollout:
     """What a model did over a batch of episodes.
 
@@ -66,6 +66,11 @@ class Rollout:
     cache: dict[str, Tensor] = field(default_factory=dict)
     cached_rounds: tuple[int, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
+        model = self.settings.get("model", "a model")
+        return f"Rollout({model}: {self.n_episodes} episodes of {self.n_rounds} rounds, commit {self.commit!r}{cached})"
 
     @property
     def n_episodes(self) -> int:

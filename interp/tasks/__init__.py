@@ -9,6 +9,8 @@ data side of the latter. :func:`get` looks a task up by key, :func:`of` by its e
     ['experts', 'qlearning', 'reachability']
     >>> [size.name for size in interp.tasks.get("qlearning").sizes]
     ['n_states', 'n_actions']
+    >>> interp.tasks.of(interp.tasks.get("experts").sample(n_episodes=1, n_rounds=2, n_experts=3)).key
+    'experts'
 
 A folder beside this file whose package defines ``TASK`` is found by itself: a new task edits nothing here.
 """

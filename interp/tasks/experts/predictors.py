@@ -200,6 +200,7 @@ def decisions(predictions: Predictions) -> Predictions:
 
 @checked
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
+    """P(y = 1) from votes weighted by the log-odds of accuracies (0 and 1 kept uncertain), both ``[..., expert]``."""
     return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
 
 

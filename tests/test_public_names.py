@@ -1,0 +1,59 @@
+"""Every public name says what it is, and every function of the packages' own lists is shown at work."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+ROOMS = ("interp", "probes", "circuits", "reports")
+LISTS = ("interp", "interp.tasks", "probes", "circuits")
+"""Packages whose ``__all__`` is what users call."""
+WITHOUT = {"differentiable", "from_origin", "play", "read", "register", "replay"}
+"""Functions that are shown in the tutorials, README or tests, and not yet in a docstring."""
+
+
+def modules() -> Iterator[ModuleType]:
+    for room in ROOMS:
+        yield importlib.import_module(room)
+        for found in pkgutil.walk_packages(importlib.import_module(room).__path__, prefix=f"{room}."):
+            if not any(part.startswith("_") for part in found.name.split(".")):
+                yield importlib.import_module(found.name)
+
+
+def own(module: ModuleType) -> Iterator[tuple[str, Any]]:
+    """The public functions and classes that a module defines."""
+    for name, value in vars(module).items():
+        mine = getattr(value, "__module__", None) == module.__name__
+        if mine and not name.startswith("_") and (inspect.isclass(value) or inspect.isfunction(value)):
+            yield name, value
+
+
+def test_every_public_module_function_and_class_has_a_docstring() -> None:
+    counted, silent = 0, []
+    for module in modules():
+        if not module.__doc__:
+            silent.append(module.__name__)
+        for name, value in own(module):
+            counted += 1
+            if not value.__doc__ or value.__doc__.startswith(f"{name}("):  # what dataclass writes is none
+                silent.append(f"{module.__name__}.{name}")
+    assert silent == [] and counted > 1000
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_what_users_call_is_shown_at_work(name: str) -> None:
+    """In its own docstring, or in that of the package that lists it or of the module that it is in."""
+    package = importlib.import_module(name)
+    functions = [key for key in package.__all__ if inspect.isfunction(getattr(package, key, None))]
+    assert functions
+    for key in sorted(set(functions) - WITHOUT):
+        function = getattr(package, key)
+        texts = [inspect.getdoc(t) or "" for t in (function, package, importlib.import_module(function.__module__))]
+        shown = [line for text in texts for line in text.splitlines() if line.lstrip().startswith((">>>", "..."))]
+        assert any(f"{function.__name__}(" in line or f"{key}(" in line for line in shown), f"{name}.{key}"
