@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -73,7 +74,9 @@ def train(
     with working("importing torch"):
         from interp.training.trainer import train as run
     say.facts(name=name, preset=preset, settings=chosen.to_dict())
-    say.wrote([run(chosen, out / name, name=name, n_processes=processes)])
+    written = run(chosen, out / name, name=name, n_processes=processes)
+    # torchrun numbers its processes: all come here, one says so.
+    say.wrote([written] if os.environ.get("RANK", "0") == "0" else [])
 
 
 def _bounds(task: str, sizes: Mapping[str, list[int]]) -> dict[str, list[int]]:
