@@ -46,6 +46,8 @@ class Recipe:
         sizes: of the task; ``sampling`` holds further arguments of its sampler.
         ties: what is tied where.
         idle: heads as (layer, head) that must not matter.
+        doubtful: heads that the shipped weights leave in between, so that they are not asked for: an idle one that
+            still matters on its own, or one that is free to matter and hardly does.
         d_model, n_layers, n_heads, d_mlp, normalization_type: the model; softmax heads of d_model / n_heads.
         n_rounds, horizon: length of the episodes; rounds that are compared after an intervention.
         draws: ties that are interchanged in a step.
@@ -58,6 +60,7 @@ class Recipe:
     sizes: Mapping[str, int]
     ties: tuple[Tie, ...]
     idle: tuple[tuple[int, int], ...]
+    doubtful: tuple[tuple[int, int], ...] = ()
     sampling: Mapping[str, Any] = field(default_factory=dict)
     d_model: int = 32
     n_layers: int = 3
@@ -108,6 +111,7 @@ def recipes() -> dict[str, Recipe]:
                 Tie("match", {"resid_post[1]@w?": three}, "state"),
             ),
             idle=((0, 3), (1, 3), (2, 2), (2, 3)),
+            doubtful=((1, 1), (2, 2)),
         ),
         "qlearning": Recipe(
             machine="qlearning-handwired",
@@ -179,7 +183,8 @@ def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> 
     places: dict[str, tuple[Place, ...]] = {}
     for claim in claims:
         places[claim.variable] = (*places.get(claim.variable, ()), *claim.places)
-    heads = [(layer, head) for layer in range(recipe.n_layers) for head in range(recipe.n_heads)]
+    every = [(layer, head) for layer in range(recipe.n_layers) for head in range(recipe.n_heads)]
+    heads = [head for head in every if head not in recipe.doubtful]
     return Subject(
         name=name,
         machine=recipe.machine,

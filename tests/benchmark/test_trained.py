@@ -22,7 +22,7 @@ def truth():
 def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
     ties = truth[truth["kind"] == "tie"].set_index("what")
     assert ties["iia"]["log_weights @ latent@<z>"] > 0.98
-    assert ties["iia"].min() > 0.88 and ties["chance"].max() < 0.05
+    assert ties["iia"].min() > 0.95 and ties["chance"].max() < 0.05
     assert truth[truth["kind"].isin(["task", "rest", "idle"])]["iia"].min() > 0.99
 
 
@@ -30,14 +30,14 @@ def test_idle_heads_matter_less_than_any_other(truth):
     heads = truth[truth["kind"] == "head"].set_index("what")["kl"]
     nodes = trained.load("wma", 0).nodes
     idle = [head for head, kind in nodes.items() if not kind]
-    assert heads[idle].median() < 0.3 * heads.drop(idle).min()
+    assert heads[idle].max() < 0.2 * heads[[head for head in nodes if head not in idle]].min()
     assert dense_share(trained.load("wma", 0).model) > 0.99
 
 
 def test_the_wrong_directions_hold_nothing():
     recipe = trained.recipes()["wma"]
     found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=30)
-    assert found[found["kind"] == "tie"]["iia"].max() < 0.6
+    assert found[found["kind"] == "tie"]["iia"].max() < 0.7
 
 
 def test_setting_no_element_is_the_algorithm_itself():
