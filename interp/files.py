@@ -8,6 +8,7 @@ system and of libraries become :class:`~interp.errors.InputError` that names the
 from __future__ import annotations
 
 import json
+import logging
 import math
 import os
 import platform
@@ -25,6 +26,8 @@ from typing import Any
 
 from interp.checks import file_path
 from interp.errors import InputError, require
+
+_LOG = logging.getLogger(__name__)
 
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
@@ -45,6 +48,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
                 os.fsync(stream.fileno())
             os.chmod(temporary, 0o644)
             os.replace(temporary, path)
+            _LOG.info("wrote %s", path)
         finally:
             temporary.unlink(missing_ok=True)
     return path

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +17,7 @@ from interp.memory import MOST_GB
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
 
+_LOG = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "checkpoints"
 
 
@@ -78,6 +80,7 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Hook
     import circuits
 
     name = file_path(name, "the model")
+    _LOG.info("loading %s", " ".join([name, *(f"{key}={value}" for key, value in arguments.items())]))
     if name in circuits.models():
         return circuits.load(name, max_gb=max_gb, **arguments)
     from interp.model.checkpoints import load_checkpoint

@@ -1,6 +1,7 @@
 """The command line: thin commands, one-sentence refusals with exit code 2, nothing half-written."""
 
 import json
+import logging
 import shlex
 from functools import partial
 
@@ -120,3 +121,16 @@ def test_shells_complete_names():
     assert [name for name, _ in options.model_names("wma-h")] == ["wma-handwired"]
     assert "qlearning-learned" not in dict(options.handwired_names(""))
     assert "stratified" in options.regime_names("str")
+
+
+def test_verbose_shows_the_log_and_without_it_nothing_is_said(tmp_path):
+    words = ["verify", "wma-handwired", "--experts", 1, "--rounds", 2, "--episodes", 2, "--dtype", "float64"]
+    words += ["--out", tmp_path, "--quiet"]
+    logger = logging.getLogger("interp")
+    handlers, level = list(logger.handlers), logger.level
+    try:
+        assert "wrote" not in invoke(*words).stderr
+        assert f"interp.files: wrote {tmp_path / 'verification.csv'}" in invoke("--verbose", *words).stderr
+    finally:
+        logger.handlers = handlers
+        logger.setLevel(level)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -123,7 +124,20 @@ def run(
     require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
     backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
     one = _Run(Path(folder), backend, Progress(len(jobs)), progress or (lambda _: None), malformed_limit)
-    return asyncio.run(one.play(jobs, prices or Prices()))
+    playing = one.play(jobs, prices or Prices())
+    if not _in_a_loop():
+        return asyncio.run(playing)
+    with ThreadPoolExecutor(1) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
+        return beside.submit(asyncio.run, playing).result()
+
+
+def _in_a_loop() -> bool:
+    """Whether the caller runs within an event loop, as a notebook's cells do."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 @dataclass

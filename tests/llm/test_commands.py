@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -164,3 +165,10 @@ def test_bad_input_exits_with_2_and_a_sentence(arguments: list[str], message: st
     small = [*SMALL[:4], "--out", str(tmp_path)] if arguments[0] == "run" else []
     code, said = interp(*arguments, *small)
     assert code == 2 and message in " ".join(said.split()) and "Traceback" not in said
+
+
+def test_a_notebooks_cell_which_runs_within_a_loop_can_play(tmp_path: Path) -> None:
+    async def cell() -> int:
+        return len(play_demo(tmp_path, n_instances=1, n_rounds=2))
+
+    assert asyncio.run(cell()) == len(PLAYERS)
