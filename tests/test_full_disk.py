@@ -16,10 +16,14 @@ COMMANDS = {
     "verify": ["verify", "wma-handwired", "--rounds", "3", "--episodes", "2"],
     "patch": ["patch", "wma-handwired", "--episodes", "4", "--rounds", "4", "--round", "2"],
     "probe": ["probe", "wma-handwired", "--episodes", "8", "--rounds", "6"],
-    "evaluate": ["evaluate", "qlearning-handwired", "--episodes", "30"],
+    "evaluate": ["evaluate", "wma-handwired", "--episodes", "30"],
     "report": ["report", "wma-handwired", "--episodes", "8", "--rounds", "12"],
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "1", "--rounds", "3"],
 }
+
+
+ROOM = {"evaluate": (0, 3_000), "report": (0, 300_000)}
+"""Bytes that a file can have; most of the work of these two comes before their first write."""
 
 
 def run_with_room_for(n_bytes, arguments):
@@ -47,7 +51,7 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing_half_written(name,
     """Every command runs to its first write, several times: minutes together."""
     arguments = [*COMMANDS[name], "--out", str(tmp_path / "out")]
     refused = 0
-    for n_bytes in (0, 300, 3_000, 30_000, 10**8):
+    for n_bytes in ROOM.get(name, (0, 300, 3_000, 10**8)):
         code, raw, output = run_with_room_for(n_bytes, arguments)
         assert raw == "", (n_bytes, raw)
         if code == 2:
@@ -55,7 +59,7 @@ def test_a_full_disk_is_told_in_a_sentence_and_leaves_nothing_half_written(name,
             (line,) = [line for line in output.splitlines() if "cannot write" in line]
             assert line.startswith("interp: ") and "free some space" in line, output
         else:
-            assert code == 0, output
+            assert code == 0 and n_bytes == 10**8, output
         left = [path.name for path in tmp_path.rglob("*") if ".~" in path.name or path.name.startswith(".m.")]
         assert left == []
-    assert refused and code == 0
+    assert refused and (code == 0 or name in ROOM)
