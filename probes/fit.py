@@ -87,7 +87,7 @@ def fit(
         (1.0, 'represented')
     """
     if not isinstance(target, TargetValues):
-        of_classes = method == "logistic" or (method is not None and not isinstance(method, str) and classifies(method))
+        of_classes = method == "logistic" if isinstance(method, str) else method is not None and classifies(method)
         target = TargetValues.of(target, of_classes=of_classes)
     require(episodes is None or inputs is None, "give episodes= or inputs=, not both: either makes the inputs control")
     if episodes is not None:

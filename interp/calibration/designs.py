@@ -27,8 +27,9 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from interp import refit
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.errors import unknown_name
+from interp.memory import refuse_beyond_machine
 from interp.statistics import Interval, resample_weights
 
 TRUE_R2, N_ROUNDS, N_FEATURES, N_FOLDS = 0.7, 16, 6, 5
@@ -110,10 +111,12 @@ def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     """Episodes of a design.
 
     Raises:
-        InputError: no such design.
+        InputError: no such design, or no episode, or more of them than this machine's memory holds.
     """
     if design not in DESIGNS:
         raise unknown_name("design", design, DESIGNS)
+    integer("n_episodes", n_episodes, 1)
+    refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * N_ROUNDS * 2 * N_FEATURES)
     x = rng.normal(size=(n_episodes, N_ROUNDS, 2 * N_FEATURES))
     x, noise = DESIGNS[design](x, rng.normal(size=(n_episodes, N_ROUNDS, 1)), rng)
     used, unrelated = x[..., :N_FEATURES], x[..., N_FEATURES:]
