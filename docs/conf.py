@@ -1,5 +1,6 @@
 """How Sphinx builds these pages: static, offline, with the tutorials run. ``docs.build`` calls it."""
 
+import re
 from typing import Any
 
 import interp
@@ -47,6 +48,7 @@ def plain(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[st
         if line.strip() and not line.startswith("    "):
             literal = False
         if not literal and not line.lstrip().startswith((">>>", "...")):
+            line = re.sub(r":math:`([^`]*)`", r"``\1``", line)  # pages that open offline load no MathJax
             parts = line.split("``")
             parts[::2] = [part.replace("|", "\\|").replace("*", "\\*") for part in parts[::2]]
             starts_list = line.lstrip().startswith("* ")
