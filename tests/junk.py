@@ -162,7 +162,8 @@ JUNK: tuple[Any, ...] = (
     [True, False], [None], ["x"], [[1], [1, 2]], {}, {"a": 1}, {0: 1}, {1, 2}, slice(None), slice(1.5, None),
     slice(0, 4, 0), range(3), object(), Ellipsis, 1j, np.zeros(0), np.zeros(3), np.zeros((2, 3)),
     np.full((6, 4), np.nan), np.ones((6, 4), bool), np.array(["a", "b"]), np.array([object()]), torch.zeros(0),
-    torch.zeros(2, 3), torch.full((6, 4), torch.nan), torch.zeros(2, dtype=torch.bfloat16), torch.ones(3, dtype=torch.bool),
+    torch.zeros(2, 3), torch.full((6, 4), torch.nan), torch.zeros(2, dtype=torch.bfloat16),
+    torch.ones(3, dtype=torch.bool),
     pd.Series([1.0, 2.0]), pd.DataFrame({"a": [1]}), np.random.default_rng(0), 10**9 * 1.0,
 )  # fmt: skip
 """What stands in the place of right arguments."""
