@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,16 @@ class _Exam:
     model: HookedLatentTransformer
     batch: Batch
     pairs: Pairs
+
+    @cached_property
+    def before(self) -> Float[np.ndarray, "pair step outcome"]:
+        """The algorithm's distributions as they are."""
+        return self.wanted(None, np.ones((len(self.pairs.base), 1), bool))
+
+    @cached_property
+    def plain(self) -> Float[np.ndarray, "pair step outcome"]:
+        """The model's distributions as they are."""
+        return self.given({})
 
     def wanted(self, tie: Tie | None, chosen: np.ndarray) -> Float[np.ndarray, "pair step outcome"]:
         """The algorithm's distributions with the chosen elements set; as they are without a tie."""
@@ -100,8 +111,8 @@ def _exam(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed:
 def _row(
     exam: _Exam, what: str, kind: str, projections: Mapping[str, Tensor | None], tie: Tie | None, chosen: np.ndarray
 ) -> dict[str, Any]:
-    before, wanted, given = exam.wanted(None, chosen), exam.wanted(tie, chosen), exam.given(projections)
-    plain = exam.given({})
+    before, plain, given = exam.before, exam.plain, exam.given(projections)
+    wanted = before if tie is None else exam.wanted(tie, chosen)
     decided = _margin(wanted) > MARGIN
     counted = decided & (_margin(before) > MARGIN) & (_choice(wanted) != _choice(before)) if tie else decided
     hits = _choice(given) == _choice(wanted)

@@ -16,7 +16,7 @@ from interp.model.checkpoints import load_checkpoint
 @pytest.fixture(scope="module")
 def truth():
     recipe = trained.recipes()["wma"]
-    return measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=0, n_episodes=150)
+    return measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=0, n_episodes=100)
 
 
 def test_a_shipped_subject_holds_its_variables_where_it_says(truth):
@@ -36,7 +36,7 @@ def test_idle_heads_matter_less_than_any_other(truth):
 
 def test_the_wrong_directions_hold_nothing():
     recipe = trained.recipes()["wma"]
-    found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=30)
+    found = measure(recipe, load_checkpoint(trained.WEIGHTS / "wma-0"), seed=5, n_episodes=8)
     assert found[found["kind"] == "tie"]["iia"].max() < 0.7
 
 
@@ -59,11 +59,11 @@ def test_setting_no_element_is_the_algorithm_itself():
 def test_training_that_was_cut_short_ends_the_same(tmp_path):
     torch.set_num_threads(1)
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
-    tied_training.train("wma", 0, whole, steps=3, every=3)
-    run = tied_training.Run(replace(trained.recipes()["wma"], steps=3), "wma seed 0", 0, cut)
+    tied_training.train("wma", 0, whole, steps=2, every=2)
+    run = tied_training.Run(replace(trained.recipes()["wma"], steps=2), "wma seed 0", 0, cut)
     run.advance()
     run.save()
-    tied_training.train("wma", 0, cut, steps=3, every=3)
+    tied_training.train("wma", 0, cut, steps=2, every=2)
     first, second = (load_file(folder / "model" / "model.safetensors") for folder in (whole, cut))
     assert all(torch.equal(first[key], second[key]) for key in first)
 

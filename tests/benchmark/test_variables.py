@@ -11,10 +11,13 @@ from circuits.benchmark.questions.exists import ELSEWHERE
 SUBJECT = "wma-handwired R, rotated"
 
 
+KEYS = ["interchange", "probe", "probe:within-round", "probe:pattern"]
+
+
 @pytest.fixture(scope="module")
 def found():
     effort = Effort(episodes=4, rounds=12, fits=40)
-    result = benchmark.run([SUBJECT], questions=["where", "subspace", "exists"], effort=effort)
+    result = benchmark.run([SUBJECT], KEYS, questions=["where", "subspace", "exists"], effort=effort)
     return {(row["question"], row["method"], row["score"]): row["value"] for row in result.rows}
 
 
