@@ -1,4 +1,6 @@
-"""The question of rounds: which latents carry an effect, and what is merely there."""
+"""Rounds that carry an effect and what is merely there; what alignment search and mediation find."""
+
+from dataclasses import replace
 
 import pytest
 
@@ -37,3 +39,20 @@ def test_only_reading_the_later_round_is_as_good_as_the_oracle(material):
         graded(material, key)["auroc"] for key in ("patching", "patching:own-round", "oracle", "probe")
     )
     assert late == known == 1 and max(own, probe) < 0.95
+
+
+def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_them():
+    """Two of three directions of the log-weights: predictions do not change when all weights are multiplied."""
+    subject = build("wma-handwired", "R")
+    places = tuple(place for place in subject.places["log_weights"] if place.site.layer == 1)
+    one = Material(replace(subject, places={"log_weights": places}), Effort(rounds=12, fits=32, steps=20))
+    answer = METHODS["subspace", "das"].answer(one.subject, one)
+    assert set(answer.subspaces) == {("log_weights", "resid_post[1]@p?")} < set(one.items("subspace"))
+    found = QUESTIONS["subspace"].grade(one.subject, one, answer)["cosine2"]
+    assert found == pytest.approx(1 / len(places) * 2 / 3, abs=0.02)
+
+
+def test_mediation_finds_the_nodes_that_write_content():
+    material = Material(build("wma-handwired", "R", "distractors"), SMALL)
+    answer = METHODS["nodes", "mediation"].answer(material.subject, material)
+    assert QUESTIONS["nodes"].grade(material.subject, material, answer)["auroc"] == 1

@@ -1,5 +1,8 @@
 """Questions about variables: where they live, along which directions, which exist; and what bounds their scales."""
 
+from dataclasses import replace
+from functools import partial
+
 import pytest
 
 from circuits import benchmark
@@ -8,16 +11,20 @@ from circuits.benchmark.material import Effort
 from circuits.benchmark.questions import QUESTIONS
 from circuits.benchmark.questions.exists import ELSEWHERE
 
-SUBJECT = "wma-handwired R, rotated"
-
-
 KEYS = ["interchange", "probe", "probe:within-round", "probe:pattern"]
+
+
+def about(*variables):
+    """The machine, with only some of its variables asked for."""
+    subject = build("wma-handwired", "R", "rotated")
+    return replace(subject, places={key: subject.places[key] for key in variables})
 
 
 @pytest.fixture(scope="module")
 def found():
     effort = Effort(episodes=4, rounds=12, fits=40)
-    result = benchmark.run([SUBJECT], KEYS, questions=["where", "subspace", "exists"], effort=effort)
+    subjects = {"three variables": partial(about, "log_weights", "label", "next_log_weights")}
+    result = benchmark.run(subjects, KEYS, questions=["where", "subspace", "exists"], effort=effort)
     return {(row["question"], row["method"], row["score"]): row["value"] for row in result.rows}
 
 
