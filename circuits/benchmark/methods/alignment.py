@@ -5,6 +5,9 @@ The score of a variable at a site is the accuracy of the learned basis on inform
 directions the basis itself is the answer. It reads predictions alone. Where it refuses (a site behind the prediction, a
 variable that hardly changes choices, hard attention without gradients), the site has no score; where it refuses all of
 them, so does the method.
+
+Its price is that of training three bases for every site: of the smallest Weighted Majority 23 CPU seconds for
+directions and 65 for sites at the quick effort, whose quick run leaves it out.
 """
 
 from __future__ import annotations
