@@ -82,8 +82,8 @@ def test_a_part_that_was_kept_is_the_part(found, name):
 
 def test_handwired_against_itself_is_the_same_in_everything():
     """The positive control."""
-    model = interp.load("wma-handwired", n_experts=3)
-    effort = compare.Effort(known=24, test=20, rounds=30, starts=3, horizon=5, battery=8, untrained=1)
+    model = interp.load("wma-handwired", n_experts=2)
+    effort = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=8, untrained=1)
     verdicts = compare.run(model, model, effort=effort).verdicts
     assert {question: verdict.word for question, verdict in verdicts.items()} == dict.fromkeys(verdicts, "same")
 
