@@ -80,6 +80,7 @@ def test_a_part_that_was_kept_is_the_part(found, name):
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
+@pytest.mark.slow(reason="twelve seconds; the parts' positive controls are in test_parts and test_circuit")
 def test_handwired_against_itself_is_the_same_in_everything():
     """The positive control."""
     model = interp.load("wma-handwired", n_experts=2)
