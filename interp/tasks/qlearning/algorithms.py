@@ -47,7 +47,8 @@ def row(table: Array, state: Array) -> Array:
     return np.take_along_axis(table, state[..., None, None], -2)[..., 0, :]
 
 
-def _column(table: Array, action: Array) -> Array:
+def column_of(table: Array, action: Array) -> Array:
+    """``table[..., :, action]``: the values of one action at every state of each table."""
     return np.take_along_axis(table, action[..., None, None], -1)[..., 0]
 
 
@@ -172,7 +173,7 @@ def q_learning(
             "the column of the action taken: what the round's slot holds",
             "reward",
             parents=("table", "action"),
-            equation=lambda v: _column(v["table"], v["action"]),
+            equation=lambda v: column_of(v["table"], v["action"]),
             outputs=COLUMN,
         ),
         Variable(
@@ -183,7 +184,7 @@ def q_learning(
             parents=("column", "visits", "action"),
             equation=lambda v: v["column"],
             outputs=COLUMN,
-            scored=lambda v: _column(v["visits"], v["action"]) > 0,
+            scored=lambda v: column_of(v["visits"], v["action"]) > 0,
         ),
         Variable(
             "current_values",
@@ -250,7 +251,7 @@ def q_learning(
             "the column of the chosen action; its entry at s_{t+1} is the maximum",
             "reward",
             parents=("table", "choice"),
-            equation=lambda v: _column(v["table"], v["choice"]),
+            equation=lambda v: column_of(v["table"], v["choice"]),
             outputs=numbered("Q(s_", ",a*)"),
         ),
         _one(
@@ -305,7 +306,7 @@ def q_learning(
             parents=("next_column", "next_visits", "action"),
             equation=lambda v: v["next_column"],
             outputs=COLUMN,
-            scored=lambda v: _column(v["next_visits"], v["action"]) > 0,
+            scored=lambda v: column_of(v["next_visits"], v["action"]) > 0,
         ),
         _class(
             "greedy_action",

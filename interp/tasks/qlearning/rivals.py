@@ -104,6 +104,13 @@ def _learner(
     for name_, what, equation in updates:
         round_.append(Variable(name_, name_, what, "reward", parents=written, equation=equation, outputs=held.outputs))
         written = (*written, name_)
+    round_.append(
+        Variable(
+            "next_column", "next_column", "the new column of the action taken", "reward",
+            parents=("next_table", "action"), outputs=algorithms.COLUMN,
+            equation=lambda v: algorithms.column_of(v["next_table"], v["action"]),
+        )
+    )  # fmt: skip
 
     def initial(episodes: MDPEpisodes) -> dict[str, Array]:
         return {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states}
@@ -118,7 +125,7 @@ def _learner(
         initial=initial,
         distribution=lambda v: v["policy"],
         memory="table",
-        written="next_table",
+        written="next_column",
     )
     return acting(learner)
 

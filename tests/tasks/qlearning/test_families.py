@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+import interp
 from interp.errors import InputError
+from interp.interventions.interchange import interchange
 from interp.tasks import mdp
 from interp.tasks.qlearning import TASK, MDPEpisodes, rivals
 from interp.tasks.qlearning.algorithms import q_learning
@@ -49,6 +51,20 @@ def test_with_one_action_mean_and_maximum_are_the_same():
 def test_mean_reward_and_visits_count(walk):
     assert after(rivals.mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
     assert after(rivals.visit_counts(-1.0), walk)[-1].tolist() == [[-2, 0], [0, -1]]
+
+
+def test_a_round_writes_one_column_under_every_learner(episodes):
+    """What a slot holds, so that a swapped reward can be judged under any of them, whichever comes closest."""
+    model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
+    others = mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
+    for learner in (rivals.mean_bootstrap(), rivals.sarsa(), rivals.mean_reward(), rivals.visit_counts()):
+        values = learner.run(episodes)
+        taken = np.eye(2, dtype=bool)[values["action"]]
+        assert np.array_equal(values["next_column"], np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3))
+        found = interchange(model, episodes, others, learner, "reward", "embed@r", outcome="state", rounds=[3, 6])
+        assert found.effect.shape == found.wanted.shape
+        if learner.key == "mean_bootstrap":
+            assert found.score().estimate == pytest.approx(1)  # a reward enters by the same rate
 
 
 def test_monte_carlo_averages_the_discounted_rewards_since_each_visit(walk):
