@@ -53,12 +53,7 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     Raises:
         InputError: no integer, or outside ``least`` to ``most``.
     """
-    found = fitted(int, value)
-    low = "" if least is None else f" >= {least}"
-    high = "" if most is None else f"{' and' if low else ''} <= {most}"
-    inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
-    require(inside, f"{name} must be an integer{low}{high}, got {shown(value)}")
-    return cast(int, found)
+    return cast(int, _within(int, "an integer", "d", name, value, least, most))
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
@@ -67,11 +62,16 @@ def number(name: str, value: Any, least: float | None = None, most: float | None
     Raises:
         InputError: no finite number, or outside ``least`` to ``most``.
     """
-    found = fitted(float, value)
-    low = "" if least is None else f" >= {least:g}"
-    high = "" if most is None else f"{' and' if low else ''} <= {most:g}"
+    return _within(float, "a finite number", "g", name, value, least, most)
+
+
+def _within(kind: type, what: str, form: str, name: str, value: Any, least: float | None, most: float | None) -> float:
+    """``value`` as a ``kind`` between two bounds, which are told in the format ``form``."""
+    found = fitted(kind, value)
+    low = "" if least is None else f" >= {least:{form}}"
+    high = "" if most is None else f"{' and' if low else ''} <= {most:{form}}"
     inside = found is not NO and (least is None or found >= least) and (most is None or found <= most)
-    require(inside, f"{name} must be a finite number{low}{high}, got {shown(value)}")
+    require(inside, f"{name} must be {what}{low}{high}, got {shown(value)}")
     return cast(float, found)
 
 

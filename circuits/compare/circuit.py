@@ -230,11 +230,8 @@ def _mediated(
 
 
 def _inputs(subject: Subject, algorithm: Algorithm | None) -> list[list[str]]:
-    """The tokens at which the task says that an input acts on the state, each once."""
-    if algorithm is None:
-        return []
-    sites = [tuple(str(p.site) for p in c.places) for c in subject.inputs(algorithm) if c.outcome == "state"]
-    return [list(several) for several in dict.fromkeys(sites)]
+    """The tokens at which the task says that an input acts on the state; none without an algorithm."""
+    return [] if algorithm is None else [list(several) for several in subject.causes(algorithm)]
 
 
 def _path(

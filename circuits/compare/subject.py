@@ -124,14 +124,28 @@ class Subject:
             self._decoders[key] = Decoder.fit(latents, held, ridge=RIDGE)
         return self._decoders[key]
 
-    def inputs(self, algorithm: Algorithm) -> list[Claim]:
-        """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""
+    def claims(self) -> list[Claim]:
+        """What the task claims of any model of its kind, at the places that these rounds have."""
         labels, found = self.run(self.samples.test).layout.labels, []
         for claim in self.task.claims(self.model):
-            places = tuple(p for p in claim.places if p.site.component == "embed" and p.site.position in labels)
+            places = tuple(p for p in claim.places if p.site.position is None or p.site.position in labels)
+            if places:
+                found.append(replace(claim, places=places))
+        return found
+
+    def inputs(self, algorithm: Algorithm) -> list[Claim]:
+        """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""
+        found = []
+        for claim in self.claims():
+            places = tuple(p for p in claim.places if p.site.component == "embed" and p.site.position is not None)
             if places and not claim.control and claim.variable in algorithm.of_the_inputs:
                 found.append(replace(claim, places=places))
         return found
+
+    def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
+        """The tokens at which the task says that an input acts on the state, each once."""
+        sites = [tuple(str(p.site) for p in c.places) for c in self.inputs(algorithm) if c.outcome == "state"]
+        return list(dict.fromkeys(sites))
 
 
 def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:

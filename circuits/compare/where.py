@@ -13,8 +13,8 @@ What this is NOT: a proof that the best claimed site is the best there is.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -155,16 +155,10 @@ def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Ef
     return found
 
 
-def _claims(s: Subject) -> Iterator[Claim]:
-    """The ground truth of a circuit that can be built by name; else what the task says, at these rounds' tokens."""
-    origin, labels = s.model.config.origin, s.run(s.samples.test).layout.labels
-    if "circuit" in origin and not origin.get("edits"):
-        yield from wired(from_origin(origin))
-        return
-    for claim in s.task.claims(s.model):
-        places = tuple(p for p in claim.places if p.site.position is None or p.site.position in labels)
-        if places:
-            yield replace(claim, places=places)
+def _claims(s: Subject) -> Sequence[Claim]:
+    """The ground truth of a circuit that can be built by name; else what the task says."""
+    origin = s.model.config.origin
+    return wired(from_origin(origin)) if "circuit" in origin and not origin.get("edits") else s.claims()
 
 
 def _score(s: Subject, algorithm: Algorithm, claim: Claim, effort: Effort) -> Interval:
@@ -190,11 +184,8 @@ def _decoder(s: Subject, algorithm: Algorithm) -> Decoder | None:
 
 def _causes(subject: Subject, reference: Subject, algorithms: Sequence[Algorithm]) -> Mapping[tuple[str, ...], str]:
     """The latents, which act on the prediction, and the inputs of both models that act on the state."""
-    inputs = [
-        {tuple(str(p.site) for p in c.places) for c in s.inputs(a) if c.outcome == "state"}
-        for s, a in zip((subject, reference), algorithms, strict=True)
-    ]
-    return {("latent",): "prediction", **dict.fromkeys(sorted(inputs[0] & inputs[1]), "state")}
+    mine, theirs = (set(s.causes(a)) for s, a in zip((subject, reference), algorithms, strict=True))
+    return {("latent",): "prediction", **dict.fromkeys(sorted(mine & theirs), "state")}
 
 
 def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:

@@ -94,12 +94,7 @@ class Transition:
         Raises:
             InputError: a decoded variable that the algorithm does not carry.
         """
-        carried = set(algorithm.state)
-        require(
-            set(self.shapes) <= carried,
-            f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
-            f"the writer reads {', '.join(self.shapes)}",
-        )
+        _require_carried(algorithm, self.shapes)
         values = algorithm.run(self.episodes)
         state = {**{key: values[key][:, list(self.starts)] for key in algorithm.state}, **self.before}
         for i in range(self.horizon):
@@ -192,14 +187,18 @@ def step(
         >>> step(model, episodes, algorithm, writer, starts=[3, 6], horizon=5).r2().estimate > 0.999999
         True
     """
-    carried = set(algorithm.state)
-    require(
-        set(writer.shapes) <= carried,
-        f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
-        f"the writer reads {', '.join(writer.shapes)}",
-    )
+    _require_carried(algorithm, writer.shapes)
     made = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by, commit=commit, run=run)
     return made.under(algorithm)
+
+
+def _require_carried(algorithm: Algorithm, keys: Mapping[str, Any]) -> None:
+    carried = set(algorithm.state)
+    require(
+        set(keys) <= carried,
+        f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
+        f"the writer reads {', '.join(keys)}",
+    )
 
 
 def _distances(
