@@ -1,4 +1,4 @@
-"""Colours: one per algorithm, the same in every figure, and told apart by colour-blind readers.
+"""Colours and dashes: one pair per name, the same in every figure, and told apart by colour-blind readers.
 
 Seven hues after Okabe and Ito's set (jfly.uni-koeln.de/color), each in two strengths so that a line keeps a contrast
 of 3:1 or more against a white page and against a dark one; a figure is drawn with the light strength and follows the
@@ -8,6 +8,7 @@ page's theme (``reports.svg`` writes the hues as CSS variables). Ink, the page's
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any, NamedTuple
 
 INK = "#000000"
 """Becomes the page's text colour."""
@@ -30,39 +31,87 @@ HUES: dict[str, tuple[str, str]] = {
 LIGHT = {name: light for name, (light, _) in HUES.items()}
 CYCLE = tuple(LIGHT.values())
 
-_ASSIGNED = {
-    "model": "blue",
-    "handwired": "vermilion",
-    "learned": "blue",
-    "weighted_majority": "vermilion",
-    "bayes": "green",
-    "bayes_uniform": "green",
-    "oracle": "brown",
-    "follow_the_leader": "purple",
-    "follow_previous_winners": "amber",
-    "random": "grey",
-    "control": "grey",
-    "greedy": "vermilion",
-    "exploring-model": "purple",
-    "epsilon-greedy": "amber",
-    "boltzmann": "purple",
-    "random-ties": "brown",
-    "no-bootstrap": "brown",
-    "optimal": "green",
+DASHES: dict[str, Any] = {
+    "solid": "-",
+    "dashed": (0, (6, 2)),
+    "short": (0, (3, 1.5)),
+    "dashdot": (0, (6, 2, 1.5, 2)),
+    "dotted": (0, (1.2, 1.6)),
 }
+"""Dash name -> what matplotlib calls it."""
+
+
+class Look(NamedTuple):
+    """How a name is drawn: the ``colour`` (on a light page) and the ``dash`` of its line."""
+
+    colour: str
+    dash: Any
+
+
+_ASSIGNED = {
+    # What a page is about, and what it is held against. A machine shares the hue of the algorithm that it runs.
+    "model": "blue solid",
+    "learned": "blue solid",
+    "handwired": "vermilion solid",
+    "algorithm": "vermilion dashed",
+    "weighted_majority": "vermilion dashed",
+    "weighted_majority_best": "vermilion dashed",
+    "greedy": "vermilion dashed",
+    "breadth_first": "vermilion dashed",
+    # What bounds the scale from above.
+    "bayes": "green short",
+    "bayes_uniform": "green dashdot",
+    "optimal": "green short",
+    "oracle": "brown dashdot",
+    # Rivals.
+    "follow_the_leader": "purple dashed",
+    "follow_previous_winners": "amber short",
+    "majority_vote": "grey dashdot",
+    "exploring-model": "purple solid",
+    "boltzmann": "purple dashed",
+    "epsilon-greedy": "amber short",
+    "random-ties": "brown dotted",
+    "no-bootstrap": "brown short",
+    "depth_limited_2": "purple dashed",
+    "depth_first": "amber short",
+    "more_ancestors": "brown dashdot",
+    # Controls.
+    "random": "grey dotted",
+    "control": "grey dotted",
+    "untrained": "grey short",
+    "cut": "grey dotted",
+    "frozen": "grey dashed",
+    # Precisions.
+    "float64": "blue solid",
+    "float32": "amber short",
+}
+"""Name -> hue and dash. Two names share both only where they are one thing, or never stand on one page."""
+
+
+def looks(keys: Iterable[str]) -> dict[str, Look]:
+    """A colour and a dash for each key: a known name always gets its own, others the first pairs that are still free.
+
+    Hues are used up first, with a dash that no line of that hue has; then the pairs repeat.
+
+    >>> looks(["model", "random", "something new"])["random"] == looks(["random"])["random"]
+    True
+    >>> new = looks(["model", "something new", "something else"])
+    >>> len({look.colour for look in new.values()})
+    3
+    """
+    keys = list(dict.fromkeys(keys))
+    taken = {key: tuple(_ASSIGNED[key].split()) for key in keys if key in _ASSIGNED}
+    used = {hue for hue, _ in taken.values()}
+    hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]
+    free = [(hue, dash) for dash in DASHES for hue in hues if (hue, dash) not in taken.values()]
+    others = [key for key in keys if key not in _ASSIGNED]
+    taken |= {key: free[i % len(free)] for i, key in enumerate(others)}
+    return {key: Look(LIGHT[taken[key][0]], DASHES[taken[key][1]]) for key in keys}
 
 
 def colours(keys: Iterable[str]) -> dict[str, str]:
-    """A colour for each key: known algorithms always get theirs, others the first hues that are still free.
-
-    >>> colours(["model", "random", "something new"])["something new"] == LIGHT["vermilion"]
-    True
-    """
-    keys = list(dict.fromkeys(keys))
-    chosen = {key: LIGHT[_ASSIGNED[key]] for key in keys if key in _ASSIGNED}
-    free = [colour for colour in CYCLE if colour not in chosen.values()] or list(CYCLE)
-    others = [key for key in keys if key not in _ASSIGNED]
-    return chosen | {key: free[i % len(free)] for i, key in enumerate(others)}
+    """The colours of :func:`looks`, where no lines are drawn."""
+    return {key: look.colour for key, look in looks(keys).items()}
 
 
 def css_variables(dark: bool) -> str:
