@@ -8,7 +8,9 @@ compute the same and look different:
 * ``rotated``: in a random orthogonal basis (:func:`circuits.compare.variants.rotated`);
 * ``distractors``: with heads and neurons that compute something which nobody reads;
 * ``superposed``: positions as sinusoids of fewer dimensions than there are positions, so that codes overlap (machines
-  whose construction has them; the state itself keeps a dimension for every element);
+  whose construction has them);
+* ``simplex``: the n log-weights of Weighted Majority in n - 1 dimensions, in directions that overlap: only their
+  differences count (:func:`circuits.compare.variants.without`);
 * ``trained``: learned by gradient descent while interchanges tie it to the algorithm (its edges are unknown).
 
     >>> subject = build("wma-handwired", "R", "rotated")
@@ -32,7 +34,7 @@ from torch import Tensor
 
 from circuits.calibration import FORMS, SIZES
 from circuits.circuit import Circuit
-from circuits.compare.variants import rotated, rotation, with_distractors
+from circuits.compare.variants import columns_without, rotated, rotation, with_distractors, without
 from circuits.compiler import compile_circuit
 from circuits.edges import EMBEDDINGS, EXITS, Kind
 from circuits.places import places, wired
@@ -49,7 +51,10 @@ from interp.tasks.task import Task
 
 EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.graph.EdgeGraph` calls them."""
-VARIANTS = ("plain", "rotated", "distractors", "superposed")
+VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
+_OVERLAPPING = ("R", "P", "P, softmax")
+"""Forms that keep their predictions when the sum of the state is lost. "R, softmax" reads no more than differences
+either, but its updates are differences of numbers of 1e15, whose rounding is another then."""
 _RANKED: tuple[Kind, ...] = ("clean-up", "constant", "content")
 """Where several wires are one edge of the graph, it is of the last of these kinds that any of them is."""
 
@@ -143,7 +148,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         seed: of the rotation, the distractors or the position code.
 
     Raises:
-        InputError: an unknown machine, form or variant, or one that the machine does not have.
+        InputError: an unknown machine, form or variant, or one that the form does not have.
     """
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
@@ -151,10 +156,8 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     handwired(machine)
     if form not in own:
         raise unknown_name(f"form of {machine!r}", form, own)
-    require(
-        variant != "superposed" or has_compact_positions(machine),
-        f"{machine!r} has no compact position codes, so it cannot be superposed; take another variant",
-    )
+    has = variants(machine, form)
+    require(variant in has, f"{machine!r} {form!r} cannot be {variant}; take {', '.join(has)}")
     arguments = {**SIZES[quick][machine], **FORMS[form][1]}
     circuit = build_circuit(machine, **arguments)
     if variant == "superposed":
@@ -167,6 +170,10 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     elif variant == "distractors":
         model = with_distractors(model, seed=seed)
         move = partial(_padded, model.config.d_model)
+    elif variant == "simplex":
+        copies = [where for location in circuit.sites["log_weights"] for where in places(circuit, location)]
+        lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(model.W_E)
+        move, model = partial(_projected, columns_without(lost)), without(model, lost)
     located = {
         key: tuple(move(place) for location in several for place in places(circuit, location))
         for key, several in circuit.sites.items()
@@ -187,24 +194,29 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     )
 
 
-def has_compact_positions(machine: str) -> bool:
-    """Whether the machine's construction has position codes of fewer dimensions than positions."""
-    return "n_lines" in inspect.signature(handwired(machine).build).parameters
+def variants(machine: str, form: str) -> tuple[str, ...]:
+    """The variants that a form of a machine has: position codes and states overlap where its construction allows it.
+
+    >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
+    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors'))
+    """
+    compact = "n_lines" in inspect.signature(handwired(machine).build).parameters
+    lacking = {"superposed": not compact, "simplex": form not in _OVERLAPPING}
+    return tuple(variant for variant in VARIANTS if not lacking.get(variant))
 
 
 def builders(quick: bool = True, seed: int = 0) -> dict[str, Callable[[], Subject]]:
     """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
 
     >>> len(builders()), list(builders())[:2]
-    (50, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    (53, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
     from circuits.benchmark import trained
 
     handmade: dict[str, Callable[[], Subject]] = {
         f"{machine} {form}, {variant}": partial(build, machine, form, variant, quick=quick, seed=seed)
         for form, (machine, _) in FORMS.items()
-        for variant in VARIANTS
-        if variant != "superposed" or has_compact_positions(machine)
+        for variant in variants(machine, form)
     }
     return handmade | trained.builders()
 
@@ -226,6 +238,14 @@ def _turned(turn: Tensor, place: Place) -> Place:
     if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
         return place
     return replace(place, basis=turn.T.to(place.basis) @ place.basis)
+
+
+def _projected(columns: Tensor, place: Place) -> Place:
+    """A place of the residual stream in the coordinates of ``columns``, as many dimensions as are left of it."""
+    if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
+        return place
+    vectors, sizes, _ = torch.linalg.svd(columns.T.to(place.basis) @ place.basis, full_matrices=False)
+    return replace(place, basis=vectors[:, sizes > 1e-9])
 
 
 def _padded(d_model: int, place: Place) -> Place:

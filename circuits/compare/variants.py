@@ -1,6 +1,7 @@
 """Variants of a model for which the right verdict is known: what a comparison is calibrated on.
 
 * :func:`rotated`: the same machine in another basis of its residual stream. Everything is the same but the numbers.
+* :func:`without`: the same machine without a direction that it does not need, so that the others overlap.
 * :func:`with_distractors`: the same machine with heads and neurons that compute something which nobody reads.
 * :func:`noisy`: the same machine with a memory that is worse: noise is added to every update.
 
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from interp import tasks
 from interp.errors import require
-from interp.model.components import Affine, Block
+from interp.model.components import Block
 from interp.model.config import LatentTransformerConfig
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -47,26 +48,58 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
         >>> rotated(interp.load("wma-handwired", n_experts=2)).config.name
         'wma-handwired-rotated'
     """
-    turned, turn = copy.deepcopy(model), rotation(model, seed)
+    return _moved(model, rotation(model, seed), "rotated", f"rotated, seed {seed}")
+
+
+def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"]) -> HookedLatentTransformer:
+    """The model in a smaller residual stream: what it reads and writes along the directions ``lost`` is gone.
+
+    A machine that reads no more than differences of n numbers computes the same when their sum is lost. It then holds
+    them in n - 1 dimensions, and their directions overlap: they point to the corners of a simplex.
+
+    Raises:
+        InputError: a model with LayerNorm, whose scale the lost coordinates belong to.
+
+    Example:
+        >>> import interp
+        >>> model = interp.load("wma-handwired", n_experts=2)
+        >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
+        1
+    """
+    require(model.config.normalization_type is None, f"{model.config.name!r} has LayerNorm; give a model without it")
+    columns = columns_without(lost)
+    return _moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
+
+
+def columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
+    """An orthonormal basis of everything that is orthogonal to ``lost``."""
+    _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
+    return rows[int((sizes > 1e-9 * sizes.max()).sum()) :].T
+
+
+def _moved(
+    model: HookedLatentTransformer, columns: Float[Tensor, "d_model new"], suffix: str, edit: str
+) -> HookedLatentTransformer:
+    """The model in the coordinates that orthonormal ``columns`` give its residual stream."""
+    config = replace(_renamed(model.config, suffix, edit), d_model=columns.shape[1])
+    moved = HookedLatentTransformer(config, model.state_map @ columns).to(model.W_E)
+    own = dict(model.named_parameters())
     with torch.no_grad():
-        for table in (turned.W_E, turned.value_embed.table, turned.W_pos, turned.latents.table):
-            table.copy_(table @ turn)
-        for block in turned.blocks:
-            for read in (block.attn.W_Q, block.attn.W_K, block.attn.W_V):
-                read.copy_(turn.T @ read)
-            for write in (block.attn.W_O, block.attn.b_O):
-                write.copy_(write @ turn)
-            if block.mlp is not None:
-                block.mlp.W_in.copy_(turn.T @ block.mlp.W_in)
-                for write in (block.mlp.W_out, block.mlp.b_out):
-                    write.copy_(write @ turn)
-        turned.W_U.copy_(turn.T @ turned.W_U)
-        if isinstance(turned.write_map, Affine):
-            turned.write_map.weight.copy_(turn.T @ turned.write_map.weight @ turn)
-            turned.write_map.bias.copy_(turned.write_map.bias @ turn)
-    turned.state_map = turned.state_map @ turn
-    turned.config = _renamed(model.config, "rotated", f"rotated, seed {seed}")
-    return turned
+        for name, parameter in moved.named_parameters():
+            parameter.copy_(_in_columns(name, own[name], columns))
+    return moved.train(model.training)
+
+
+_READS = ("W_Q", "W_K", "W_V", "W_in", "W_U", "W_write")
+_WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_write", "b_write")
+"""Parameters that meet the residual stream, by the last part of their names; ``W_write`` does both."""
+
+
+def _in_columns(name: str, weight: Tensor, columns: Float[Tensor, "d_model new"]) -> Tensor:
+    """A parameter in the new coordinates of the residual stream; the same where it does not meet it."""
+    last = name.rpartition(".")[2]
+    weight = columns.T @ weight if last in _READS else weight
+    return weight @ columns if last in _WRITES else weight
 
 
 def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) -> HookedLatentTransformer:

@@ -87,6 +87,7 @@ def test_only_the_raw_latents_show_clean_up(material):
         ("wma-handwired", "P", "rotated"),
         ("reachability-handwired", "sum", "distractors"),
         ("wma-handwired", "R, softmax", "superposed"),
+        ("wma-handwired", "P", "simplex"),
     ],
 )
 def test_places_hold_their_variables_in_every_variant(machine, form, variant):
@@ -165,7 +166,7 @@ def test_a_json_that_is_no_benchmark_is_refused(tmp_path):
         (lambda: select(questions=["edge"]), "unknown question 'edge'"),
         (lambda: register(Method("oracle", "mine", "edges", heads_first)), "a method 'oracle' of 'edges' exists"),
         (lambda: build("wma-handwired", "lin"), "unknown form of 'wma-handwired' 'lin'"),
-        (lambda: build("reachability-handwired", "sum", "superposed"), "no compact position codes"),
+        (lambda: build("reachability-handwired", "sum", "superposed"), "cannot be superposed; take plain, rotated"),
         (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
     ],
 )

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import interp
-from circuits.compare.variants import noisy, rotated, with_distractors
+from circuits.compare.variants import noisy, rotated, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
 from interp.model.rollout import replay
@@ -42,6 +42,24 @@ def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
     assert torch.allclose(model.W_E.norm(dim=1), other.W_E.norm(dim=1))
     with pytest.raises(InputError, match="rotated, seed 3"):
         from_origin(other.config.origin)
+
+
+def test_a_machine_that_reads_differences_keeps_its_predictions_when_their_sum_is_lost():
+    """Three log-weights in two dimensions, at angles of 120 degrees; what it does read cannot be taken out."""
+    model = interp.load("wma-handwired", n_experts=3)
+    episodes = tasks.of(model).sample_for(model, 4, 6, 0)
+    other = without(model, model.state_map.sum(0, keepdim=True))
+    here, there = interp.rollout(model, episodes), interp.rollout(other, episodes)
+    assert (here.predictions - there.predictions).abs().max() < 1e-9
+    state, centred = other.read_state(there.latents), model.read_state(here.latents)
+    assert (state - (centred - centred.mean(-1, keepdim=True))).abs().max() < 1e-9
+    angles = torch.nn.functional.normalize(other.state_map, dim=1)
+    assert torch.linalg.matrix_rank(other.state_map) == 2
+    assert torch.allclose(angles @ angles.T, 1.5 * torch.eye(3).to(angles) - 0.5)
+    less = interp.rollout(without(model, model.state_map[:1]), episodes).predictions
+    assert (here.predictions - less).abs().max() > 0.01
+    with pytest.raises(InputError, match="LayerNorm"):
+        without(interp.load("wma-learned"), torch.zeros(1, 64))
 
 
 def test_distractors_compute_something_that_the_latents_hold():
