@@ -5,42 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import pytest
 
-from reports import figures
-from reports.attention import AttentionView
-from reports.blocks import Figure, Prose
-from reports.page import Report, Section
-
-LABELS = ("<w>", "<z>", "e_1", "p_1", "p?", "y", "w?")
-
-
-@pytest.fixture(scope="module")
-def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    pattern = np.tril(np.ones((3, 7, 7))) / np.arange(1, 8)[:, None]
-    views = [AttentionView(pattern, LABELS, ("1.1", "1.2", "1.3"), f"View {i}", eager=i == 0) for i in range(2)]
-    weights = figures.trajectories(np.eye(4), np.eye(4), list("abcd"), ylabel="weight")
-    grid = figures.heatmap(np.eye(4), list("abcd"), list("wxyz"), label="effect")
-    sections = [
-        Section("Weights", [Prose("Text."), Figure(weights, "Weights"), Figure(grid, "Effects")]),
-        Section("Attention", views),
-    ]
-    return Report("Offline", "A page.", sections, {"seed": 0}).write(tmp_path_factory.mktemp("page") / "page.html")
-
-
-def test_opens_offline_without_a_request_or_a_complaint(browser: Any, page: Path) -> None:
+def test_opens_offline_without_a_request_or_a_complaint(browser: Any, small_page: Path) -> None:
     """Issue 2: no request, no console error, with the network cut and the policy in force."""
-    browser.open(page)
+    browser.open(small_page)
     browser.wait("document.querySelectorAll('.view canvas').length > 0")
     assert browser.evaluate("document.title") == "Offline"
     assert browser.evaluate("document.querySelectorAll('figure svg').length") == 2
     assert browser.requests() == [] and browser.complaints() == []
 
 
-def test_a_view_is_drawn_when_it_is_opened(browser: Any, page: Path) -> None:
+def test_a_view_is_drawn_when_it_is_opened(browser: Any, small_page: Path) -> None:
     """The eager view has a canvas per head and the zoomed one; the closed one has none until it is opened."""
-    browser.open(page)
+    browser.open(small_page)
     count = "document.querySelectorAll('details.attention')[{}].querySelectorAll('canvas').length"
     browser.wait(count.format(0) + " === 4")
     assert browser.evaluate(count.format(1)) == 0
@@ -53,9 +30,9 @@ def test_a_view_is_drawn_when_it_is_opened(browser: Any, page: Path) -> None:
     assert browser.complaints() == []
 
 
-def test_the_policy_is_in_force(browser: Any, page: Path) -> None:
+def test_the_policy_is_in_force(browser: Any, small_page: Path) -> None:
     """A script that is not the page's own does not run, and nothing can be fetched or sent, even with a network."""
-    browser.open(page)
+    browser.open(small_page)
     browser.evaluate(
         "document.body.appendChild(Object.assign(document.createElement('script'), {text: 'window.ran = 1'}))&&0"
     )
@@ -65,7 +42,7 @@ def test_the_policy_is_in_force(browser: Any, page: Path) -> None:
     assert any("Content Security Policy" in text for text in browser.complaints())
 
 
-def test_light_and_dark(browser: Any, page: Path) -> None:
+def test_light_and_dark(browser: Any, small_page: Path) -> None:
     """Ground, text and the figures' ink follow the reader's colour scheme, with a contrast of at least 7:1."""
     probe = """(() => {
       const linear = (v) => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
@@ -75,14 +52,14 @@ def test_light_and_dark(browser: Any, page: Path) -> None:
       return [lum(getComputedStyle(document.body).backgroundColor), lum(getComputedStyle(text).fill)]; })()"""
     grounds = []
     for dark in (False, True):
-        browser.open(page, dark=dark)
+        browser.open(small_page, dark=dark)
         ground, ink = browser.evaluate(probe)
         assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) > 7
         grounds.append(ground)
     assert grounds[0] > 0.9 and grounds[1] < 0.05
 
 
-def test_narrow_screens_do_not_scroll_sideways(browser: Any, page: Path) -> None:
+def test_narrow_screens_do_not_scroll_sideways(browser: Any, small_page: Path) -> None:
     """Figures shrink and tables scroll inside themselves: the page is never wider than the window."""
-    browser.open(page, width=420)
+    browser.open(small_page, width=420)
     assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")
