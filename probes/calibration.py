@@ -33,6 +33,7 @@ from interp.library import load
 from interp.model.rollout import rollout
 from interp.model.untrained import untrained
 from interp.progress import bar
+from interp.workers import each
 from probes.fit import fit_targets
 from probes.linear import cross_validate
 from probes.result import ProbeResult
@@ -225,21 +226,35 @@ TABLES: dict[str, Table] = {
 
 
 @checked
-def write(folder: str | Path, quick: bool = False, tables: Mapping[str, Table] = TABLES) -> Iterator[str]:
+def write(
+    folder: str | Path,
+    quick: bool = False,
+    tables: Mapping[str, Table] = TABLES,
+    *,
+    n_jobs: int = 1,
+    scheduler: str = "",
+) -> Iterator[str]:
     """Write ``NAME.csv`` for every table that is not there yet, and give each one's summary.
 
     A table that was finished in the same way, quick or not, is kept: an interrupted run goes on with the next.
 
+    Args:
+        n_jobs, scheduler: for tables side by side, as :func:`interp.workers.each` takes them.
+
     Raises:
         InputError: a folder that cannot be written.
     """
-    folder = writable(folder)
-    for name, table in tables.items():
-        path = folder / f"{name}{'-quick' if quick else ''}.csv"
-        if not path.is_file():
-            with bar(name, total=table.n_steps[quick]) as advance:
-                _save(table.make(quick, advance), path)
-        yield f"{path}\n{table.summary(pd.read_csv(path))}"
+    return each(_written, (writable(folder), quick), list(tables.items()), n_jobs=n_jobs, scheduler=scheduler)
+
+
+def _written(shared: tuple[Path, bool], named: tuple[str, Table]) -> str:
+    """One table, made and written unless it was; its path and summary."""
+    (folder, quick), (name, table) = shared, named
+    path = folder / f"{name}{'-quick' if quick else ''}.csv"
+    if not path.is_file():
+        with bar(name, total=table.n_steps[quick]) as advance:
+            _save(table.make(quick, advance), path)
+    return f"{path}\n{table.summary(pd.read_csv(path))}"
 
 
 def _save(frame: pd.DataFrame, path: Path) -> None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +20,6 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from joblib import Parallel, delayed, parallel_config
 from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
 from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
@@ -37,6 +35,8 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.progress import bar
 from interp.provenance import provenance
+from interp.threads import one_thread
+from interp.workers import each
 from probes.cells import Row, Shared, Store, Window, cell
 from probes.checks import N_FOLDS, check, warn_of_few
 from probes.controls import Problem
@@ -48,6 +48,8 @@ COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
 _FORMAT = 4
+Done = tuple[Shared, Site, list[Row]]
+"""A cell with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,7 +92,7 @@ def sweep(
     seed: int = 0,
     cache: str | Path | None = None,
     n_jobs: int = -1,
-    backend: str | None = None,
+    scheduler: str = "",
 ) -> SweepResult:
     """Probe every target at every site and window, with every control.
 
@@ -103,7 +105,7 @@ def sweep(
         seed: of the folds, shuffles and the untrained model.
         cache: folder for finished cells; nothing is kept when None.
         n_jobs: workers, -1 for one per core.
-        backend: a joblib backend ("loky", "dask", "ray") instead of threads.
+        scheduler: of dask workers, as :func:`interp.workers.each` takes it; threads (joblib) when empty.
 
     Raises:
         InputError: unknown targets, sites or windows; episodes that the model or the probes cannot use.
@@ -130,7 +132,7 @@ def sweep(
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
-            for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, backend):
+            for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, scheduler):
                 rows[shared.window, site] = store.save(shared, site, scored)
                 advance(1)
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
@@ -198,26 +200,51 @@ def _run(
     missing: Sequence[tuple[Shared, Site]],
     seed: int,
     n_jobs: int,
-    backend: str | None,
-) -> Iterator[tuple[Shared, Site, list[Row]]]:
-    """The rows of the missing cells, as they are done; activations of one layer are held at a time."""
+    scheduler: str,
+) -> Iterator[Done]:
+    """The rows of the missing cells, as they are done.
+
+    Workers that share this process's memory take the cells of one layer at a time, whose activations are computed once.
+    Others are sent the model and its latents, and compute what a hook needs themselves.
+    """
     models = (model, untrained(model, seed))
+    runs = tuple(rollout(m, episodes) for m in models)
     ready = {s.window: replace(s, baselines=s.problem.baselines(s.folds)) for s, _ in missing}
-    layers = sorted({site.layer for _, site in missing}, key=lambda layer: -1 if layer is None else layer)
     layout = model.layout.fit(episodes)
-    hooks = {layer: sorted({site.hook for _, site in missing if site.layer == layer}) for layer in layers}
-    streams = [_by_layer(m, rollout(m, episodes), hooks) for m in models]
+    cells = [(shared.window, site) for shared, site in missing]
+    if scheduler or not get_active_backend(prefer="threads")[0].supports_sharedmem:
+        by_hook = [[cell for cell in cells if cell[1].hook == hook] for hook in {site.hook: 0 for _, site in cells}]
+        for done in each(_of_hook, (ready, models, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler):
+            yield from done
+        return
+    layers = sorted({site.layer for _, site in cells}, key=lambda layer: -1 if layer is None else layer)
+    hooks = {layer: sorted({site.hook for _, site in cells if site.layer == layer}) for layer in layers}
+    streams = [_by_layer(m, run, hooks) for m, run in zip(models, runs, strict=True)]
     for layer, *caches in zip(layers, *streams, strict=True):
-        of_layer = [(shared.window, site) for shared, site in missing if site.layer == layer]
+        of_layer = [cell for cell in cells if cell[1].layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
-        with parallel_config(backend=backend) if backend else nullcontext(), threadpool_limits(1):
-            # Not every distributed backend hands results over one by one; the others do at the end of a layer.
-            one_by_one = get_active_backend()[0].supports_return_generator
-            returns = "generator_unordered" if one_by_one else "list"
-            yield from Parallel(n_jobs=n_jobs, prefer="threads", return_as=returns)(
-                delayed(cell)(ready[window], site, *(_read(cache, site, layout, window) for cache in caches))
-                for window, site in of_layer
-            )
+        with threadpool_limits(1):
+            yield from each(_of_cell, (ready, caches, layout), of_layer, n_jobs=n_jobs, prefer="threads")
+
+
+def _of_cell(
+    shared: tuple[dict[Window, Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
+) -> Done:
+    """One cell, from the activations of the model and of its untrained copy."""
+    (ready, caches, layout), (window, site) = shared, one
+    return cell(ready[window], site, *(_read(cache, site, layout, window) for cache in caches))
+
+
+def _of_hook(
+    shared: tuple[dict[Window, Shared], Sequence[HookedLatentTransformer], Sequence[Rollout], RoundLayout],
+    several: Sequence[tuple[Window, Site]],
+) -> list[Done]:
+    """The cells of one hook, from the rounds that the models run again for it."""
+    ready, models, runs, layout = shared
+    with one_thread(), threadpool_limits(1):
+        hooks = [several[0][1].hook]
+        caches = [replay(m, run, names_filter=hooks)[2] for m, run in zip(models, runs, strict=True)]
+        return [_of_cell((ready, caches, layout), one) for one in several]
 
 
 def _by_layer(

@@ -15,7 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import joblib
 import torch
 
 from circuits.benchmark.material import FULL, QUICK, Effort, Material
@@ -28,6 +27,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.files import json_values, writable, write_json
 from interp.progress import bar
 from interp.provenance import provenance
+from interp.workers import each
 
 Builder = Callable[[], Subject]
 
@@ -43,6 +43,7 @@ def run(
     effort: Effort | None = None,
     out: str | Path | None = None,
     n_jobs: int = 1,
+    scheduler: str = "",
 ) -> Result:
     """Grade every method on every subject.
 
@@ -55,12 +56,12 @@ def run(
         quick: few subjects, less effort, no slow methods.
         effort: in place of that of a quick or a full run.
         out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
-        n_jobs: subjects that are worked on at once; ``joblib.parallel_config`` chooses another backend than processes.
+        n_jobs: subjects that are worked on at once, each by a process.
+        scheduler: of dask workers, as :func:`interp.workers.each` takes it; they write to ``out``, too.
 
     Raises:
         InputError: an unknown subject, method or question; a folder that cannot be written.
     """
-    require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
     require(len(seeds) > 0, "seeds is empty; give at least one")
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
@@ -71,9 +72,8 @@ def run(
     parts = None if out is None else writable(Path(out) / "parts")
     work = [(name, build, seed) for seed in seeds for name, build in chosen.items()]
     done: list[dict[str, Any]] = []
-    jobs = (joblib.delayed(_part)(name, build, seed, asked, effort, parts) for name, build, seed in work)
     with bar("grading", len(work)) as advance:
-        for part in joblib.Parallel(n_jobs=n_jobs, return_as="generator_unordered")(jobs):
+        for part in each(_part, (asked, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler):
             done.append(part)
             advance(1)
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
@@ -106,10 +106,9 @@ def _bounded(own: Sequence[Method]) -> list[Method]:
     return [*bounds, *(method for method in own if method not in bounds)]
 
 
-def _part(
-    name: str, build: Builder, seed: int, methods: Sequence[Method], effort: Effort, folder: Path | None
-) -> dict[str, Any]:
+def _part(shared: tuple[Sequence[Method], Effort, Path | None], one: tuple[str, Builder, int]) -> dict[str, Any]:
     """All methods on one subject with one seed; what a file of the same effort already says is kept."""
+    (methods, effort, folder), (name, build, seed) = shared, one
     torch.set_num_threads(1)
     path = None if folder is None else folder / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{seed}.json"
     part: dict[str, Any] = {"subject": name, "seed": seed, "effort": asdict(effort)}

@@ -42,6 +42,7 @@ def benchmark(
     ] = None,
     seeds: Annotated[int, options.number("How many seeds of episodes")] = 1,
     jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
+    scheduler: options.Scheduler = "",
     report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
 ) -> None:
     """Grade methods of interpretability on machines whose edges and places are known; finished parts are kept."""
@@ -55,6 +56,7 @@ def benchmark(
         quick=quick,
         out=options.to_be_written(out),
         n_jobs=jobs,
+        scheduler=scheduler,
     )
     for key in dict.fromkeys(row["question"] for row in found.rows):
         say.table(found.summary(key).round(3), f"{key}: {found.headline(key)}", key)

@@ -17,13 +17,16 @@ def calibrate(
     say: Say,
     out: options.Out = Path("output/calibration"),
     quick: Annotated[bool, typer.Option(help="Small tables, in minutes instead of an hour.")] = False,
+    jobs: Annotated[int, options.number("Tables that are worked on at once")] = 1,
+    scheduler: options.Scheduler = "",
 ) -> None:
     """Measure the toolkit's instruments on data whose truth is known; finished tables are kept."""
     from circuits import calibration as machines
     from probes import calibration
 
     summaries = []
-    for text in calibration.write(out, quick, {**calibration.TABLES, **machines.TABLES}):
+    tables = {**calibration.TABLES, **machines.TABLES}
+    for text in calibration.write(out, quick, tables, n_jobs=jobs, scheduler=scheduler):
         say.line(f"{text}\n")
         summaries.append(text)
     say.facts(summaries=summaries)

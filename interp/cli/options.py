@@ -95,6 +95,13 @@ Regime = Annotated[
         autocompletion=regime_names,
     ),
 ]
+Scheduler = Annotated[
+    str,
+    typer.Option(
+        help="Dask workers instead of this process: a scheduler's address, such as tcp://node1:8786, or `local` for a "
+        "cluster of processes here."
+    ),
+]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", help="NAME=VALUE: any argument of a handwired model, such as gamma=0.5 or rewards=[0,1e-6]."),

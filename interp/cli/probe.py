@@ -38,7 +38,7 @@ def probe(
     device: options.Device = "cpu",
     out: options.Out = Path("output/probes"),
     jobs: Annotated[int, typer.Option(help="Workers of a sweep; -1 for one per core.")] = -1,
-    backend: Annotated[str | None, typer.Option(help="joblib backend of a sweep: loky, dask, ray.")] = None,
+    scheduler: options.Scheduler = "",
 ) -> None:
     """Decode an algorithm's variables from a model, with controls; a sweep resumes from OUT."""
     require(sweep or not windows, "--windows are rounds of a sweep: give --sweep, too, or leave them out")
@@ -68,7 +68,7 @@ def probe(
         seed=seed,
         cache=folder / "cells",
         n_jobs=jobs,
-        backend=backend,
+        scheduler=scheduler,
     )
     run.write_sweep(swept, folder)
     say.facts(cells=len(swept.frame), settings=swept.settings)

@@ -77,21 +77,16 @@ def test_workers_change_nothing(model, episodes, swept):
     assert (again.to_frame()["site"] == swept.to_frame()["site"]).all()
 
 
-def test_a_backend_serves_every_layer(model, episodes, monkeypatch):
-    """The chosen joblib backend is in force for all layers, not the first alone."""
-    import sys
+def test_a_cluster_computes_what_it_needs_and_changes_nothing(model, episodes, swept):
+    """Workers of a dask scheduler get the model and the latents; the table is the one of threads."""
+    from dask.distributed import LocalCluster
 
-    from joblib import parallel
-
-    module = sys.modules["probes.sweep"]
-    used = []
-    real = module.Parallel
-    monkeypatch.setattr(
-        module, "Parallel", lambda **given: used.append(parallel.get_active_backend()[0]) or real(**given)
-    )
-    site = {"components": ["resid_post"], "layers": [0, 1], "positions": ["w?"]}
-    probes.sweep(model, episodes, ["label"], **site, n_jobs=2, backend="threading")
-    assert [type(backend).__name__ for backend in used] == ["ThreadingBackend"] * 2
+    with LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address=None) as cluster:
+        address = cluster.scheduler_address
+        again = probes.sweep(model, episodes, TARGETS, **SITES, windows=[(0, 6), (6, 12)], scheduler=address)
+    numbers = swept.to_frame().select_dtypes("number").columns
+    np.testing.assert_allclose(again.to_frame()[numbers], swept.to_frame()[numbers], atol=1e-9)
+    assert (again.to_frame()["site"] == swept.to_frame()["site"]).all()
 
 
 def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monkeypatch):

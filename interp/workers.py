@@ -1,0 +1,95 @@
+"""Work that is made of independent parts: on this machine's cores, or on the workers of a dask cluster.
+
+>>> sorted(each(pow, 2, [1, 2, 3]))
+[2, 4, 8]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Literal, TypeVar
+
+from interp.errors import InputError, require
+
+S = TypeVar("S")
+T = TypeVar("T")
+R = TypeVar("R")
+
+LOCAL = "local"
+"""The scheduler that is started for the work: a cluster of processes on this machine."""
+_SECONDS = 20
+"""How long a scheduler may take to answer."""
+
+
+def each(
+    work: Callable[[S, T], R],
+    shared: S,
+    items: Sequence[T],
+    *,
+    n_jobs: int = 1,
+    scheduler: str = "",
+    prefer: Literal["threads", "processes"] | None = None,
+) -> Iterator[R]:
+    """``work(shared, item)`` for every item, in the order in which they are done.
+
+    Args:
+        shared: sent to each worker once.
+        n_jobs: workers, -1 for one per core; an existing cluster has its own.
+        scheduler: address of a dask scheduler, such as "tcp://node1:8786", whose workers have this package installed;
+            ``"local"`` for a cluster of ``n_jobs`` processes here; empty for joblib, whose ``parallel_config`` holds.
+            An item whose worker died goes to another one.
+        prefer: what joblib takes where nothing else is configured.
+
+    Raises:
+        InputError: no dask is installed, or no scheduler answers at the address.
+    """
+    require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
+    if scheduler:
+        yield from _on_cluster(work, shared, items, n_jobs, scheduler)
+        return
+    from joblib import Parallel, delayed
+    from joblib.parallel import get_active_backend
+
+    # Not every backend hands results over one by one; the others do so at the end.
+    one_by_one = get_active_backend()[0].supports_return_generator
+    returns = "generator_unordered" if one_by_one else "list"
+    yield from Parallel(n_jobs=n_jobs, prefer=prefer, return_as=returns)(delayed(work)(shared, item) for item in items)
+
+
+def _on_cluster(work: Callable[[S, T], R], shared: S, items: Sequence[T], n_jobs: int, scheduler: str) -> Iterator[R]:
+    with _client(n_jobs, scheduler) as client:
+        from dask.distributed import as_completed
+
+        (sent,) = client.scatter([shared], broadcast=True)
+        futures = [client.submit(work, sent, item, pure=False) for item in items]
+        for _, result in as_completed(futures, with_results=True):
+            yield result
+
+
+@contextmanager
+def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
+    """A client of the scheduler; a cluster that was started for it ends with it."""
+    try:
+        from dask.distributed import Client, LocalCluster
+    except ImportError as error:
+        raise InputError("a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'") from error
+    if scheduler == LOCAL:
+        import joblib
+
+        n_workers = joblib.cpu_count() if n_jobs < 0 else n_jobs
+        with (
+            LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+        return
+    try:
+        client = Client(scheduler, timeout=_SECONDS)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no dask scheduler answers at {scheduler!r}; start one with `dask scheduler`, give its address, such as "
+            f"tcp://127.0.0.1:8786, or {LOCAL!r}"
+        ) from error
+    with client:
+        yield client

@@ -1,0 +1,46 @@
+"""Independent work on a dask cluster: a worker that dies, and errors."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import pytest
+
+from interp.errors import InputError
+from interp.workers import LOCAL, each
+
+
+def dies_once(folder: Path, item: int) -> int:
+    """The square, after the first worker that meets 3 has been killed."""
+    flag = folder / "killed"
+    if item == 3 and not flag.exists():
+        flag.touch()
+        os.kill(os.getpid(), 9)
+    time.sleep(0.05)
+    return item**2
+
+
+def refuse(shared: None, item: int) -> int:
+    raise InputError(f"no {item}")
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_killed_costs_no_result(tmp_path: Path) -> None:
+    """Two real processes; the one that is killed with -9 is replaced, and every item is done."""
+    assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=LOCAL)) == [i**2 for i in range(8)]
+    assert (tmp_path / "killed").exists()
+
+
+def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("interp.workers._SECONDS", 0.3)
+    with pytest.raises(InputError, match="no dask scheduler answers at"):
+        list(each(refuse, None, [1], scheduler="tcp://127.0.0.1:1"))
+
+
+def test_errors_come_through_and_no_workers_are_refused() -> None:
+    with pytest.raises(InputError, match="no 1"):
+        list(each(refuse, None, [1]))
+    with pytest.raises(InputError, match="n_jobs must be"):
+        list(each(refuse, None, [1], n_jobs=0))
