@@ -38,7 +38,8 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
         assert "power-quick.csv" in text and "Share represented" in text
     list(calibration.write(tmp_path, tables=tables))
     assert made == [True, False]
-    monkeypatch.setattr(calibration, "write", lambda out, quick, tables, **how: iter([f"{out} {quick} {list(tables)} {how}"]))
+    asked = lambda out, quick, tables, **how: iter([f"{out} {quick} {list(tables)} {how}"])  # noqa: E731
+    monkeypatch.setattr(calibration, "write", asked)
     result = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--quick", "--jobs", "2"])
     every = ["coverage", "nulls", "power", "sites", "alignment"]
     assert result.exit_code == 0 and f"{tmp_path} True {every} {{'n_jobs': 2, 'scheduler': ''}}" in result.output
