@@ -1,95 +1,196 @@
-"""Attention views: circuitsvis' ``AttentionHeads``, drawn offline and only when a reader opens one.
+"""Attention views: circuitsvis' ``AttentionHeads``, offline, with a choice of episode, round, layer and head around it.
 
-The installed wheel's script is read once and inlined once (circuitsvis' own ``show_code`` loads it from the network,
-and its offline string repeats 1.3 MB a view). A view is a ``<details>`` with its data beside it; drawing costs about
-half a second, so at most ``MAX_EAGER`` of a page are open from the start. Weights are rounded to four decimals, for
-display only. Rows attend to columns. A pattern shows where a head looks; it is not evidence that what it reads there
-matters.
+A view holds the patterns of a few episodes and rounds. A reader without scripts, or with a printer, sees a static
+picture of every head in the round first shown; with scripts, a ``<details>`` below it opens the interactive view. The
+installed wheel's script is read once and inlined once a page (circuitsvis' own ``show_code`` loads it from the network,
+and its offline string repeats 1.3 MB a view). Weights are rounded to 1/255 of a layer's largest (signed scores to
+1/127), for display only: one byte a weight, only at or below the diagonal. Rows attend to columns. A pattern shows
+where a head looks; it is not evidence that what it reads there matters.
+
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> model = interp.load("wma-handwired", n_experts=2)
+    >>> hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    >>> run = interp.rollout(model, experts.sample(2, 12, 2, seed=0), names_filter=hooks)
+    >>> show(run).view.rounds                                     # in a notebook, ``show(run)`` draws itself
+    (0, 1, 2, 4, 5, 6, 7, 9, 10, 11)
 """
 
 from __future__ import annotations
 
+import base64
 import importlib.util
 import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
+from html import escape
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require
 
-MAX_EAGER = 8
+if TYPE_CHECKING:
+    from interp.model.rollout import Rollout
+    from reports.heads import Heads
+
+N_EPISODES, N_ROUNDS = 3, 10
+"""Episodes and rounds that a reader can choose from: what :func:`show` takes of a longer run."""
+POSITIVE, NEGATIVE = "#0072b2", "#d05a00"
+_FRAME_HEIGHT = 900
+"""Pixels of a notebook's output."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class AttentionView:
-    """The attention of some heads over the positions of a round.
+    """The attention of every head over the positions of a round, in some rounds of some episodes.
 
     Args:
-        pattern: ``[head, query, key]``; weights, or the raw scores of linear heads (colours reach to the largest).
+        patterns: a layer's weights, ``[episode, round, head, query, key]``, or the raw scores of linear heads; causal.
         labels: a label per position.
-        heads: a short name per head (``"2.1"``).
-        title: on the line that opens the view.
-        caption: under the view.
-        eager: open from the start.
+        heads: per layer, a short name per head (``"2.1"``).
+        title: what the view shows.
+        caption: under the static picture.
+        episodes, rounds: what the first two axes are of.
+        first: the index on each of these two axes that is shown first.
+        opened: whether the interactive view is open from the start.
+
+    Raises:
+        InputError: shapes that do not fit each other, NaN or infinity.
     """
 
-    pattern: ArrayLike
+    patterns: Sequence[NDArray[np.floating]]
     labels: Sequence[str]
-    heads: Sequence[str]
+    heads: Sequence[Sequence[str]]
     title: str
     caption: str = ""
-    eager: bool = False
+    episodes: Sequence[int] = (0,)
+    rounds: Sequence[int] = (0,)
+    first: tuple[int, int] = (0, 0)
+    opened: bool = False
     kind: ClassVar[str] = "attention"
 
     def __post_init__(self) -> None:
-        shape, wanted = np.shape(self.pattern), (len(self.heads), len(self.labels), len(self.labels))
-        require(
-            shape == wanted,
-            f"an attention pattern of shape {shape} does not fit {len(self.heads)} head names and "
-            f"{len(self.labels)} position labels; it must be [head, query, key] = {wanted}",
-        )
-        finite = np.isfinite(np.asarray(self.pattern, dtype=np.float64)).all()
-        require(bool(finite), f"the attention pattern of {self.title!r} holds NaN or infinity; give finite weights")
+        require(len(self.patterns) == len(self.heads), f"{len(self.patterns)} layers, names for {len(self.heads)}")
+        for layer, (pattern, names) in enumerate(zip(self.patterns, self.heads, strict=True), start=1):
+            wanted = (len(self.episodes), len(self.rounds), len(names), len(self.labels), len(self.labels))
+            require(
+                np.shape(pattern) == wanted,
+                f"layer {layer}: an attention pattern of shape {np.shape(pattern)} does not fit {len(names)} head "
+                f"names and {len(self.labels)} position labels; it must be [episode, round, head, query, key], {wanted}",
+            )
+            finite = bool(np.isfinite(np.asarray(pattern, dtype=np.float64)).all())
+            require(finite, f"layer {layer}: the pattern of {self.title!r} holds NaN or infinity; give finite weights")
 
     @property
-    def props(self) -> str:
-        """What the component is given, as JSON that is safe inside a ``<script>``."""
-        pattern = np.asarray(self.pattern, dtype=np.float64)
-        scale = float(np.abs(pattern).max(initial=0)) or 1.0
+    def data(self) -> str:
+        """What the controls feed the component, as JSON that is safe inside a ``<script>``."""
+        packed = [_packed(np.asarray(pattern, dtype=np.float64)) for pattern in self.patterns]
+        layers = [
+            {"heads": list(names), "scale": scale, "signed": signed}
+            for names, (_, scale, signed) in zip(self.heads, packed, strict=True)
+        ]
+        weights = np.concatenate([of_layer for of_layer, _, _ in packed], axis=2)
         record = {
-            "tokens": list(self.labels),
-            "attention": _rounded(pattern),
-            "attentionHeadNames": list(self.heads),
-            "maxValue": round(scale, 4),
-            "minValue": -round(scale, 4),
-            "positiveColor": "#0072b2",
-            "negativeColor": "#d05a00",
+            "labels": list(self.labels),
+            "layers": layers,
+            "episodes": list(self.episodes),
+            "rounds": list(self.rounds),
+            "colours": [POSITIVE, NEGATIVE],
+            "weights": base64.b64encode(weights.tobytes()).decode(),
         }
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
+    def html(self, prefix: str) -> str:
+        """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
+        from reports.page import environment
+        from reports.panels import attention
+        from reports.svg import inline_svg
 
-def _rounded(pattern: NDArray[np.float64]) -> Any:
-    """Nested lists with four decimals, whole numbers as integers: a causal pattern is mostly zeros."""
-
-    def short(value: Any) -> Any:
-        if isinstance(value, list):
-            return [short(item) for item in value]
-        return int(value) if value == int(value) else value
-
-    return short(np.round(pattern, 4).tolist())
+        episode, at = self.first
+        shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]
+        picture = inline_svg(attention(shown, self.labels, self.heads), self.title, prefix)
+        return environment().get_template("attention.html.j2").render(view=self, id=prefix, picture=picture)
 
 
-def check_eager(views: Sequence[AttentionView]) -> None:
-    """Raise :class:`InputError` when more than ``MAX_EAGER`` views would be drawn as the page opens."""
-    eager = sum(view.eager for view in views)
-    require(eager <= MAX_EAGER, f"{eager} attention views are eager; at most {MAX_EAGER} may be open from the start")
+def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, bool]:
+    """Bytes ``[episode, round, head, cell]`` of the cells at or below the diagonal, their scale, whether signed."""
+    scale, signed = float(np.abs(pattern).max(initial=0)) or 1.0, bool((pattern < 0).any())
+    cells = pattern[..., *np.tril_indices(pattern.shape[-1])] / scale
+    levels = np.round(cells * 127) + 127 if signed else np.round(cells * 255)
+    return levels.astype(np.uint8), round(scale, 4), signed
+
+
+@dataclass(frozen=True, eq=False)
+class Shown:
+    """A view that a notebook draws, in a frame of its own: no request, and nothing of the notebook's is touched."""
+
+    view: AttentionView
+
+    def __repr__(self) -> str:
+        view = self.view
+        return f"Attention in {len(view.rounds)} rounds of {len(view.episodes)} episodes (drawn in a notebook)"
+
+    def _repr_html_(self) -> str:
+        from reports.page import frame
+
+        page = escape(frame(self.view), quote=True)
+        style = f"width:100%;height:{_FRAME_HEIGHT}px;border:0"
+        return f'<iframe title="{escape(self.view.title)}" style="{style}" srcdoc="{page}"></iframe>'
+
+
+@checked
+def show(run: Rollout, heads: Heads | None = None) -> Shown:
+    """The attention of a run, as an object that a notebook draws; it works offline.
+
+    Args:
+        run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
+            episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
+        heads: their names, ``reports.heads.heads_of(model)``; 1.1, 1.2, ... when None.
+
+    Raises:
+        InputError: no pattern is cached.
+    """
+    names = sorted((name for name in run.cache if name.endswith("attn.hook_pattern")), key=_layer)
+    require(
+        bool(names),
+        "the run caches no attention; give rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])",
+    )
+    rounds = spread(len(run.cached_rounds), N_ROUNDS)
+    patterns = [run.cache[name][:N_EPISODES, rounds].double().numpy(force=True) for name in names]
+    if heads is None:
+        called = [
+            [f"{_layer(name) + 1}.{head + 1}" for head in range(p.shape[2])]
+            for name, p in zip(names, patterns, strict=True)
+        ]
+    else:
+        called = [list(heads[_layer(name)]) for name in names]
+    return Shown(
+        AttentionView(
+            [pattern[:, :, : len(own)] for pattern, own in zip(patterns, called, strict=True)],
+            run.layout.labels,
+            called,
+            f"Attention of {run.settings.get('model', 'a model')}",
+            episodes=tuple(range(len(patterns[0]))),
+            rounds=tuple(run.cached_rounds[i] for i in rounds),
+            opened=True,
+        )
+    )
+
+
+def spread(n: int, wanted: int) -> list[int]:
+    """At most ``wanted`` of ``n`` indices, evenly spaced, the first and the last among them."""
+    return sorted({int(i) for i in np.linspace(0, n - 1, min(n, wanted)).round()})
+
+
+def _layer(name: str) -> int:
+    return int(name.split(".")[1])
 
 
 @cache
@@ -107,6 +208,11 @@ def library_script() -> str:
         )
     script = re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
     return re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE).replace("\r\n", "\n").strip()
+
+
+def scripts() -> list[str]:
+    """What a page with views carries: circuitsvis' bundle, and what feeds it."""
+    return [library_script(), (Path(__file__).parent / "templates" / "attention.js").read_text("utf-8")]
 
 
 def notices() -> list[tuple[str, str]]:

@@ -13,14 +13,14 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_rgb
+from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import checked, require_columns
 from interp.errors import require
-from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, colours
+from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
 from reports.style import WIDTH, styled
 
 
@@ -103,17 +103,11 @@ def curves(
     require_columns("frame", frame, x, "algorithm", "mean")
     figure = Figure(figsize=(WIDTH, 3.9))
     axes = figure.subplots()
-    colour = colours(frame["algorithm"])
+    look = looks(frame["algorithm"])
     for order, (key, part) in enumerate(frame.groupby("algorithm", sort=False)):
         part = part.sort_values(x)
-        name = str(part["name"].iloc[0]) if "name" in part else str(key)
-        style: dict[str, Any] = (
-            {"linewidth": 2.4, "zorder": 3} if order == 0 else {"linestyle": _DASHES[order % len(_DASHES)]}
-        )
-        marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
-        axes.plot(part[x], part["mean"], color=colour[str(key)], label=name, **style, **marker)
-        if {"low", "high"} <= set(part.columns) and part["low"].notna().any():
-            axes.fill_between(part[x], part["low"], part["high"], color=colour[str(key)], alpha=0.13, linewidth=0)
+        name = str(part["name"].iloc[0]) if "name" in part else str(key).replace("_", " ")
+        band(axes, part, x, look[str(key)], strong=order == 0, label=name)
     for name, value in (reference or {}).items():
         axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
         axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
@@ -129,7 +123,13 @@ def curves(
     return figure
 
 
-_DASHES: tuple[Any, ...] = ("-", "-", (0, (6, 2)), (0, (3, 1.5)), (0, (6, 2, 1.5, 2)), (0, (1.2, 1.6)))
+def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, *, strong: bool, label: str = "") -> None:
+    """One curve with its band: columns ``x``, ``mean``, and ``low`` and ``high`` where there are any."""
+    marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
+    width: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if strong else {}
+    axes.plot(part[x], part["mean"], color=look.colour, linestyle=look.dash, label=label, **width, **marker)
+    if {"low", "high"} <= set(part.columns) and part["low"].notna().any():
+        axes.fill_between(part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0)
 
 
 @checked
@@ -162,7 +162,7 @@ def heatmap(
     figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.29 * len(rows), 1.7, 9))))
     axes = figure.subplots()
     low = -limit if diverging and np.nanmin(grid, initial=0) < 0 else 0
-    cmap = _DIVERGING if low else _SEQUENTIAL
+    cmap = DIVERGING if low else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, vmin=low, vmax=limit, aspect="auto", interpolation="none")
     axes.spines[:].set_visible(False)
     _ticks(axes, rows, columns)
@@ -185,16 +185,17 @@ def heatmap(
     return figure
 
 
-def _fading(*hues: str) -> LinearSegmentedColormap:
-    """From full colour to none and, with two hues, to full colour again: zero is the page, light or dark."""
-    first, last = to_rgb(LIGHT[hues[0]]), to_rgb(LIGHT[hues[-1]])
-    stops = [(0.0, (*first, 1.0)), (0.5, (*first, 0.0)), (0.5, (*last, 0.0)), (1.0, (*last, 1.0))]
-    if len(hues) == 1:
-        stops = [(0.0, (*last, 0.0)), (1.0, (*last, 1.0))]
-    return LinearSegmentedColormap.from_list("-".join(hues), stops)
+def _fading(*hues: str) -> ListedColormap:
+    """From full colour to none and, with two hues, to full colour again: zero is the page, light or dark.
+
+    The opacity is the share of the largest magnitude, step by step: a map of anchors would need them in even places.
+    """
+    levels = np.linspace(-1 if len(hues) == 2 else 0, 1, 257)
+    sides = [to_rgb(LIGHT[hues[0] if level < 0 else hues[-1]]) for level in levels]
+    return ListedColormap([(*side, abs(level)) for side, level in zip(sides, levels, strict=True)], "-".join(hues))
 
 
-_SEQUENTIAL, _DIVERGING = _fading("blue"), _fading("vermilion", "blue")
+SEQUENTIAL, DIVERGING = _fading("blue"), _fading("vermilion", "blue")
 
 
 def _ticks(axes: Axes, rows: Sequence[str], columns: Sequence[str]) -> None:

@@ -13,12 +13,14 @@ Heads = Sequence[Mapping[str, str]]
 
 @checked
 def heads_of(model: HookedLatentTransformer) -> Heads:
-    """The model's own names ("1.4 current-phase tag": number and words), or L0H0, L0H1, ... where nobody named them.
+    """The model's own names ("1.4 current-phase tag": number and words), or 1.1, 1.2, ... where nobody named them.
 
     Heads named "-" pad a layer to the common width and are left out.
     """
     config = model.config
     if not config.head_names:
-        return [{f"L{layer}H{head}": "" for head in range(config.n_heads)} for layer in range(config.n_layers)]
+        return [
+            {f"{layer}.{head}": "" for head in range(1, config.n_heads + 1)} for layer in range(1, config.n_layers + 1)
+        ]
     split = [[name.partition(" ") for name in names if name != "-"] for names in config.head_names]
     return [{number: text for number, _, text in names} for names in split]

@@ -53,16 +53,15 @@ class Report:
         """The whole page.
 
         Raises:
-            InputError: two sections of the same name, or more eager attention views than a page can bear.
+            InputError: two sections of the same name.
         """
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
         views = [block for block in self._blocks() if isinstance(block, attention.AttentionView)]
-        attention.check_eager(views)
-        scripts = [attention.library_script(), (_TEMPLATES / "attention.js").read_text("utf-8")] if views else []
+        scripts = attention.scripts() if views else []
         return (
-            _environment()
+            environment()
             .get_template("page.html.j2")
             .render(
                 report=self,
@@ -95,6 +94,13 @@ class Report:
             yield from unfold(section.blocks)
 
 
+def frame(view: attention.AttentionView) -> str:
+    """A page with nothing but an attention view, for a frame in a notebook."""
+    scripts = attention.scripts()
+    settings = {"scripts": scripts, "style": _stylesheet(), "policy": _policy(scripts)}
+    return environment().get_template("frame.html.j2").render(view=view, **settings)
+
+
 def _policy(scripts: Sequence[str]) -> str:
     """No request of any kind. Styles are inline because SVG needs them; scripts only by their hash."""
     digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
@@ -122,13 +128,14 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 def _stylesheet() -> str:
-    css = (_TEMPLATES / "page.css").read_text("utf-8")
+    css = "\n".join((_TEMPLATES / name).read_text("utf-8") for name in ("page.css", "attention.css"))
     light, dark = palette.css_variables(dark=False), palette.css_variables(dark=True)
     return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{css}"
 
 
 @cache
-def _environment() -> Any:
+def environment() -> Any:
+    """The templates, with the filters that they use."""
     import jinja2
     from markupsafe import Markup, escape
 

@@ -37,6 +37,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
     svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
     svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
     svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)

@@ -1,15 +1,81 @@
 "use strict";
-// Draws an attention view when its <details> is first opened; those open from the start are drawn at once.
+// Around circuitsvis' AttentionHeads: unpacks a view's weights, and feeds it the episode, round, layer and head chosen.
 (() => {
-  const draw = (details) => {
-    if (details.dataset.drawn) return;
-    details.dataset.drawn = "yes";
-    const target = details.querySelector(".view > div");
-    const props = JSON.parse(details.querySelector("script").textContent);
-    CircuitsVis.render(target.id, CircuitsVis.AttentionHeads, props);
+  // A React class component without React, which circuitsvis does not export: `updater` is set when it is mounted, and
+  // an element is made by copying one. Rendering anew instead would leave every old chart in memory.
+  class Live {
+    constructor(props) {
+      this.props = props;
+      this.state = props.first;
+      props.holder.live = this;
+    }
+    show(state) { this.updater.enqueueSetState(this, state); }
+    render() {
+      const made = CircuitsVis.Hello({ name: "" });
+      return { ...made, key: this.state.key, type: CircuitsVis.AttentionHeads, props: this.state.props };
+    }
+  }
+  Live.prototype.isReactComponent = {};
+
+  const unpack = (view) => {
+    const bytes = Uint8Array.from(atob(view.weights), (character) => character.charCodeAt(0));
+    const n = view.labels.length, cells = (n * (n + 1)) / 2;
+    const starts = [], heads = view.layers.reduce((sum, layer) => (starts.push(sum), sum + layer.heads.length), 0);
+    return (episode, round, layer, head) => {
+      const { scale, signed } = view.layers[layer];
+      let at = ((episode * view.rounds.length + round) * heads + starts[layer] + head) * cells;
+      const weight = (byte) => Math.round((signed ? (byte - 127) / 127 : byte / 255) * scale * 1000) / 1000;
+      return view.labels.map((_, query) => view.labels.map((_, key) => (key <= query ? weight(bytes[at++]) : 0)));
+    };
   };
-  for (const details of document.querySelectorAll("details.attention")) {
-    details.addEventListener("toggle", () => details.open && draw(details));
-    if (details.open) draw(details);
+
+  const strongest = (view, names, patterns) => {
+    const reads = patterns.flatMap((pattern, head) => pattern.flatMap((row, query) => row.map((weight, key) =>
+      ({ weight, text: `${names[head]}: ${view.labels[query]} reads ${view.labels[key]} (${weight.toFixed(2)})`, own: key === query || key === 0 }))));
+    const told = reads.filter((read) => !read.own && Math.abs(read.weight) >= 0.01);
+    return told.sort((a, b) => Math.abs(b.weight) - Math.abs(a.weight)).slice(0, 5).map((read) => read.text);
+  };
+
+  for (const figure of document.querySelectorAll("figure.attention")) {
+    const details = figure.querySelector("details.attention"), holder = {};
+    const control = (name) => figure.querySelector(`[data-control="${name}"]`), part = (name) => figure.querySelector(`[data-part="${name}"]`);
+    const [episode, round, layer, head] = ["episode", "round", "layer", "head"].map(control);
+    let view, weights, waiting;
+
+    const nameHeads = () => {
+      const names = view.layers[layer.value].heads;
+      head.replaceChildren(...["all", ...names].map((name, i) => new Option(name, i - 1)));
+    };
+    const draw = () => {
+      const { heads, scale, signed } = view.layers[layer.value];
+      const chosen = head.value < 0 ? heads.map((_, i) => i) : [+head.value];
+      const attention = chosen.map((i) => weights(+episode.value, +round.value, +layer.value, i));
+      const names = chosen.map((i) => heads[i]), when = `round ${view.rounds[round.value]}`;
+      const props = { tokens: view.labels, attention, attentionHeadNames: names, maxValue: scale, minValue: -scale,
+        positiveColor: view.colours[0], negativeColor: view.colours[1] };
+      const state = { key: `${layer.value}/${head.value}`, props };
+      part("round").textContent = view.rounds[round.value];
+      round.setAttribute("aria-valuetext", when);
+      part("low").textContent = signed ? -scale : 0;
+      part("high").textContent = scale;
+      part("ramp").classList.toggle("signed", signed);
+      const told = strongest(view, names, attention).join("; ");
+      part("reads").textContent = `Strongest reads of another position, the first left out, in ${when}: ${told || "none"}.`;
+      if (holder.live) holder.live.show(state);
+      else CircuitsVis.render(part("heads").id, Live, { first: state, holder });
+    };
+    const soon = () => { waiting ??= requestAnimationFrame(() => { waiting = undefined; draw(); }); };
+    const open = () => {
+      if (view) return;
+      view = JSON.parse(details.querySelector("script").textContent);
+      weights = unpack(view);
+      nameHeads();
+      draw();
+    };
+    for (const element of [episode, round, head]) element.addEventListener("input", soon);
+    layer.addEventListener("input", () => { nameHeads(); soon(); });
+    details.addEventListener("toggle", () => details.open && open());
+    details.hidden = false;
+    if (details.open) open();
   }
 })();

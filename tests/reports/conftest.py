@@ -90,7 +90,8 @@ LABELS = ("<w>", "<z>", "e_1", "p_1", "p?", "y", "w?")
 def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A page with a block of every kind, written without a model."""
     pattern = np.tril(np.ones((3, 7, 7))) / np.arange(1, 8)[:, None]
-    views = [AttentionView(pattern, LABELS, ("1.1", "1.2", "1.3"), f"View {i}", eager=i == 0) for i in range(2)]
+    names = ("1.1", "1.2", "1.3")
+    views = [AttentionView([pattern[None, None]], LABELS, [names], f"View {i}", opened=i == 0) for i in range(2)]
     weights = figures.trajectories(np.eye(4), np.eye(4), list("abcd"), ylabel="weight")
     grid = figures.heatmap(np.eye(4), list("abcd"), list("wxyz"), label="effect")
     sections = [

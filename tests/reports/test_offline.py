@@ -11,12 +11,12 @@ def test_opens_offline_without_a_request_or_a_complaint(browser: Any, small_page
     browser.open(small_page)
     browser.wait("document.querySelectorAll('.view canvas').length > 0")
     assert browser.evaluate("document.title") == "Offline"
-    assert browser.evaluate("document.querySelectorAll('figure svg').length") == 2
+    assert browser.evaluate("document.querySelectorAll('figure svg').length") == 4
     assert browser.requests() == [] and browser.complaints() == []
 
 
 def test_a_view_is_drawn_when_it_is_opened(browser: Any, small_page: Path) -> None:
-    """The eager view has a canvas per head and the zoomed one; the closed one has none until it is opened."""
+    """The view that is open has a canvas per head and the zoomed one; the closed one has none until it is opened."""
     browser.open(small_page)
     count = "document.querySelectorAll('details.attention')[{}].querySelectorAll('canvas').length"
     browser.wait(count.format(0) + " === 4")

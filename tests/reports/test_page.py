@@ -23,9 +23,9 @@ from reports.page import Report, Section
 LABELS = ("<w>", "e_1", "p?")
 
 
-def view(title: str = "Layer 1", eager: bool = False) -> AttentionView:
-    pattern = np.tril(np.full((2, 3, 3), 1 / 3))
-    return AttentionView(pattern, LABELS, ("1.1", "1.2"), title, eager=eager)
+def view(title: str = "Layer 1") -> AttentionView:
+    pattern = np.tril(np.full((1, 1, 2, 3, 3), 1 / 3))
+    return AttentionView([pattern], LABELS, [("1.1", "1.2")], title)
 
 
 def small_report(*views: AttentionView) -> Report:
@@ -103,34 +103,6 @@ def test_two_sections_of_one_name_are_refused() -> None:
     """Otherwise their anchors would collide silently."""
     with pytest.raises(InputError, match="two sections are both called 'regret'"):
         Report("t", "l", [Section("Regret", []), Section("regret", [])]).html()
-
-
-def test_too_many_eager_views_are_refused() -> None:
-    """A page that draws nine views as it opens takes seconds to open."""
-    with pytest.raises(InputError, match="9 attention views are eager; at most 8"):
-        small_report(*(view(f"Layer {i}", eager=True) for i in range(9))).html()
-
-
-@pytest.mark.parametrize(
-    ("pattern", "message"),
-    [
-        (np.zeros((2, 3, 4)), r"\(2, 3, 4\) does not fit 2 head names and 3 position labels"),
-        (np.full((2, 3, 3), np.nan), "holds NaN or infinity"),
-    ],
-)
-def test_attention_patterns_are_checked(pattern: np.ndarray, message: str) -> None:
-    """A pattern that does not fit its labels, or holds NaN (silent blanks in the view), is an error."""
-    with pytest.raises(InputError, match=message):
-        AttentionView(pattern, LABELS, ("1.1", "1.2"), "Layer 1")
-
-
-def test_attention_props_are_rounded_and_safe() -> None:
-    """Four decimals; `<w>` cannot end the script that holds it; scores beyond 1 stretch the scale."""
-    scores = np.zeros((1, 3, 3))
-    scores[0, 2, 0] = -2.123456
-    props = AttentionView(scores, LABELS, ("3.2",), "Scores").props
-    assert '"attention":[[[0,0,0],[0,0,0],[-2.1235,0,0]]]' in props and "<" not in props
-    assert '"maxValue":2.1235,"minValue":-2.1235' in props
 
 
 def test_write_is_atomic_and_says_where(tmp_path: Path) -> None:

@@ -1,0 +1,155 @@
+"""Small multiples: the same little picture for every head, regime or family, on shared axes with one legend.
+
+Like ``reports.figures``, pure functions from arrays and frames to figures; apart, since each of them is a grid.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from interp.checks import checked, require_columns
+from interp.errors import require
+from reports.figures import DIVERGING, SEQUENTIAL, band
+from reports.palette import INK, LIGHT, looks
+from reports.style import WIDTH, styled
+
+_SMALL = 7.5
+"""Points: the smallest text in a panel."""
+
+
+@checked
+@styled
+def attention(
+    patterns: Sequence[NDArray[Any]], labels: Sequence[str], heads: Sequence[Sequence[str]], *, columns: int = 8
+) -> Figure:
+    """Every head's pattern in one round, layer after layer: rows attend to columns.
+
+    Args:
+        patterns: per layer ``[head, query, key]``.
+        labels: of positions; thinned out where panels are too small for all.
+        heads: per layer, a name per head.
+        columns: panels in a row, at most.
+    """
+    require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
+    rows = [(layer, start) for layer, names in enumerate(heads) for start in range(0, len(names), columns)]
+    columns = max(min(columns, len(names)) for names in heads)
+    side = min((WIDTH - 1.2) / columns, 2.4)
+    figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
+    grid = figure.subplots(len(rows), columns, squeeze=False)
+    largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
+    signed = any(bool((np.asarray(pattern) < 0).any()) for pattern in patterns)
+    norm, cmap = Normalize(-largest if signed else 0, largest), DIVERGING if signed else SEQUENTIAL
+    step = max(1, int(np.ceil(len(labels) * (_SMALL + 1.5) / (72 * side * 0.9))))
+    places = list(range(0, len(labels), step))
+    image: Any = None
+    for (layer, start), of_row in zip(rows, grid, strict=True):
+        for offset, axes in enumerate(of_row):
+            head = start + offset
+            if head >= len(heads[layer]):
+                axes.axis("off")
+                continue
+            image = axes.imshow(patterns[layer][head], cmap=cmap, norm=norm, interpolation="none")
+            axes.set_title(heads[layer][head], fontsize=8.5, pad=2)
+            _plain(axes)
+            axes.set_yticks(places, [labels[i] for i in places] if offset == 0 else [], fontsize=_SMALL)
+            below = [labels[i] for i in places] if (layer, start) == rows[-1] else []
+            axes.set_xticks(places, below, fontsize=_SMALL, rotation=90)
+    bar = figure.colorbar(image, ax=grid, fraction=0.02, pad=0.01, aspect=30)
+    bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
+    bar.set_label("weight")
+    return figure
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(False)
+    axes.tick_params(length=0, pad=1.5)
+    for spine in axes.spines.values():
+        spine.set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
+
+
+@checked
+@styled
+def curves(
+    frame: pd.DataFrame,
+    *,
+    by: str,
+    ylabel: str,
+    x: str = "round",
+    xlabel: str | None = None,
+    columns: int = 3,
+    reference: Mapping[str, float] | None = None,
+    log_x: bool = False,
+    height: float = 2.1,
+) -> Figure:
+    """Curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
+
+    Args:
+        frame: tidy, with columns ``by``, ``x``, ``algorithm`` (the key that picks colour and dash) and ``mean``;
+            ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
+        reference: horizontal lines, name -> value.
+        height: of a panel, in inches.
+    """
+    require_columns("frame", frame, by, x, "algorithm", "mean")
+    panels = list(dict.fromkeys(frame[by]))
+    columns = min(columns, len(panels))
+    n_rows = -(-len(panels) // columns)
+    keys = list(dict.fromkeys(frame["algorithm"]))
+    figure = Figure(figsize=(WIDTH, (height + 0.25) * n_rows + 0.35 + 0.22 * -(-len(keys) // 4)))
+    grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True)
+    look = looks(keys)
+    for i, axes in enumerate(grid.flat):
+        if i >= len(panels):
+            axes.axis("off")
+            continue
+        here = frame[frame[by] == panels[i]]
+        for key, part in here.groupby("algorithm", sort=False):
+            band(axes, part.sort_values(x), x, look[str(key)], strong=key == keys[0])
+        for value in (reference or {}).values():
+            axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.set_title(str(panels[i]), fontsize=9)
+        if log_x:
+            axes.set_xscale("log")
+        axes.margins(x=0.01)
+        axes.tick_params(labelbottom=i + columns >= len(panels))
+    named = frame.groupby("algorithm", sort=False)["name"].first() if "name" in frame else {key: key for key in keys}
+    handles = [
+        grid.flat[0].plot([], [], color=look[key].colour, linestyle=look[key].dash, linewidth=2.4 if i == 0 else 1.5)[0]
+        for i, key in enumerate(keys)
+    ]
+    figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(4, len(keys)))
+    figure.supxlabel(xlabel or x.replace("_", " "), fontsize=9.5)
+    figure.supylabel(ylabel, fontsize=9.5)
+    return figure
+
+
+@checked
+@styled
+def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("true", "read by the probe")) -> Figure:
+    """What a probe reads against what is true, with the identity, and how its residuals are spread.
+
+    Args:
+        true, read: ``[point]``; at most 600 are drawn, evenly chosen, all are counted.
+        label: what the values are.
+    """
+    true, read = np.ravel(np.asarray(true, np.float64)), np.ravel(np.asarray(read, np.float64))
+    require(true.shape == read.shape and len(true) > 0, f"{len(true)} true values and {len(read)} read; give as many")
+    figure = Figure(figsize=(WIDTH, 3.3))
+    left, right = figure.subplots(1, 2)
+    drawn = np.linspace(0, len(true) - 1, min(len(true), 600)).astype(int)
+    left.scatter(true[drawn], read[drawn], s=7, color=LIGHT["blue"], alpha=0.45, linewidths=0)
+    ends = [float(true.min()), float(true.max())]
+    left.plot(ends, ends, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+    left.set(xlabel=f"{names[0]} {label}", ylabel=f"{label} {names[1]}", title="Each point is a round")
+    residuals = read - true
+    right.hist(residuals, bins=40, color=LIGHT["blue"], alpha=0.7)
+    right.axvline(0, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+    right.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
+    return figure
