@@ -19,6 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
+from interp.checks import non_empty
 from interp.interventions.passes import Edit, Rows, edited, passed
 from interp.interventions.sites import Site, resolve
 from interp.model.rollout import Rollout
@@ -89,9 +90,9 @@ def resolve_places(
     """Places from sites or their texts, each checked against the model.
 
     Raises:
-        InputError: a site that the model does not have.
+        InputError: no place, or a site that the model does not have.
     """
-    several = [places] if isinstance(places, Place | Site | str) else places
+    several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
     for place in resolved:
         resolve(place.site, model, run.layout)
