@@ -83,7 +83,7 @@ class AttentionView:
             require(
                 np.shape(pattern) == wanted,
                 f"layer {layer}: an attention pattern of shape {np.shape(pattern)} does not fit {len(names)} head "
-                f"names and {len(self.labels)} position labels; it must be [episode, round, head, query, key], {wanted}",
+                f"names and {len(self.labels)} position labels; it must be [episode, round, head, query, key] {wanted}",
             )
             finite = bool(np.isfinite(np.asarray(pattern, dtype=np.float64)).all())
             require(finite, f"layer {layer}: the pattern of {self.title!r} holds NaN or infinity; give finite weights")

@@ -1,18 +1,22 @@
 """A circuit as it runs: which position reads which, by which head, layer by layer.
 
 Columns are the positions of a round, levels are the residual stream before and after each layer, and an arrow is a
-head that moves something from one position to another. The arrows are measured (:func:`edges`): a head's attention,
-where what it writes is not zero, so a head that is silent at a position draws nothing there. What an arrow does NOT
-say: what is moved, and whether it matters; that is what patching is for.
+head that moves something from one position to another. The arrows are measured. :func:`flow` draws all that a sparse
+circuit does (:func:`edges`: a head's attention, where what it writes is not zero, so a head that is silent at a
+position draws nothing there); :func:`strongest` draws the few reads whose cut changes most
+(:mod:`interp.interventions.reads`). What an arrow does NOT say: what is moved.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
+from typing import Any
 
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 from numpy.typing import NDArray
@@ -63,7 +67,7 @@ def edges(
 @checked
 @styled
 def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str, str]]) -> Figure:
-    """Draw the ``edges`` of a round.
+    """Draw the ``edges`` of a round, a colour a head.
 
     Args:
         frame: columns ``layer``, ``head``, ``source``, ``target``, ``weight``.
@@ -73,29 +77,65 @@ def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str
     require_columns("frame", frame, "layer", "head", "source", "target", "weight")
     n_layers = len(heads)
     colour = {name: CYCLE[i % len(CYCLE)] for names in heads for i, name in enumerate(names)}
-    figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * n_layers + 0.2 * (-(-len(colour) // 2))))
-    axes = figure.subplots()
-    _stream(axes, labels, n_layers, frame)
-    column = {label: x for x, label in enumerate(labels)}
-    records = frame.to_dict("records")
-    for layer, names in enumerate(heads, start=1):
-        for order, name in enumerate(names):
-            reads = [r for r in records if r["layer"] == layer and r["head"] == name]
-            spans = [((column[r["source"]], layer - 1), (column[r["target"]], layer)) for r in reads]
-            for (start, end), read in zip(spans, reads, strict=True):
-                axes.add_patch(_arrow(start, end, colour[name], read["weight"]))
-            if spans:
-                longest = max(spans, key=lambda span: abs(span[1][0] - span[0][0]))
-                _label(axes, name, colour[name], *longest, height=_HEIGHTS[order % len(_HEIGHTS)])
+    figure, axes = _stream(labels, n_layers, frame, 0.2 * (-(-len(colour) // 2)))
+    named = []
+    for (_, head), reads in frame.groupby(["layer", "head"], sort=False):
+        name, spans = str(head), _spans(reads, labels)
+        for span, weight in zip(spans, reads["weight"], strict=True):
+            axes.add_patch(_arrow(*span, colour[name], weight))
+        named.append((name, colour[name], max(spans, key=lambda span: abs(span[1][0] - span[0][0]))))
     handles = [axes.plot([], [], color=colour[name], linewidth=2.5)[0] for name in colour]
     texts = [f"{name}  {text}".strip() for names in heads for name, text in names.items()]
-    below = -0.55 / (1.25 * n_layers)
-    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, below), ncols=2, fontsize=8.5)
+    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, _BELOW / n_layers), ncols=2, fontsize=8.5)
+    _label(figure, axes, named)
     return figure
 
 
-def _stream(axes: Axes, labels: Sequence[str], n_layers: int, frame: pd.DataFrame) -> None:
-    """The residual stream: a line per position, a node per level; nodes that are written are filled."""
+@checked
+@styled
+def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figure:
+    """Draw the reads that matter most in a round, a colour an exit, each with its head and its effect.
+
+    Args:
+        frame: columns ``layer``, ``head`` (its name), ``source``, ``target``, ``exit``, ``effect``.
+        labels: of positions, in order.
+    """
+    require_columns("frame", frame, "layer", "head", "source", "target", "exit", "effect")
+    figure, axes = _stream(labels, n_layers, frame, 0.2)
+    named, largest = [], frame["effect"].max()
+    for read, span in zip(frame.to_dict("records"), _spans(frame, labels), strict=True):
+        colour = EXITS[read["exit"]]
+        axes.add_patch(_arrow(*span, colour, read["effect"] / largest))
+        named.append((f"{read['head']}: {read['effect']:.2f}", colour, span))
+    handles = [axes.plot([], [], color=colour, linewidth=2.5)[0] for colour in EXITS.values()]
+    texts = [f"matters most to the {name}" for name in EXITS]
+    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, _BELOW / n_layers), ncols=2, fontsize=8.5)
+    _label(figure, axes, named)
+    return figure
+
+
+EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
+"""A colour for each exit of a round."""
+_Span = tuple[tuple[float, float], tuple[float, float]]
+_BELOW = -0.44
+"""Where legends begin, under the labels of positions, as a share of the height of a layer."""
+
+
+def _spans(reads: pd.DataFrame, labels: Sequence[str]) -> list[_Span]:
+    """From the source before the layer to the target after it, for each read."""
+    column = {label: x for x, label in enumerate(labels)}
+    ends = zip(reads["source"], reads["target"], reads["layer"], strict=True)
+    return [((column[source], layer - 1), (column[target], layer)) for source, target, layer in ends]
+
+
+def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: float) -> tuple[Figure, Axes]:
+    """The residual stream: a line per position, a node per level; nodes that are written are filled.
+
+    Args:
+        below: inches for the legend.
+    """
+    figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * n_layers + below))
+    axes = figure.subplots()
     written = set(zip(frame["target"], frame["layer"], strict=True))
     for x, label in enumerate(labels):
         axes.plot([x, x], [0, n_layers], color=LIGHT["grey"], linewidth=0.8, alpha=0.4, zorder=0)
@@ -104,12 +144,14 @@ def _stream(axes: Axes, labels: Sequence[str], n_layers: int, frame: pd.DataFram
             axes.plot(
                 x, level, "o", markersize=5, color=INK if full else LIGHT["grey"], alpha=1 if full else 0.5, zorder=4
             )
-    axes.set_xticks(range(len(labels)), labels)
+    crowded = len(labels) * max(map(len, labels)) > 110
+    axes.set_xticks(range(len(labels)), labels, rotation=90 if crowded else 0)
     axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(1, n_layers + 1))])
     axes.tick_params(length=0)
     axes.grid(False)
     axes.spines[:].set_visible(False)
     axes.set(xlim=(-0.6, len(labels) - 0.4), ylim=(-0.25, n_layers + 0.25))
+    return figure, axes
 
 
 def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str, weight: float) -> FancyArrowPatch:
@@ -127,13 +169,24 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str, we
     )
 
 
-def _label(
-    axes: Axes, name: str, colour: str, start: tuple[float, float], end: tuple[float, float], height: float
-) -> None:
-    """The head's name, on its longest arrow; heads of one layer are named at different heights."""
-    x = start[0] + height * (end[0] - start[0]) + (0.28 if start[0] == end[0] else 0)
-    box = {"facecolor": PAPER, "edgecolor": "none", "pad": 1.2}
-    axes.text(x, start[1] + height, name, color=colour, fontsize=8.5, ha="center", va="center", bbox=box, zorder=5)
+def _label(figure: Figure, axes: Axes, named: Sequence[tuple[str, str, _Span]]) -> None:
+    """Write on every arrow, where no other label stands: along it, or a little above or below it."""
+    figure.draw_without_rendering()
+    figure.set_layout_engine("none")  # what is measured here stays where it is
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    taken: list[Any] = []
+    for text, colour, (start, end) in sorted(named, key=lambda item: abs(item[2][1][0] - item[2][0][0])):
+        label = axes.text(*start, text, color=colour, fontsize=8.5, ha="center", va="center", zorder=5)
+        label.set_bbox({"facecolor": PAPER, "edgecolor": "none", "pad": 1.2})
+        for aside, along in product(_ASIDE, _ALONG):
+            bowed = 0.28 if start[0] == end[0] else 0
+            label.set_position((start[0] + along * (end[0] - start[0]) + bowed, start[1] + along + aside))
+            box = label.get_window_extent(renderer)
+            if not any(box.overlaps(other) for other in taken):
+                break
+        taken.append(box)
 
 
-_HEIGHTS = (0.38, 0.58, 0.48, 0.68)
+_ALONG = (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)
+_ASIDE = (0.0, 0.09, -0.09, 0.18, -0.18, 0.27, -0.27)
+"""Where a label is tried: shares of the way along its arrow, and shares of a layer's height beside it."""

@@ -49,6 +49,7 @@ __all__ = [
     "patching",
     "places",
     "pruning",
+    "reads",
     "resume",
     "rounds",
     "routes",

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import combinations
+
 import numpy as np
+import pandas as pd
 import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
 from interp.errors import InputError
-from reports.flow import edges, flow
+from reports.flow import edges, flow, strongest
 
 LABELS = ["<w>", "e_1", "p?"]
 
@@ -28,10 +33,30 @@ def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
     figure = flow(frame, LABELS, [{"1.1": "copies"}, {"2.1": "is silent"}])
     axes = figure.axes[0]
     assert len([p for p in axes.patches if isinstance(p, FancyArrowPatch)]) == 1
-    assert [text.get_text() for text in axes.get_legend().get_texts()] == ["1.1  copies", "2.1  is silent"]
+    legend = axes.get_legend()
+    assert legend is not None and [text.get_text() for text in legend.get_texts()] == ["1.1  copies", "2.1  is silent"]
 
 
 def test_edges_refuse_what_does_not_fit() -> None:
     """A pattern with another number of heads than names would be mislabelled."""
     with pytest.raises(InputError, match="layer 1: pattern"):
         edges([np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
+
+
+def boxes(figure: Figure) -> list:
+    """Where the labels on arrows stand, in pixels."""
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    return [text.get_window_extent(renderer) for text in figure.axes[0].texts]
+
+
+def test_no_label_covers_another() -> None:
+    """Every arrow is named, and no two names overlap: twelve reads that share a target, and a crowd of heads."""
+    labels, names = [f"e_{i}" for i in range(14)], [f"1.{i}" for i in range(6)]
+    reads = [(1 + i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
+    frame = pd.DataFrame(reads, columns=["layer", "head", "source", "target", "exit", "effect"])
+    pattern = np.tril(np.ones((6, 14, 14))) * (np.arange(14) > 11)[:, None]
+    crowd = edges([pattern], [pattern], labels, [names])
+    for figure, named in ((strongest(frame, labels, 2), 24), (flow(crowd, labels, [dict.fromkeys(names, "")]), 6)):
+        found = boxes(figure)
+        assert len(found) == named and not [pair for pair in combinations(found, 2) if pair[0].overlaps(pair[1])]

@@ -1,0 +1,49 @@
+"""The reads that matter: of a wired circuit, those that are wired; their effect is what cutting them does."""
+
+from __future__ import annotations
+
+import pytest
+
+import interp
+from interp.errors import InputError
+from interp.interventions.reads import strongest_reads
+from interp.model.rollout import replay
+from interp.tasks import experts
+
+
+def test_the_reads_of_the_wired_circuit() -> None:
+    """Weighted Majority with two experts has eight reads that change an exit, and no other is found."""
+    model = interp.load("wma-handwired", n_experts=2)
+    run = interp.rollout(model, experts.sample(8, 12, 2, seed=0))
+    found = strongest_reads(model, run, 10, k=30)
+    reads = {(row.source, row.target) for row in found.itertuples()}
+    assert {("<z>", "p?"), ("<z>", "w?"), ("y", "w?"), ("p_1", "p?"), ("p_2", "p?"), ("e_1", "p_1")} <= reads
+    assert (found["effect"] > 0).all() and (found["low"] <= found["effect"]).all()
+
+
+def test_an_effect_is_what_the_cut_does() -> None:
+    """The update's relative change, computed by hand from a replay with the read's weight set to zero."""
+    model = interp.load("wma-handwired", n_experts=2)
+    run = interp.rollout(model, experts.sample(8, 12, 2, seed=0))
+    found = strongest_reads(model, run, 10, k=30)
+    told = found[(found["source"] == "y") & (found["target"] == "w?")].iloc[0]
+    at = run.layout.position("y"), run.layout.position("w?")
+
+    def cut(pattern, hook):  # type: ignore[no-untyped-def]
+        pattern[:, told["head"] - 1, at[1], at[0]] = 0
+        return pattern
+
+    _, plain, _ = replay(model, run, rounds=[10])
+    _, after, _ = replay(model, run, rounds=[10], fwd_hooks=[(f"blocks.{told['layer'] - 1}.attn.hook_pattern", cut)])
+    apart = (plain - plain.mean(0)).flatten(1).norm(dim=-1).mean()
+    assert told["effect"] == pytest.approx(float((after - plain).flatten(1).norm(dim=-1).mean() / apart))
+
+
+def test_rounds_and_numbers_are_checked() -> None:
+    """A round beyond the run, and no read at all."""
+    model = interp.load("wma-handwired", n_experts=2)
+    run = interp.rollout(model, experts.sample(2, 12, 2, seed=0))
+    with pytest.raises(InputError, match="round 12 is out of range"):
+        strongest_reads(model, run, 12)
+    with pytest.raises(InputError, match="k must be"):
+        strongest_reads(model, run, 3, k=0)
