@@ -16,7 +16,7 @@ other can each show nothing. The first position is left out: heads rest on it.
     >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 12, 2, seed=0)
     >>> found = strongest_reads(model, interp.rollout(model, episodes), 10, k=2)
     >>> found[["layer", "head", "source", "target", "exit"]].to_numpy().tolist()
-    [[2, 3, '<z>', 'w?', 'update'], [3, 1, 'p_1', 'p?', 'prediction']]
+    [[2, 3, '<z>', 'w?', 'update'], [3, 1, 'p_2', 'p?', 'prediction']]
 """
 
 from __future__ import annotations
