@@ -1,4 +1,4 @@
-"""What a section is made of: prose, tables, figures, code, summaries with verdicts.
+"""What a section is made of: prose, tables, figures, code, named facts, badges (and ``reports.findings``).
 
 Plain data; ``reports.page`` makes HTML of them.
 """
@@ -6,8 +6,10 @@ Plain data; ``reports.page`` makes HTML of them.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -15,6 +17,9 @@ import pandas as pd
 
 from interp.errors import unknown_name
 from interp.statistics import Interval
+
+SMALL = 1e-3
+"""An interval of numbers all smaller than this is shown in powers of ten."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +38,7 @@ class Verdict:
 class Prose:
     """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text.
 
-    So are links to other pages below this one's folder, ``[text](folder/page.html)``.
+    So are links within the page, ``[text](#section)``, and to pages below its folder, ``[text](folder/page.html)``.
     """
 
     text: str
@@ -59,20 +64,25 @@ class Code:
 
 @dataclass(frozen=True)
 class Figure:
-    """A picture (``matplotlib.figure.Figure``), its ``title`` for screen readers, and the caption under it."""
+    """A picture (``matplotlib.figure.Figure``), its ``title`` for screen readers, and the caption under it.
+
+    ``data`` is what it draws, where a reader may want to draw it in another way.
+    """
 
     figure: Any
     title: str
     caption: str = ""
+    data: pd.DataFrame | None = None
     kind: ClassVar[str] = "figure"
 
 
 @dataclass(frozen=True)
 class Table:
-    """A data frame as a table; the index is not shown.
+    """A data frame as a table; the index is not shown, and an estimate with its bounds is one column.
 
     Args:
-        frame: the rows; column names become headers, with spaces for underscores.
+        frame: the rows; column names become headers, with spaces for underscores. Columns ``low`` and ``high`` belong
+            to the one before them, ``X_low`` and ``X_high`` to ``X``.
         caption: what the numbers are and, where it matters, what they are not.
         formats: column -> format spec (``".2%"``); other columns are formatted by :func:`number`.
         collapsed: fold it behind its caption (long tables).
@@ -89,22 +99,27 @@ class Table:
             if column not in self.frame.columns:
                 raise unknown_name("column", column, map(str, self.frame.columns))
 
+    @cached_property
+    def shown(self) -> pd.DataFrame:
+        """The frame as it is shown: with intervals for their three columns."""
+        return joined(self.frame)
+
     @property
     def headers(self) -> list[tuple[str, bool]]:
         """(header, is numeric) for every column."""
-        return [(str(name).replace("_", " "), self._numeric(i)) for i, name in enumerate(self.frame.columns)]
+        return [(str(name).replace("_", " "), self._numeric(i)) for i, name in enumerate(self.shown.columns)]
 
     @property
     def rows(self) -> list[list[Any]]:
         """Cells as text or :class:`Verdict`."""
-        specs = [self.formats.get(name) for name in self.frame.columns]
+        specs = [self.formats.get(name) for name in self.shown.columns]
         return [
             [cell(value, spec) for value, spec in zip(row, specs, strict=True)]
-            for row in self.frame.itertuples(index=False, name=None)
+            for row in self.shown.itertuples(index=False, name=None)
         ]
 
     def _numeric(self, column: int) -> bool:
-        dtype, values = self.frame.dtypes.iloc[column], self.frame.iloc[:, column]
+        dtype, values = self.shown.dtypes.iloc[column], self.shown.iloc[:, column]
         if len(values) and all(isinstance(value, Interval) or value is None for value in values):
             return True
         return pd.api.types.is_numeric_dtype(dtype) and not pd.api.types.is_bool_dtype(dtype)
@@ -128,8 +143,45 @@ class NotComputed:
     kind: ClassVar[str] = "missing"
 
 
+def joined(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame in which each estimate with its bounds is one column of intervals, named as the estimate was.
+
+    >>> joined(pd.DataFrame({"mean": [0.5], "low": [0.4], "high": [0.6]}))["mean"].map(str).tolist()
+    ['0.5 [0.4, 0.6]']
+    """
+    names = list(frame.columns)
+    bounds = {name: (f"{name}_low", f"{name}_high") for name in names if {f"{name}_low", f"{name}_high"} <= set(names)}
+    if {"low", "high"} <= set(names) and names.index("low") > 0:
+        bounds[names[names.index("low") - 1]] = ("low", "high")
+    bounds = {name: pair for name, pair in bounds.items() if pd.api.types.is_numeric_dtype(frame[name])}
+    whole = frame.drop(columns=[bound for pair in bounds.values() for bound in pair])
+    for name, pair in bounds.items():
+        triples = frame[[name, *pair]].astype(float).itertuples(index=False, name=None)
+        whole[name] = pd.Series([Interval(*triple) for triple in triples], dtype=object, index=frame.index)
+    return whole
+
+
+def csv_of(frame: pd.DataFrame) -> str:
+    """A frame as CSV with six significant digits; an interval is three columns, a verdict its text."""
+    columns: dict[Any, Any] = {}
+    for name in frame.columns:
+        values = list(frame[name])
+        if any(isinstance(value, Interval) for value in values):
+            for end, key in (("", "estimate"), (" low", "low"), (" high", "high")):
+                columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
+        else:
+            columns[name] = [value.text if isinstance(value, Verdict) else value for value in values]
+    return pd.DataFrame(columns).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+
+
 def cell(value: Any, spec: str | None = None) -> str | Verdict:
-    """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash."""
+    """A value as a reader wants it: numbers by ``spec`` or :func:`number`, truth as yes or no, absence as a dash.
+
+    No number is shown as a negative zero, and an interval has the digits that its width leaves it.
+
+    >>> [cell(-0.0001, ".2f"), cell(Interval(0.95412, 0.93899, 0.9661)), cell(Interval(1.0, 1.0, 1.0))]
+    ['0.00', '0.954 [0.939, 0.966]', '1.000 [1.000, 1.000]']
+    """
     if isinstance(value, Verdict):
         return value
     if value is None or value is pd.NA or (isinstance(value, float | np.floating) and math.isnan(value)):
@@ -137,9 +189,9 @@ def cell(value: Any, spec: str | None = None) -> str | Verdict:
     if isinstance(value, bool | np.bool_):
         return "yes" if value else "no"
     if isinstance(value, Interval):
-        return _interval(value, spec or ".3f")
+        return _interval(value, spec)
     if spec is not None:
-        return format(value, spec)
+        return _unsigned_zero(format(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
         return number(value)
     if isinstance(value, list | tuple):
@@ -147,11 +199,26 @@ def cell(value: Any, spec: str | None = None) -> str | Verdict:
     return str(value)
 
 
-def _interval(value: Interval, spec: str) -> str:
+def _interval(value: Interval, spec: str | None) -> str:
     if not math.isfinite(value.estimate):
         return cell(value.estimate)  # type: ignore[return-value]
-    parts = (format(x, spec).replace("-", "−") for x in (value.estimate, value.low, value.high))
-    return "{} [{}, {}]".format(*parts)
+    whole = (value.estimate, value.low, value.high)
+    if spec is None and 0 < max(map(abs, whole)) < SMALL:
+        return "{} [{}, {}]".format(*map(number, whole))
+    spec = spec or f".{_decimals(value.high - value.low)}f"
+    if not (math.isfinite(value.low) and math.isfinite(value.high)):
+        return _unsigned_zero(format(value.estimate, spec))
+    return "{} [{}, {}]".format(*(_unsigned_zero(format(x, spec)) for x in whole))
+
+
+def _decimals(width: float) -> int:
+    """So many decimals that the width has two digits; three where there is none to speak of."""
+    return int(np.clip(1 - math.floor(math.log10(width)), 0, 5)) if 1e-5 < width < math.inf else 3
+
+
+def _unsigned_zero(text: str) -> str:
+    """A formatted number with a minus sign of its own length, and none before a zero."""
+    return re.sub(r"^-(?=[0.,]*%?$)", "", text).replace("-", "−")
 
 
 def number(value: float | np.number[Any]) -> str:

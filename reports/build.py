@@ -7,6 +7,7 @@ no other: the page then says why it is missing.
 
 from __future__ import annotations
 
+import re
 import traceback
 import warnings
 from collections.abc import Callable, Mapping, Sequence
@@ -15,12 +16,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp.checks import checked
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.files import writable
+from interp.library import models
 from interp.provenance import provenance
 from interp.tasks.task import unique
 from interp.threads import one_thread
 from reports.blocks import NotComputed
+from reports.index import INDEX, write_index
 from reports.page import Report, Section
 from reports.progress import Step, steps
 
@@ -52,7 +55,7 @@ def build(
     seed: int = 0,
     parts: Sequence[Part] | None = None,
 ) -> Path:
-    """Write the report of a model and return its path, ``out/<name>.html``; warn of parts that could not be computed.
+    """Write the report of a model and return its path, below ``out``; warn of parts that could not be computed.
 
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
@@ -85,12 +88,13 @@ def write_report(
     regime: str = "",
     sizes: Mapping[str, int] | None = None,
     arguments: Mapping[str, Any] | None = None,
+    quick: bool = False,
 ) -> Written:
     """:func:`build`, saying which parts failed instead of warning.
 
     Args:
         source: what the model was loaded by, where ``subject`` is the model.
-        regime, sizes, arguments: see :class:`~reports.part.Context`.
+        regime, sizes, arguments, quick: see :class:`~reports.part.Context`.
     """
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     require(n_rounds >= 10, f"a report needs at least 10 rounds an episode, got {n_rounds}")
@@ -100,15 +104,17 @@ def write_report(
 
     source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
     context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {})
+    context.quick = quick
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     context.folder = folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     context.parts = tuple(part for part in wanted if part.applies(context))
     with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
         report = _compose(context, step)
-        path = report.write(folder / f"{Path(context.source or context.name).name}.html")
+        path = report.write(folder / page_name(context))
+    write_index(folder)
     failed = [part for part in context.parts if part.key in context.failures]
-    return Written(path, {part.title: _reason(context.failures[part.key]) for part in failed})
+    return Written(path, {part.title: context.reason(part.key) for part in failed})
 
 
 def _compose(context: Context, step: Step = lambda what: None) -> Report:
@@ -119,7 +125,9 @@ def _compose(context: Context, step: Step = lambda what: None) -> Report:
     """
     for part in context.parts:
         step(part.title)
-        context.facts |= _attempt(context, part, part.summary) or {}
+        context.findings[part.key] = _attempt(context, part, part.summary) or ()
+    from reports.parts.overview import sampled, table_of
+
     step("drawing")
     # The summary stands first and is drawn last, when it is known which parts failed.
     drawn = [_sections(context, part) for part in reversed(context.parts)]
@@ -130,7 +138,28 @@ def _compose(context: Context, step: Step = lambda what: None) -> Report:
     heading = next((part.heading for part in context.parts if part.heading), None)
     title, lead = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
     sections = [section for of_part in reversed(drawn) for section in of_part]
-    return Report(title, lead, sections, provenance(**settings))
+    about = {
+        "kind": "handwired" if context.handwired else "learned",
+        "task": task.name,
+        "run": sampled(context),
+        "verdicts": table_of(context).counts,
+    }
+    return Report(title, lead, sections, provenance(**settings), INDEX, about)
+
+
+def page_name(context: Context) -> str:
+    """The file of a report: the model's name and what else it was given, so that two reports share it only if alike.
+
+    A model of its own weights (a checkpoint folder, an object, a circuit with other arguments than sizes) is told from
+    others of the name by its digest.
+    """
+    options = {size.name: size.option for size in context.task.sizes}
+    given = {**context.arguments, **context.given}
+    words = [f"{options[name]}-{value}" for name, value in given.items() if name in options]
+    known = context.source in [record.name for record in models()] and given.keys() <= options.keys()
+    words += [context.regime, "" if known else context.model.digest()[:8], "quick" * context.quick]
+    whole = "-".join(filter(None, [Path(context.source or context.name).name, *words]))
+    return re.sub(r"[^\w.-]+", "-", whole) + ".html"
 
 
 def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -> Any:
@@ -149,10 +178,7 @@ def _sections(context: Context, part: Part) -> list[Section]:
     drawn = _attempt(context, part, part.draw)
     if part.key in context.failures:
         error = context.failures[part.key]
-        return [Section(part.title, [NotComputed(_reason(error), "".join(traceback.format_exception(error)))])]
-    return [drawn] if isinstance(drawn, Section) else list(drawn)
-
-
-def _reason(error: Exception) -> str:
-    """An exception in a sentence."""
-    return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
+        drawn = Section(part.title, [NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))])
+    sections = [drawn] if isinstance(drawn, Section) else list(drawn)
+    context.sections[part.key] = sections[0]
+    return sections

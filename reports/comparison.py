@@ -5,22 +5,25 @@ Every number was computed by :func:`circuits.compare.run`; nothing is computed h
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from circuits.compare import Comparison, Verdict
+from circuits.compare import Comparison
 from circuits.compare.circuit import CircuitPart
 from circuits.compare.state import Trajectory
 from circuits.compare.where import WherePart
 from interp.statistics import Interval
-from reports import blocks, figures
+from reports import figures
 from reports.blocks import Figure, Prose, Table
+from reports.index import index_of, write_index
 from reports.page import Report, Section
-from reports.parts.compared import ANSWERS, PAGE
+from reports.parts.compared import PAGE, badge
 
 _LEAD = (
     "Is it the same machine? Four questions with four answers: a model can predict what another one predicts and do it "
@@ -73,23 +76,31 @@ def page(found: Comparison) -> Report:
         sections.append(Section("Where", [Prose(_WHERE), _held(found.where), *_maps(found.where)]))
     if found.failures:
         sections.append(Section("Where they differ most", [_failures(found)]))
-    return Report(found.model + against, _LEAD, sections, found.settings)
+    words = [verdict.word for verdict in found.verdicts.values()]
+    counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
+    return Report(
+        found.model + against, _LEAD, sections, found.settings, about={"kind": "comparison", "verdicts": counts}
+    )
 
 
 def write(found: Comparison, folder: str | Path) -> Path:
-    """Write the page as ``comparison.html``.
+    """Write the page as ``comparison.html``, and the list of reports that it belongs to again.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    return page(found).write(Path(folder) / PAGE)
+    path = Path(folder) / PAGE
+    listed = index_of(path)
+    written = replace(page(found), index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
+    write_index(listed.parent)
+    return written
 
 
 def _verdicts(found: Comparison) -> Table:
     rows = [
         {
             "question": f"same {v.question}?",
-            "answer": _answer(v),
+            "answer": badge(v.word, v.note),
             "decided by": v.decided_by,
             "value": v.bound,
             "held against": v.threshold,
@@ -98,11 +109,6 @@ def _verdicts(found: Comparison) -> Table:
         for v in found.verdicts.values()
     ]
     return Table(pd.DataFrame(rows), "The verdicts, and what decided each", formats={"held against": ".2f"})
-
-
-def _answer(verdict: Verdict) -> blocks.Verdict:
-    note = f", {verdict.note}" if verdict.note else ""
-    return blocks.Verdict(ANSWERS[verdict.word], f"{verdict.word}{note}")
 
 
 def _algorithm(found: Comparison) -> list[Any]:

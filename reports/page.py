@@ -9,17 +9,21 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from interp import files
 from interp.errors import require
 from reports import attention, palette
-from reports.blocks import Figure, Group, cell
+from reports.blocks import Figure, Group, Table, cell, csv_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _TEMPLATES = Path(__file__).parent / "templates"
 
@@ -40,6 +44,9 @@ class Section:
 class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 
+    ``index`` is where the list of reports is, relative to the page, where there is one; ``about`` is what that list
+    says of the page (:mod:`reports.index`).
+
     >>> page = Report("A model", "What it does.", [Section("Summary", [Prose("It *works*.")])])  # doctest: +SKIP
     >>> page.write("output/page.html")                                                           # doctest: +SKIP
     """
@@ -48,6 +55,8 @@ class Report:
     lead: str
     sections: Sequence[Section]
     provenance: Mapping[str, Any] = field(default_factory=dict)
+    index: str = ""
+    about: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
         """The whole page.
@@ -58,7 +67,8 @@ class Report:
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        views = [block for block in self._blocks() if isinstance(block, attention.AttentionView)]
+        blocks = list(self._blocks())
+        views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         scripts = attention.scripts() if views else []
         return (
             environment()
@@ -70,8 +80,10 @@ class Report:
                 policy=_policy(scripts),
                 notices=attention.notices() if views else [],
                 provenance=list(_flat(self.provenance)),
-                drawn=_drawn(self._blocks()),
+                drawn=_drawn(blocks),
+                numbers=_numbers(blocks),
                 ids={id(view): f"attention-{i}" for i, view in enumerate(views, start=1)},
+                about=json.dumps(dict(self.about)),
             )
         )
 
@@ -109,7 +121,7 @@ def _policy(scripts: Sequence[str]) -> str:
     return f"default-src 'none'; script-src {allowed}; {rest}"
 
 
-def _drawn(blocks: Iterator[Any]) -> dict[int, str]:
+def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
     """Every figure as SVG, by the identity of its block."""
     figures = [block for block in blocks if isinstance(block, Figure)]
     if not figures:
@@ -117,6 +129,20 @@ def _drawn(blocks: Iterator[Any]) -> dict[int, str]:
     from reports.svg import inline_svg
 
     return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
+
+
+def _numbers(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
+    """What a reader calls each figure and table, such as ("Figure", 3), by the identity of its block."""
+    found: dict[int, tuple[str, int]] = {}
+    for kind, name in ((Figure, "Figure"), (Table, "Table")):
+        of_kind = [block for block in blocks if isinstance(block, kind)]
+        found |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
+    return found
+
+
+def _download(frame: pd.DataFrame) -> str:
+    """A frame as the address of a CSV file that the page itself holds."""
+    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(csv_of(frame).encode()).decode()
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -142,7 +168,8 @@ def environment() -> Any:
     def prose(text: str) -> Markup:
         marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
         marked = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked)
-        return Markup(re.sub(r"\[([^\]]+)\]\(((?:[\w.-]+/)*[\w.-]+\.html)\)", r'<a href="\2">\1</a>', marked))
+        target = r"#[\w-]+|(?:[\w.-]+/)*[\w.-]+\.html(?:#[\w-]+)?"
+        return Markup(re.sub(rf"\[([^\]]+)\]\(({target})\)", r'<a href="\2">\1</a>', marked))
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(_TEMPLATES),
@@ -154,5 +181,6 @@ def environment() -> Any:
     environment.filters["prose"] = prose
     environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
     environment.filters["cell"] = cell
+    environment.filters["download"] = _download
     environment.globals["identity"] = id
     return environment

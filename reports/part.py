@@ -24,11 +24,12 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
-from interp.errors import unknown_name
+from interp.errors import InputError, unknown_name
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import Task
 from interp.training.curves import shipped_curves
+from reports.findings import Finding
 from reports.heads import Heads, heads_of
 from reports.page import Section
 
@@ -53,7 +54,7 @@ class Part:
         compute: the context to anything that the part draws.
         draw: (what was computed, context) to one section or several.
         applies: whether a report on this model, with these settings, has the part.
-        summary: (what was computed, context) to the facts and verdicts that the page opens with.
+        summary: (what was computed, context) to the claims that the page opens with.
         heading: of the page, where this part says it.
     """
 
@@ -62,7 +63,7 @@ class Part:
     compute: Callable[[Context], Any]
     draw: Callable[[Any, Context], Section | Sequence[Section]]
     applies: Callable[[Context], bool] = lambda context: True
-    summary: Callable[[Any, Context], Mapping[str, Any]] = lambda computed, context: {}
+    summary: Callable[[Any, Context], Sequence[Finding]] = lambda computed, context: ()
     heading: Callable[[Context], Heading] | None = None
 
 
@@ -78,7 +79,9 @@ class Context:
         arguments: that :func:`interp.load` was given with ``source``.
         folder: that the page is written to; None where none is known.
         parts: of this report, in page order.
-        facts: what the parts say in the summary; filled as they are computed.
+        quick: whether less is computed, with wider intervals.
+        findings: key of a part -> what it says of the model; filled as they are computed.
+        sections: key of a part -> its first section, once it is drawn.
         failures: key of a part -> the exception that it ended with.
     """
 
@@ -92,7 +95,9 @@ class Context:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     parts: tuple[Part, ...] = ()
-    facts: dict[str, Any] = field(default_factory=dict)
+    quick: bool = False
+    findings: dict[str, Sequence[Finding]] = field(default_factory=dict)
+    sections: dict[str, Section] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
     _results: dict[str, Any] = field(default_factory=dict)
 
@@ -202,6 +207,11 @@ class Context:
         values = self.algorithm.run(self.episodes)
         changed = values[NEXT + key][:, -1] != values[key][:, 0]
         return int(changed.reshape(len(changed), -1).sum(1).argmax())
+
+    def reason(self, key: str) -> str:
+        """Why the part called ``key`` could not be computed or drawn, in a sentence."""
+        error = self.failures[key]
+        return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
     def result(self, key: str) -> Any:
         """What the part called ``key`` computed; it is computed now where it has not been.

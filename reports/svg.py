@@ -17,6 +17,9 @@ from interp.checks import checked
 from reports.palette import INK, LIGHT, PAPER
 from reports.style import house_style
 
+SMALLEST_TEXT = 9.2
+"""Pixels: on a narrow screen a picture scrolls in its box before its text gets smaller."""
+MAX_SCALE = 1.3
 _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
 
 
@@ -45,12 +48,20 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
     head, body = svg.split(">", 1)
     head = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", head)
-    style = f"width:{float(width) / 72:.3f}in;aspect-ratio:{float(width):.0f}/{float(height):.0f}"
+    inches = float(width) / 72
+    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * _legible(body):.3f}in"
+    style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
     label = f"{prefix}-title"
     return (
         f'{head} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
         f'<title id="{label}">{escape(title)}</title>{_compact(body)}'
     )
+
+
+def _legible(body: str) -> float:
+    """How far a picture may shrink, as a share of its width, until its smallest text is ``SMALLEST_TEXT`` high."""
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
+    return min(SMALLEST_TEXT / (min(sizes) * 96 / 72), MAX_SCALE) if sizes else 0.0
 
 
 def _themed(svg: str) -> str:

@@ -29,6 +29,7 @@ from interp.errors import require
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.resume import one_round, tile
 from interp.kinds import shown
+from interp.memory import refuse_beyond_machine
 from interp.model.rollout import Rollout, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -136,6 +137,7 @@ class SteeringResult:
             columns[name], columns[f"{name}_low"], columns[f"{name}_high"] = bootstrap_mean(values.T)
         difference = np.abs(self.model - self.algorithm)
         columns["mean_error"], columns["max_error"] = difference.mean(1), difference.max(1)
+        _, columns["mean_error_low"], columns["mean_error_high"] = bootstrap_mean(difference.T)
         columns["random_mean_error"] = np.abs(self.random - self.algorithm[:, None]).mean((1, 2))
         return pd.DataFrame(columns)
 
@@ -175,6 +177,7 @@ def steer(
         f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
     )
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
+    refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * model.config.d_model * model.config.n_ctx)
     (t,) = select_rounds(round, episodes.n_rounds)
     read, shape = _outcomes(outcome, model, episodes), algorithm.run(episodes)[algorithm.memory].shape[2:]
     require(

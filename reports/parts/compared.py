@@ -6,20 +6,23 @@ Nothing is compared here: ``interp compare`` does that, and writes to ``comparis
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from interp.files import read_json
-from reports.blocks import Code, Prose, Table, Verdict
+from interp.statistics import Interval
+from reports.blocks import Code, Prose, Table, Verdict, cell
+from reports.findings import Finding, Word
 from reports.page import Section
 from reports.part import Context, Part
 
 TITLE = "Compared with other machines"
 FOLDER, SAVED, PAGE = "comparisons", "comparison.json", "comparison.html"
-ANSWERS = {"same": True, "different": False, "undecided": None}
-"""The badge of each word of a verdict."""
+WORDS: dict[str, Word] = {"same": "pass", "different": "fail", "undecided": "cannot tell"}
+"""How the claim that two models are the same came out, for each word of a verdict."""
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
 _TEXT = (
     "Saved comparisons in which this model is one of the two. Each answer stands beside the number that decided it and "
@@ -29,7 +32,7 @@ _TEXT = (
 
 def part() -> Part:
     """The saved comparisons of the model; the command that makes one where there is none."""
-    return Part("compared", TITLE, _saved, draw, _applies)
+    return Part("compared", TITLE, _saved, draw, _applies, summary)
 
 
 def _applies(context: Context) -> bool:
@@ -48,6 +51,36 @@ def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
     return found
 
 
+def summary(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Finding]:
+    """A finding per answer of every comparison with another model; none is expected to be the same."""
+    return [
+        _finding(verdict, about["model"] if about["model"] != context.name else about["reference"])
+        for _, about in computed
+        for verdict in about["verdicts"]
+        if about["reference"]
+    ]
+
+
+def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
+    value = Interval(*(float(verdict[key]) for key in ("value", "low", "high")))
+    untrained = verdict.get("untrained")
+    word = WORDS[verdict["verdict"]]
+    if word == "cannot tell" and untrained is not None and untrained >= value.low:
+        word = "uninformative"
+    return Finding(
+        f"Same {verdict['question']} as {other}",
+        word,
+        f"{verdict['decided by']} {cell(value)}, held against {verdict['threshold']:.2f}",
+        "" if untrained is None else f"best untrained model: {cell(untrained, '.3f')}",
+        expected=False,
+    )
+
+
+def badge(word: str, note: str) -> Verdict:
+    """An answer as a badge: a difference is a finding, no fault."""
+    return Verdict(True if word == "same" else None, f"{word}, {note}" if note else word)
+
+
 def draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> Section:
     """A table of verdicts and a link for each comparison."""
     if not computed:
@@ -58,9 +91,9 @@ def draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> Secti
         rows = [
             {
                 "question": f"same {v['question']}?",
-                "answer": Verdict(ANSWERS[v["verdict"]], v["verdict"] + (f", {v['note']}" if v["note"] else "")),
+                "answer": badge(v["verdict"], v["note"]),
                 "decided by": v["decided by"],
-                "value": f"{v['value']:.3f} [{v['low']:.3f}, {v['high']:.3f}]",
+                "value": Interval(*(float(v[key]) for key in ("value", "low", "high"))),
                 "held against": v["threshold"],
             }
             for v in about["verdicts"]

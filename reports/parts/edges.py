@@ -10,7 +10,8 @@ from matplotlib.figure import Figure as Picture
 from interp.interventions import tables
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, cell
+from reports.findings import Finding, judged
 from reports.heads import Heads, heads_of
 from reports.page import Section
 from reports.part import Context, Part
@@ -30,6 +31,8 @@ _NODES = (
     "Every node ablated on its own, in three ways: what the logit difference and the state lose, with 95 % intervals; "
     "what only zeros show is the same in every episode"
 )
+NEAR = 0.05
+"""Random circuits that come this close make the score uninformative."""
 _LISTED = 25
 """Edges listed at most."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
@@ -37,12 +40,31 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 def part() -> Part:
     """Circuits of edges under the task's default corruption."""
-    return Part("edges", TITLE, compute, draw, lambda context: bool(context.task.default_corruption))
+    return Part("edges", TITLE, compute, draw, lambda context: bool(context.task.default_corruption), summary)
 
 
 def compute(context: Context) -> dict[str, pd.DataFrame]:
     """Scored edges, faithfulness over sizes, the smallest faithful circuit, single ablations."""
     return tables.circuit_tables(context.smooth, context.pairs[0], context.looked_at, context.seed, minimality=False)
+
+
+def summary(found: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
+    """That few edges suffice for the difference, and as many at random do not."""
+    circuit = found["circuit"].iloc[0]
+    kept, random = Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_max"]
+    word = judged(kept, random)
+    if circuit["size"] > circuit["of"] / 2:
+        word = "fail"
+    elif word != "fail" and random >= kept.estimate - NEAR:
+        word = "uninformative"
+    return [
+        Finding(
+            "At most half of the edges suffice for the difference that another episode's latents make",
+            word,
+            f"{circuit['size']} of {circuit['of']} edges, faithfulness {cell(kept)}",
+            f"best of as many at random: {cell(random, '.3f')}",
+        )
+    ]
 
 
 def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
@@ -73,7 +95,8 @@ def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
             Figure(
                 _by_size(curve),
                 "Faithfulness against circuit size",
-                "Circuits of the best-scored edges, and of as many.",
+                "Circuits of the best-scored edges, and of as many at random.",
+                curve,
             ),
             Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
             Table(_nodes(found["ablation"], heads), _NODES, collapsed=True),

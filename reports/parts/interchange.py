@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -13,7 +15,8 @@ from interp.interventions import tables
 from interp.interventions.carriers import Claim
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, cell
+from reports.findings import WORDS, Finding, judged
 from reports.page import Section
 from reports.part import Context, Part
 
@@ -44,6 +47,10 @@ _ALIGNED = (
     "re-initialised model, and an equally large move in a random subspace. A basis that does not beat all of them is "
     "not evidence that the place holds the variable, and one that does need not be what the model uses elsewhere."
 )
+MOST = 0.5
+"""A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""
+NEAR = 0.05
+"""A control that comes this close to the score makes it uninformative."""
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
@@ -74,7 +81,44 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
     def applies(context: Context) -> bool:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
 
-    return Part("interchange", TITLE, compute, draw, applies)
+    return Part("interchange", TITLE, compute, draw, applies, summary)
+
+
+def summary(computed: _Tables, context: Context) -> list[Finding]:
+    """For each way in which variables came out, one finding: interchanged, they move the outcome as they should."""
+    best = [_best(rows) for _, rows in computed.carried.groupby(["variable", "outcome"], sort=False)]
+    return [_together(alike) for word in WORDS if (alike := [row for row in best if row["word"] == word])]
+
+
+def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
+    """One finding on variables that came out alike; its evidence is the weakest of them."""
+    weakest = min(alike, key=lambda row: row["score"])
+    control = max((row["control score"] for row in alike if not math.isnan(row["control score"])), default=math.nan)
+    names = ", ".join(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
+    return Finding(
+        f"Interchanged where they should be, these move the outcome as in the algorithm: {names}",
+        weakest["word"],
+        f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
+        f"random directions, places that should not hold them: at most {cell(control, '.3f')}",
+    )
+
+
+def _best(rows: pd.DataFrame) -> dict[str, Any]:
+    """The best place of one variable under one outcome, with its best control, and how that came out."""
+    own = rows[~rows["control"].astype(bool)].sort_values("score", ascending=False)
+    if own.empty:
+        own = rows
+    best: dict[str, Any] = {str(key): value for key, value in own.iloc[0].items()}
+    others = [best["random_score"], *rows.loc[rows["control"].astype(bool), "score"]]
+    control = max((value for value in others if not math.isnan(value)), default=math.nan)
+    word = judged(_interval(best, "score"), MOST)
+    if word != "fail" and control >= best["score"] - NEAR:
+        word = "uninformative"
+    return best | {"control score": control, "word": word}
+
+
+def _interval(row: Mapping[Any, Any], name: str) -> Interval:
+    return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
 def draw(computed: _Tables, context: Context) -> Section:
@@ -85,8 +129,8 @@ def draw(computed: _Tables, context: Context) -> Section:
             "interchanged at": _where(row["places"]) + (" (control)" if row["control"] else ""),
             "read in": _SHOWS[row["outcome"]],
             "accuracy": Interval(row["iia_informative"], row["low"], row["high"]),
-            "score": Interval(row["score"], row["score_low"], row["score_high"]),
-            "slope": Interval(row["slope"], row["slope_low"], row["slope_high"]),
+            "score": _interval(row, "score"),
+            "slope": _interval(row, "slope"),
             "doing nothing": row["chance_informative"],
             "random direction": row["random"],
             "random direction, score": row["random_score"],

@@ -1,17 +1,24 @@
-"""What a report opens with: what the model is, what was run, and the facts and verdicts of every part."""
+"""What a report opens with: what the model is and is not, and how the claims of the other parts came out."""
 
 from __future__ import annotations
 
-from typing import Any
+import re
+from pathlib import Path
 
+from interp.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
-from reports.blocks import Summary, Verdict, number
+from reports.blocks import Prose, Summary, number
+from reports.findings import Finding, Findings
 from reports.page import Section
 from reports.part import Context, Heading, Part
 
+TITLE = "Verdicts"
+_BY_HAND = "It was written down, not found: it is no evidence of what training finds."
+_ONE_RUN = "It is one training run: what holds of it need not hold of another."
+
 
 def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
-    """The summary.
+    """The verdicts.
 
     Args:
         handwired: title and lead of the page on a handwired model.
@@ -25,22 +32,45 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
             return handwired or Heading(f"{context.name}: {task.name}, wired by hand", what)
         return Heading(f"{context.name}: a learned model of {task.name}", learned or what)
 
-    return Part("summary", "Summary", lambda context: None, draw, summary=facts, heading=heading)
-
-
-def facts(computed: None, context: Context) -> dict[str, Any]:
-    """What the model is, and what it was run on."""
-    episodes = context.episodes
-    sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
-    sampled = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds", *sizes, f"{episodes.regime} regime"]
-    return {"Model": _describe(context.model), "Episodes": ", ".join([*sampled, f"seed {episodes.seed}"])}
+    return Part("summary", TITLE, lambda context: None, draw, heading=heading)
 
 
 def draw(computed: None, context: Context) -> Section:
-    """The facts of all parts, and which parts are missing."""
-    missing = [part.title for part in context.parts if part.key in context.failures]
-    failed = {"Not computed": Verdict(False, ", ".join(missing))} if missing else {}
-    return Section("Summary", [Summary(context.facts | failed)])
+    """What the model is not, the findings of all parts, and what was run."""
+    facts, table = {"Model": _describe(context.model), "Episodes": sampled(context)}, table_of(context)
+    return Section(TITLE, [Prose(is_not(context)), *([table] if table.rows else []), Summary(facts)])
+
+
+def table_of(context: Context) -> Findings:
+    """The findings of all parts, and a line for each part that could not be computed."""
+    rows = []
+    for part in context.parts:
+        section = context.sections.get(part.key)
+        where = (section.slug, section.title) if section else ("", "")
+        rows += [(finding, where) for finding in context.findings.get(part.key, ())]
+        if part.key in context.failures:
+            missing = Finding(part.title, "cannot tell", f"not computed, because {context.reason(part.key)}")
+            rows.append((missing, where))
+    return Findings(rows)
+
+
+def is_not(context: Context) -> str:
+    """What the model is not: the limits that its card names, or what follows from how it was made."""
+    if context.handwired:
+        return _BY_HAND
+    card = next((c for c in (SHIPPED / context.source, Path(context.source)) if (c / "README.md").is_file()), None)
+    if not context.source or card is None:
+        return _ONE_RUN
+    limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", (card / "README.md").read_text("utf-8"), re.M | re.S)
+    return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
+
+
+def sampled(context: Context) -> str:
+    """What the model was run on, in a line."""
+    episodes = context.episodes
+    sizes = [f"{context.sizes[size.name]} {size.option}" for size in context.task.sizes]
+    sampled = [f"{len(episodes)} episodes of {episodes.n_rounds} rounds", *sizes, f"{episodes.regime} regime"]
+    return ", ".join([*sampled, f"seed {episodes.seed}", *(["a quick report"] if context.quick else [])])
 
 
 def _describe(model: HookedLatentTransformer) -> str:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
 import pandas as pd
 
 import probes
 from probes import ProbeResult
-from probes.controls import DESCRIPTIONS
+from probes.controls import DESCRIPTIONS, Control
 from reports import figures
-from reports.blocks import Figure, Prose, Table, Verdict
+from reports.blocks import Figure, Prose, Table, cell
+from reports.findings import Finding, Word
 from reports.page import Section
 from reports.part import Context, Part
 
@@ -25,29 +26,35 @@ _TEXT = (
     "the latents carry the target in a form that a linear map can read; **it does not say that the model uses it**, "
     "which is what patching tests."
 )
-_PASSED = {"represented": True, "not represented": False, "undecided": None, "uninformative": None}
+_WORDS: dict[str, Word] = {
+    "represented": "pass",
+    "not represented": "fail",
+    "undecided": "cannot tell",
+    "uninformative": "uninformative",
+}
 
 
-def part(targets: Sequence[str] = (), n_in_summary: int = 1) -> Part:
+def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     """Probes of the latents after every round.
 
     Args:
         targets: variables to decode; those that the task names when there are none.
-        n_in_summary: how many of them the summary shows.
+        n_claimed: the first so many of them the latents should hold; that they hold the others is not claimed.
     """
 
     def compute(context: Context) -> list[ProbeResult]:
         return probes.probe(context.model, context.episodes, targets or context.task.probed, seed=context.seed)
 
-    def summary(results: list[ProbeResult], context: Context) -> dict[str, Any]:
-        return {
-            f"Probe: {result.target.key.replace('_', ' ')}": _represented(result) for result in results[:n_in_summary]
-        }
+    def summary(results: list[ProbeResult], context: Context) -> list[Finding]:
+        return [_finding(result) for result in results[:n_claimed]]
+
+    def draw(results: list[ProbeResult], context: Context) -> Section:
+        return _drawn(results, n_claimed)
 
     return Part(KEY, TITLE, compute, draw, lambda context: bool(targets or context.task.probed), summary)
 
 
-def draw(results: Sequence[ProbeResult], context: Context) -> Section:
+def _drawn(results: Sequence[ProbeResult], n_claimed: int) -> Section:
     """Scores of some probes with their controls: the verdicts, a picture, then the numbers."""
     scores = pd.concat([_scores(result) for result in results], ignore_index=True)
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
@@ -63,28 +70,39 @@ def draw(results: Sequence[ProbeResult], context: Context) -> Section:
         TITLE,
         [
             Prose(_TEXT),
-            Table(_verdicts(results), "What is represented"),
+            Table(_verdicts(results, n_claimed), "What is represented"),
             Figure(picture, "Probe scores beside their controls", caption),
             Table(numbers.dropna(axis="columns", how="all"), "Every output, metric and control", collapsed=True),
         ],
     )
 
 
-def _represented(result: ProbeResult) -> Verdict:
-    """A badge: a probe's score and, unless it is represented, the verdict."""
-    beyond = "" if result.represented else f", {result.verdict}"
-    return Verdict(_PASSED[result.verdict], f"{_metric(result)} {result.score.estimate:.3f}{beyond}")
+def _finding(result: ProbeResult, expected: bool = True) -> Finding:
+    """That the latents hold a target, and how it came out."""
+    strongest = _strongest(result)
+    return Finding(
+        f"The latents hold the {result.target.key.replace('_', ' ')}, readable by a linear map",
+        _WORDS[result.verdict],
+        f"{_metric(result)} {cell(result.score)}",
+        "" if strongest is None else f"{DESCRIPTIONS.get(strongest.name, strongest.name)}: {cell(strongest.score)}",
+        expected,
+    )
+
+
+def _strongest(result: ProbeResult) -> Control | None:
+    """The best of the controls that count."""
+    counted = [control for control in result.controls.values() if control.counted]
+    return max(counted, key=lambda control: control.score.estimate, default=None)
 
 
 def _metric(result: ProbeResult) -> str:
     return "R²" if result.metric == "r2" else result.metric
 
 
-def _verdicts(results: Sequence[ProbeResult]) -> pd.DataFrame:
+def _verdicts(results: Sequence[ProbeResult], n_claimed: int) -> pd.DataFrame:
     rows = []
-    for result in results:
-        counted = [control for control in result.controls.values() if control.counted]
-        strongest = max(counted, key=lambda control: control.score.estimate, default=None)
+    for i, result in enumerate(results):
+        strongest = _strongest(result)
         rows.append(
             {
                 "target": result.target.key.replace("_", " "),
@@ -92,7 +110,7 @@ def _verdicts(results: Sequence[ProbeResult]) -> pd.DataFrame:
                 "strongest control": None if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
                 "its score": None if strongest is None else strongest.score,
                 "would have shown": result.detectable,
-                "verdict": Verdict(_PASSED[result.verdict], result.verdict),
+                "verdict": replace(_finding(result, expected=i < n_claimed).verdict, text=result.verdict),
             }
         )
     return pd.DataFrame(rows)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 import pandas as pd
 
 from interp.interventions import tables
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, cell, number
+from reports.findings import Finding, Word, judged
 from reports.page import Section
 from reports.part import Context, Part
 
@@ -20,19 +23,39 @@ _TEXT = (
 )
 _EXACT = "the one latent change that the circuit's readout sees"
 _FITTED = "how latents vary with the state, by least squares"
+SMALLEST = 0.02
+"""The move of the algorithm's prediction below which steering shows nothing."""
 _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
 
 
 def part() -> Part:
     """Steering as the task's record says it."""
     return Part(
-        "steering", TITLE, compute, draw, lambda context: bool(context.algorithms and context.task.steering is not None)
+        "steering",
+        TITLE,
+        compute,
+        draw,
+        lambda context: bool(context.algorithms and context.task.steering is not None),
+        summary,
     )
 
 
 def compute(context: Context) -> pd.DataFrame:
     """The dose-response."""
     return tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed, context.pair_runs[0])
+
+
+def summary(frame: pd.DataFrame, context: Context) -> list[Finding]:
+    """That the dose which moves the algorithm most moves the model as far, and random directions do not."""
+    rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
+    most = frame.iloc[int((frame["algorithm"] - rest).abs().argmax())]
+    error, random = Interval(*most[["mean_error", "mean_error_low", "mean_error_high"]]), most["random_mean_error"]
+    word = {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(error, random / 2)]
+    if abs(most["algorithm"] - rest) < SMALLEST:
+        word = "cannot tell"
+    text = "A state written into the latents moves the prediction as it moves the algorithm's"
+    evidence = f"at dose {number(most['dose'])}, {cell(error)} from the algorithm's"
+    return [Finding(text, cast(Word, word), evidence, f"random directions as long: {cell(random, '.3f')}")]
 
 
 def draw(frame: pd.DataFrame, context: Context) -> Section:
@@ -65,7 +88,7 @@ def draw(frame: pd.DataFrame, context: Context) -> Section:
         TITLE,
         [
             Prose(_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
-            Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption),
+            Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
             Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
         ],
     )

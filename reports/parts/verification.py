@@ -9,6 +9,7 @@ import pandas as pd
 
 from circuits.verification import Check, VerificationResult, verify
 from reports.blocks import Prose, Table, Verdict, number
+from reports.findings import Finding
 from reports.page import Section
 from reports.part import Context, Part
 
@@ -29,15 +30,15 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
     Args:
         sizes: as :func:`circuits.verify` takes them.
         n_episodes: at most.
-        said: variable -> what the summary calls its largest error.
+        said: variable -> the claim that its largest error is within bounds.
     """
 
     def compute(context: Context) -> VerificationResult:
         few = min(n_episodes, context.n_episodes)
         return verify(context.circuit.name, sizes, context.n_rounds, few, seed=context.seed)
 
-    def summary(result: VerificationResult, context: Context) -> dict[str, Any]:
-        return {label: _exactness(result, variable) for variable, label in said.items()}
+    def summary(result: VerificationResult, context: Context) -> list[Finding]:
+        return [_exactness(result, variable, text) for variable, text in said.items()]
 
     return Part("verification", TITLE, compute, draw, lambda context: context.handwired, summary)
 
@@ -60,15 +61,14 @@ def draw(result: VerificationResult, context: Context) -> Section:
     )
 
 
-def _exactness(result: VerificationResult, variable: str, dtype: str = "float64") -> Verdict:
-    """A badge: the largest error of one variable over all sizes, against its tolerance."""
+def _exactness(result: VerificationResult, variable: str, text: str, dtype: str = "float64") -> Finding:
+    """A claim: the largest error of one variable over all sizes, against its tolerance."""
     checks = [check for check in result.checks if check.variable == variable and check.dtype == dtype]
     worst = max(checks, key=_judged)
     passed = all(check.passed for check in checks)
-    if worst.error == 0:
-        return Verdict(passed, "equal in every bit")
     sign, relative = "≤" if passed else ">", "relative " if worst.by == "relative" else ""
-    return Verdict(passed, f"largest {relative}error {number(_judged(worst))} {sign} {number(worst.tolerance)}")
+    error = f"largest {relative}error {number(_judged(worst))} {sign} {number(worst.tolerance)}"
+    return Finding(text, "pass" if passed else "fail", error if worst.error else "equal in every bit")
 
 
 def _judged(check: Check) -> float:

@@ -6,7 +6,6 @@ Its own sections: regret beside the baselines, calibration, and how a learned mo
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -19,8 +18,9 @@ from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.calibration import Calibration, calibration
 from reports import figures
-from reports.blocks import Figure, Prose, Table, Verdict
+from reports.blocks import Figure, Prose, Table, Verdict, cell
 from reports.evaluation import draw as draw_tables
+from reports.findings import Finding, judged
 from reports.page import Section
 from reports.part import Context, Heading, Part
 from reports.parts import (
@@ -79,9 +79,9 @@ def parts() -> tuple[Part, ...]:
             units=("log-weight", "log-weight less the mean"),
             shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
         ),
-        Part("regret", "Regret", scores, _draw_regret, summary=_regret_facts),
-        Part("calibration", "Calibration", _calibrate, _draw_calibration),
-        probing.part(("log_weights", "log_weights_centred", "prediction"), n_in_summary=2),
+        Part("regret", "Regret", scores, _draw_regret, summary=_regret_findings),
+        Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),
+        probing.part(("log_weights", "log_weights_centred", "prediction"), n_claimed=2),
         patching.part(_DIFFERENCES, n_episodes=32),
         interchange.part(wired),
         steering.part(),
@@ -89,7 +89,14 @@ def parts() -> tuple[Part, ...]:
         attention.part(),
         circuit.part(),
         softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-        Part("elsewhere", _ELSEWHERE, evaluate, _draw_elsewhere, lambda context: not context.handwired),
+        Part(
+            "elsewhere",
+            _ELSEWHERE,
+            evaluate,
+            _draw_elsewhere,
+            lambda context: not context.handwired,
+            _elsewhere_findings,
+        ),
         learning.part(),
         reproduce.part(),
     )
@@ -98,6 +105,8 @@ def parts() -> tuple[Part, ...]:
 # Regret.
 
 MODEL = "model"
+WITHIN = 0.01
+"""Nats a round within which two predictors are called alike."""
 BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
 _REGRET = (
     "Regret is the number of mistakes beyond those of the best expert on the same rounds; it can be negative, since "
@@ -141,12 +150,27 @@ def scores(context: Context) -> dict[str, _Scored]:
     return by_key
 
 
-def _regret_facts(by_key: dict[str, _Scored], context: Context) -> dict[str, Any]:
-    """The model's final regret beside two baselines."""
-    own, bayes, vote = (by_key[key].score.regret for key in (MODEL, "bayes", "majority_vote"))
-    beside = f"the Bayes predictor {bayes.estimate:.2f}, a majority vote {vote.estimate:.2f}"
-    fact = f"{own.estimate:.2f} [{own.low:.2f}, {own.high:.2f}]; {beside}"
-    return {f"Regret after {context.n_rounds} rounds": fact}
+def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Finding]:
+    """Whether the model learns who is right, and whether it predicts as well as can be."""
+    vote, bayes = by_key["majority_vote"], by_key["bayes"]
+    word = judged(vote.beyond_model, 0)
+    if vote.beyond_model.estimate <= 0 and vote.score.regret.estimate <= bayes.score.regret.estimate:
+        word = "uninformative"  # nobody can do better here than without a memory
+    regret = f"regret {vote.score.regret.estimate:.1f}, of the Bayes predictor {bayes.score.regret.estimate:.1f}"
+    learns = Finding(
+        "It learns whom to follow: fewer mistakes than a majority vote, which remembers nothing",
+        word,
+        f"{cell(vote.beyond_model, '.1f')} fewer after {context.n_rounds} rounds",
+        f"majority vote: {regret}",
+    )
+    above = by_key[MODEL].score.excess
+    as_good = Finding(
+        f"It predicts as the Bayes predictor does, within {WITHIN} nats a round",
+        {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, WITHIN)],  # type: ignore[arg-type]
+        f"log-loss {cell(above)} above it",
+        f"majority vote: {cell(vote.score.excess)} above it",
+    )
+    return [learns, *([] if context.handwired else [as_good])]
 
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> Section:
@@ -192,6 +216,19 @@ def _calibrate(context: Context) -> Calibration:
     return calibration(_predictions_of(context), context.episodes, seed=context.seed)
 
 
+def _calibration_findings(result: Calibration, context: Context) -> list[Finding]:
+    """Whether the error is one that a calibrated predictor would show; a wired algorithm need not be calibrated."""
+    return [
+        Finding(
+            "What it predicts with probability p comes true with frequency p",
+            "pass" if result.error <= result.chance.high else "fail",
+            f"expected calibration error {result.error:.3f}",
+            f"a calibrated predictor, by chance: {cell(result.chance)}",
+            expected=not context.handwired,
+        )
+    ]
+
+
 def _draw_calibration(result: Calibration, context: Context) -> Section:
     """The bins, and the error beside that of a perfect predictor."""
     drawn = figures.calibration(result.to_frame(), name=context.name)
@@ -228,6 +265,28 @@ def evaluate(context: Context) -> suite.Evaluation:
     """Everything that ``interp evaluate --theory`` measures."""
     enough = max(suite.plan_of(context.model).min_episodes, context.n_episodes)
     return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
+
+
+def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Finding]:
+    """Whether the model needs its latent, and the statements of the paper's appendix B."""
+    control = result.tables["latent_control"].set_index("quantity")
+    lost, cut = (
+        Interval(*control.loc[name, ["estimate", "low", "high"]]) for name in ("lost when cut", "accuracy, cut")
+    )
+    theory = result.tables["theory"]["holds"]
+    return [
+        Finding(
+            "It needs its latent: without it, it is less often right",
+            judged(lost, 0),
+            f"{cell(lost)} of accuracy lost when the latent is cut",
+            f"accuracy with it cut: {cell(cut)}",
+        ),
+        Finding(
+            "The statements of the paper's appendix B hold of it",
+            "pass" if theory.all() else "fail",
+            f"{int(theory.sum())} of {len(theory)} hold",
+        ),
+    ]
 
 
 def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -15,14 +14,15 @@ import pandas as pd
 from circuits.chooser import chooser_table
 from circuits.places import wired
 from interp.model.rollout import play
-from interp.statistics import bootstrap_mean
+from interp.statistics import bootstrap_mean, mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns, tabular
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation.by_regime import reference_table
 from reports import figures
-from reports.blocks import Figure, Prose, Table, Verdict
+from reports.blocks import Figure, Prose, Table, Verdict, cell
+from reports.findings import Finding, judged
 from reports.page import Section
 from reports.part import Context, Heading, Part
 from reports.parts import (
@@ -76,8 +76,8 @@ def parts() -> tuple[Part, ...]:
             units=("Q-value", "Q-value"),
             shown=("Every entry of the Q-table in episode {}", "The decoded Q-table of episode {}"),
         ),
-        Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_facts),
-        Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_facts),
+        Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_findings),
+        Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
         probing.part(("table", "table_visited", "td_error", "reward")),
         patching.part(_DIFFERENCES, n_episodes=16),
         interchange.part(wired),
@@ -109,11 +109,24 @@ def compare(context: Context) -> AgreementResult:
     return agreement(predictions, context.episodes, table=reference_table(context.model), seed=context.seed)
 
 
-def _agreement_facts(result: AgreementResult, context: Context) -> dict[str, Any]:
-    """Agreement on untied steps."""
-    untied, baseline = result.get("untied"), result.get("untied_gamma0")
-    fact = f"{untied.estimate:.3f}; a table that never bootstraps {baseline.estimate:.3f}"
-    return {"Agreement on untied steps": fact}
+def _agreement_findings(result: AgreementResult, context: Context) -> list[Finding]:
+    """Whether the choices are the table's beyond what a table without bootstrapping gives."""
+    untied, baseline, gain = (result.get(key) for key in ("untied", "untied_gamma0", "untied_gain"))
+    findings = [
+        Finding(
+            "It chooses as its table does, more often than a table that never bootstraps",
+            judged(gain, 0),
+            f"{cell(untied)} of untied steps, gain {cell(gain)}",
+            f"the table with γ = 0: {cell(baseline)}",
+        )
+    ]
+    if result.n_steps["disputed", "all"]:
+        follows, other = result.get("disputed"), result.get("disputed_gamma0")
+        text = "Where the two tables disagree, it follows the one that bootstraps"
+        findings.append(
+            Finding(text, judged(follows, 0.5), f"{cell(follows)} of disputed steps", f"γ = 0: {cell(other)}")
+        )
+    return findings
 
 
 def _draw_agreement(result: AgreementResult, context: Context) -> Section:
@@ -189,12 +202,29 @@ def _let_play(context: Context) -> list[_Played]:
     ]
 
 
-def _playing_facts(played: list[_Played], context: Context) -> dict[str, Any]:
-    """Whether a handwired model acts as the tabular learner does."""
-    if not context.handwired:
-        return {}
-    same = all(world.same_as_tabular for world in played)
-    return {"Free rollouts equal the tabular learner's": Verdict(same, "every action equal" if same else "they differ")}
+def _playing_findings(played: list[_Played], context: Context) -> list[Finding]:
+    """Whether the model, left to itself, acts as the tabular learner, or at least earns as much."""
+    if context.handwired:
+        same = all(world.same_as_tabular for world in played)
+        text = "Left to itself, it takes the actions of the tabular learner"
+        return [Finding(text, "pass" if same else "fail", "every action equal" if same else "they differ")]
+    return [_earned_as_much(world, context.seed) for world in played]
+
+
+def _earned_as_much(played: _Played, seed: int) -> Finding:
+    """Whether the model earns what the tabular learner earns, within a tenth of what learning is worth there."""
+    sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
+    worth = mean_interval(sums[SAME] - sums["random"], seed=seed)
+    margin = 0.1 * abs(worth.estimate)
+    word = judged(mean_interval(sums[MODEL] - sums[SAME], seed=seed), -margin)
+    if worth.low <= 0:
+        word = "uninformative"
+    return Finding(
+        f"In {played.world} it earns what the tabular learner earns",
+        word,
+        f"{cell(mean_interval(sums[MODEL], seed=seed), '.1f')}, the learner {sums[SAME].mean():.1f}",
+        f"random actions: {cell(mean_interval(sums['random'], seed=seed), '.1f')}",
+    )
 
 
 def _draw_playing(played: list[_Played], context: Context) -> Section:

@@ -11,9 +11,11 @@ import pandas as pd
 
 from circuits.places import wired
 from interp.evaluation.record import MODEL
+from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for
 from reports import figures
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, cell
+from reports.findings import Finding, judged
 from reports.page import Section
 from reports.part import Context, Heading, Part
 from reports.parts import (
@@ -72,7 +74,7 @@ def parts() -> tuple[Part, ...]:
             units=("reached", "reached"),
             shown=("The set of episode {}", "The decoded set of episode {}"),
         ),
-        Part("answers", TITLE, compute, draw, summary=facts),
+        Part("answers", TITLE, compute, draw, summary=findings),
         probing.part(("reached", "member", "prediction")),
         patching.part(DIFFERENCES, n_episodes=32),
         interchange.part(wired),
@@ -88,6 +90,8 @@ def parts() -> tuple[Part, ...]:
 
 # Answers by round and depth.
 
+NEAR = 0.05
+"""A rival that comes this close makes the accuracy uninformative."""
 TITLE = "Answers by round and depth"
 _TEXT = (
     "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
@@ -107,12 +111,24 @@ def compute(context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def facts(frame: pd.DataFrame, context: Context) -> dict[str, Any]:
-    """The model's accuracy at every depth, in the round that can first know, and a round before."""
-    own = frame[(frame["key"] == MODEL) & (frame["regime"] == REGIMES[0])].set_index(["depth", "round"])["estimate"]
-    known = ", ".join(f"{own[d, d]:.2f}" for d in sorted({d for d, _ in own.index}))
-    early = ", ".join(f"{own[d, d - 1]:.2f}" for d in sorted({d for d, _ in own.index}))
-    return {"Accuracy at depth 1, 2, ...": f"{known} in round d; {early} in round d - 1"}
+def findings(frame: pd.DataFrame, context: Context) -> list[Finding]:
+    """Whether the model knows of the deepest targets in the round that can first know, as heuristics do not."""
+    depth = frame.loc[frame["regime"] == REGIMES[0], "depth"].max()
+    at = frame[(frame["regime"] == REGIMES[0]) & (frame["depth"] == depth) & (frame["round"] == depth)]
+    scores = {row["key"]: Interval(row["estimate"], row["low"], row["high"]) for row in at.to_dict("records")}
+    rivals = [key for key in SHOWN if key in scores and key not in (MODEL, "breadth_first")]
+    strongest = max(rivals, key=lambda key: scores[key].estimate)
+    word = judged(scores[MODEL], scores[strongest].high)
+    if word != "fail" and scores[strongest].estimate >= scores[MODEL].estimate - NEAR:
+        word = "uninformative"
+    return [
+        Finding(
+            f"It knows of targets {depth} steps away in round {depth}, the first that can",
+            word,
+            f"accuracy {cell(scores[MODEL])}",
+            f"{strongest.replace('_', ' ')}: {cell(scores[strongest])}",
+        )
+    ]
 
 
 def draw(frame: pd.DataFrame, context: Context) -> Section:

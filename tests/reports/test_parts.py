@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -22,6 +23,7 @@ from interp.tasks import Task
 from reports import build as builder
 from reports.blocks import Prose
 from reports.build import build
+from reports.findings import Finding
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
@@ -57,19 +59,21 @@ def model() -> Any:
 
 def test_a_part_that_fails_leaves_a_box_and_takes_no_other_with_it(model: Any, tmp_path: Path) -> None:
     """The page holds everything else, and says why of what is missing: at its place and in the summary."""
-    drawn = part("drawn", summary=lambda computed, context: {"A fact": "said"})
+    said = Finding("A claim", "uninformative", "0.9", "chance 0.9")
+    drawn = part("drawn", summary=lambda computed, context: [said])
     undrawn = replace(part("undrawn"), draw=lambda computed, context: divide(context))
     parts = (overview.part(), part("refused", refuse), part("broken", divide), undrawn, drawn)
     with pytest.warns(UserWarning, match=r"Refused, because there are <2> reasons; Broken, because ZeroDivisionError"):
         html = build(model, tmp_path, **SMALL, parts=parts).read_text("utf-8")
-    assert titles(html)[:-1] == ["Summary", "Refused", "Broken", "Undrawn", "Drawn"]
+    assert titles(html)[:-1] == ["Verdicts", "Refused", "Broken", "Undrawn", "Drawn"]
     assert "Not computed, because there are &lt;2&gt; reasons</p>" in section(html, "Refused")
     for title in ("Broken", "Undrawn"):
         assert "Not computed, because ZeroDivisionError: division by zero</p>" in section(html, title)
         assert "in divide" in section(html, title)
     assert 'class="missing"' not in section(html, "Drawn")
-    summary = section(html, "Summary")
-    assert "Refused, Broken, Undrawn" in summary and "A fact" in summary
+    rows = re.findall(r'<th scope="row">(.*?)</th>.*?badge (.*?)">(.*?)<.*?href="#(.*?)"', html, re.DOTALL)
+    missing = [(title, "neutral", "cannot tell", title.lower()) for title in ("Refused", "Broken", "Undrawn")]
+    assert rows == [*missing, ("A claim", "neutral", "uninformative", "drawn")]
 
 
 def test_the_command_exits_with_1_and_prints_the_page(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -159,9 +163,9 @@ def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, m
     save_checkpoint(tiny(own_task.BanditRound()), tmp_path / "tiny")
     ran = report(tmp_path / "tiny", tmp_path)
     assert ran.exit_code == 0, ran.output
-    html = (tmp_path / "tiny.html").read_text("utf-8")
-    expected = ["Summary", "Compared with other machines", "The state over time", "Probes", "Patching"]
-    expected += ["Circuits of edges", "Attention", "What the heads read", "How to reproduce"]
+    html = next(tmp_path.glob("tiny-*.html")).read_text("utf-8")
+    expected = ["Verdicts", "Compared with other machines", "The state over time", "Probes", "Patching"]
+    expected += ["Circuits of edges", "Attention", "What the heads do", "How to reproduce"]
     assert titles(html)[:-1] == expected
     assert "8 episodes of 12 rounds, uniform regime, seed 0" in html
     assert "a learned model of a bandit" in html and "tasks.of(model).sample_for(model, 8, 12, seed=0)" in html
@@ -172,7 +176,7 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
     full = own_task.BANDIT
     tasks.register(Task(full.key, full.name, full.what, full.sizes, full.layout, full.sample, full.losses))
     html = build(tiny(own_task.BanditRound()), tmp_path, **SMALL).read_text("utf-8")
-    assert titles(html)[:-1] == ["Summary", "Attention", "What the heads read", "How to reproduce"]
+    assert titles(html)[:-1] == ["Verdicts", "Attention", "What the heads do", "How to reproduce"]
     assert "interp report" not in section(html, "How to reproduce")
 
 
