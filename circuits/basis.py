@@ -24,7 +24,7 @@ from functools import cached_property
 import numpy as np
 from jaxtyping import Float
 
-from interp.checks import check_fields
+from interp.checks import check_fields, checked, integer
 from interp.errors import InputError, require, unknown_name
 
 POS = "pos"
@@ -86,8 +86,13 @@ class PositionCode:
         return (*(waves or self.labels), ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
-        """The code of a position (0-based; any integer for sinusoids, which go on beyond the round)."""
+        """The code of a position (0-based; any integer for sinusoids, which go on beyond the round).
+
+        Raises:
+            InputError: a position outside the round, where codes are one-hot.
+        """
         if not self.lines:
+            integer("position", position, 0, len(self.labels) - 1)
             return {self.labels[position]: 1.0}
         scale = 1.0 / math.sqrt(len(self.lines))
         code = {}
@@ -125,6 +130,7 @@ class Basis:
     rotation: int | None = None
 
     @classmethod
+    @checked
     def of(
         cls, blocks: Iterable[str], tokens: Iterable[str], positions: PositionCode, rotation: int | None = None
     ) -> Basis:
@@ -178,6 +184,7 @@ class Basis:
         """The functional that is 1 at every position."""
         return self[POS][ONE]
 
+    @checked
     def code(self, position: int) -> Direction:
         """The position code p_i (0-based), without the constant."""
         return self[POS].combine(self.positions.coefficients(position))

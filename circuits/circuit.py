@@ -35,7 +35,7 @@ from circuits.edges import Edge
 from circuits.heads import Head, Neuron
 from circuits.location import Location
 from interp.algorithm import Algorithm, Values, Variable
-from interp.checks import check_fields
+from interp.checks import check_fields, checked
 from interp.errors import require, unknown_name
 from interp.model.layout import RoundLayout
 
@@ -110,10 +110,12 @@ class Circuit:
         """Non-zero attention weights in an axis-aligned basis."""
         return sum(head.n_nonzero for head in self.heads)
 
+    @checked
     def layer(self, index: int) -> tuple[Head, ...]:
         """The heads of one layer, in order."""
         return tuple(head for head in self.heads if head.layer == index)
 
+    @checked
     def head(self, name: str) -> Head:
         """A head by name, or by its number alone ("2.1").
 
@@ -125,11 +127,13 @@ class Circuit:
                 return head
         raise unknown_name("head", name, (head.name for head in self.heads), limit=20)
 
+    @checked
     def head_index(self, name: str) -> int:
         """The head's index in its layer."""
         head = self.head(name)
         return self.layer(head.layer).index(head)
 
+    @checked
     def variable(self, key: str) -> Variable:
         """The algorithm's variable called ``key``: its symbol, its meaning, its equation.
 
@@ -138,6 +142,7 @@ class Circuit:
         """
         return self.algorithm.variable(key)
 
+    @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
         """The locations of a variable, in the order of computation: those called ``names``, or all of them.
 
@@ -148,6 +153,7 @@ class Circuit:
             raise unknown_name(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
+    @checked
     def location(self, key: str, name: str) -> Location:
         """The location of a variable that is called ``name``.
 
@@ -159,6 +165,7 @@ class Circuit:
                 return location
         raise unknown_name(f"location of {key!r}", name, (location.name for location in self.sites[key]), limit=20)
 
+    @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
         """What every location of a variable must hold.
 

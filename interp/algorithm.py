@@ -30,6 +30,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 
 Values = Mapping[str, NDArray[Any]]
@@ -101,6 +102,7 @@ class Variable:
             f"variable {self.key!r}: a class variable, and no other, says how many classes there are",
         )
 
+    @checked
     def labels(self, values: NDArray[Any]) -> tuple[str, ...]:
         """A label for each element of ``values``, ``[episode, round, *elements]``, flattened."""
         n = int(np.prod(values.shape[2:], dtype=int))
@@ -191,6 +193,7 @@ class Algorithm:
         """Every key that :meth:`run` gives, the ``next_`` ones included."""
         return (*self._by_key, *(NEXT + k for k in self.of_the_state if NEXT + k not in self._by_key))
 
+    @checked
     def variable(self, key: str) -> Variable:
         """The variable called ``key``; ``next_<key>`` is a state variable after the round.
 
@@ -205,6 +208,7 @@ class Algorithm:
 
     # Running it.
 
+    @checked
     def step(self, state: Values, inputs: Values, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
         """One round: the state that it leaves, and every variable.
 
@@ -240,6 +244,7 @@ class Algorithm:
             values[NEXT + key] = later[key]
         return after, values
 
+    @checked
     def run(self, episodes: Any, do: Values | None = None) -> Values:
         """Every variable at every round, ``[episode, round, ...]``.
 
@@ -254,6 +259,7 @@ class Algorithm:
         state, inputs = self.carried(episodes, do)
         return self.step(state, inputs, do)[1]
 
+    @checked
     def carried(self, episodes: Any, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
         """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes.
 
@@ -291,11 +297,13 @@ class Algorithm:
             raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
         return self.inputs(episodes)
 
+    @checked
     def at(self, values: Values, rounds: Sequence[int] | slice) -> tuple[dict[str, NDArray[Any]], ...]:
         """State and inputs of chosen rounds of a run, as :meth:`step` takes them."""
         state = {key: values[key][:, rounds] for key in self.state}
         return state, {v.key: values[v.key][:, rounds] for v in self.variables if v.role == "input"}
 
+    @checked
     def interchange(
         self, base: Values, source: Values, key: str, element: int | tuple[int, ...] | None = None
     ) -> Values:
@@ -305,18 +313,22 @@ class Algorithm:
             base, source: every variable of rounds that pair up, from :meth:`run` or :meth:`step`.
 
         Raises:
-            InputError: no such variable.
+            InputError: no such variable or element.
         """
         self.variable(key)
         value = source[key]
         if element is not None:
             value = base[key].copy()
             at: tuple[Any, ...] = (Ellipsis, *((element,) if isinstance(element, int) else element))
-            value[at] = source[key][at]
+            try:
+                value[at] = source[key][at]
+            except IndexError as error:
+                raise InputError(f"{key!r} of shape {value.shape} has no element {element}: {error}") from error
         state = {k: base[k] for k in self.state}
         inputs = {v.key: base[v.key] for v in self.variables if v.role == "input"}
         return self.step(state, inputs, {key: value})[1]
 
+    @checked
     def downstream(self, keys: Iterable[str]) -> set[str]:
         """These variables and all that depend on them within a round."""
         reached = set(keys)

@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, shown
+from interp.memory import REPEATS, refuse_endless
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -158,19 +159,21 @@ def require_columns(what: str, frame: Any, *names: str) -> None:
 
 def checked(function: F) -> F:
     """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`."""
-    kinds: dict[str, Any] = {}
+    known: list[tuple[list[str], dict[str, tuple[Any, Any]]]] = []
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
-        if not kinds:
-            kinds.update(_parameters(function))
-        bound = kinds["signature"].bind(*args, **kwargs)
-        for name, value in bound.arguments.items():
-            kind = kinds.get(f" {name}", Any)
-            if kind not in FREE:
-                default = kinds["signature"].parameters[name].default
-                bound.arguments[name] = fit(name, value, kind, default)
-        return function(*bound.args, **bound.kwargs)
+        if not known:
+            known.append(_parameters(function))
+        order, wanted = known[0]
+        given = [
+            fit(name, value, *wanted[name]) if name in wanted else value
+            for name, value in zip(order, args, strict=False)
+        ]
+        for name, value in kwargs.items():
+            if name in wanted:
+                kwargs[name] = fit(name, value, *wanted[name])
+        return function(*given, *args[len(given) :], **kwargs)
 
     run.checked = True  # type: ignore[attr-defined]
     return cast(F, run)
@@ -194,7 +197,8 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
 
     Args:
-        name: of the argument, for the sentence; one called ``seed`` is one.
+        name: of the argument, for the sentence; one called ``seed`` is one, and one of :data:`interp.memory.REPEATS`
+            says how often something is done.
         default: of the argument: it fits, and where it is not finite, numbers need not be.
 
     Raises:
@@ -211,16 +215,17 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
     if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):
         seed_of(given, name)
+    if name in REPEATS and isinstance(given, int):
+        refuse_endless(name, given)
     return given
 
 
-def _parameters(function: Callable[..., Any]) -> dict[str, Any]:
-    """The signature of a function, and for every parameter, under a space and its name, what it must be."""
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], dict[str, tuple[Any, Any]]]:
+    """The names of a function's positional parameters in order, and what each parameter must be, with its default."""
     signature = inspect.signature(function)
     known = getattr(inspect.unwrap(function), "__globals__", {})
-    single = {
-        name: kind_of(parameter.annotation, known)
-        for name, parameter in signature.parameters.items()
-        if parameter.kind not in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-    }
-    return {"signature": signature, **{f" {name}": kind for name, kind in single.items()}}
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    single = {name: one for name, one in signature.parameters.items() if one.kind not in several}
+    kinds = {name: (kind_of(one.annotation, known), one.default) for name, one in single.items()}
+    order = [name for name, one in single.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
+    return order, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}

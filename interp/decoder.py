@@ -79,7 +79,10 @@ class Affine:
             return cls(centre, middle, slopes.to(x.device), covariance)
         square = covariance * len(features)
         penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
-        slopes = torch.linalg.solve(square + penalty, features.T @ outputs)
+        try:
+            slopes = torch.linalg.solve(square + penalty, features.T @ outputs)
+        except torch.linalg.LinAlgError as error:
+            raise InputError(f"ridge={ridge:g} leaves no one solution ({error}); give 0, or more") from error
         return cls(centre, middle, slopes, covariance)
 
     def __call__(self, x: Float[Tensor, "... feature"]) -> Float[Tensor, "... output"]:

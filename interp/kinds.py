@@ -141,9 +141,18 @@ def _array(kind: Any, value: Any) -> Any:
         return value
     if not isinstance(value, kind.array_type):
         return NO
+    if "bool" in str(value.dtype) and isinstance(kind.dtypes, tuple) and "bool" not in kind.dtypes:
+        return NO
+    least, exactly = _n_axes(kind)
+    return value if value.ndim == least or (not exactly and value.ndim > least) else NO
+
+
+@cache
+def _n_axes(kind: Any) -> tuple[int, bool]:
+    """How many axes a shape in jaxtyping's words has at least, and whether it has no more."""
     axes = kind.dim_str.split()
-    counted = not any(axis.startswith(("*", "...")) for axis in axes)
-    return value if not counted or np.ndim(value) == len(axes) else NO
+    counted = [axis for axis in axes if not axis.startswith(("*", "..."))]
+    return len(counted), len(counted) == len(axes)
 
 
 def _container(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> Any:

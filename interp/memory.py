@@ -51,6 +51,34 @@ def refuse_beyond_machine(what: str, n_bytes: float) -> None:
     )
 
 
+_OF_CONTROLS = ("n_random", "n_resamples", "n_draws", "n_sets", "n_fresh", "n_folds", "n_bins", "n_seeds", "untrained")
+_OF_WORK = ("n_instances", "restarts", "steps", "fits", "battery", "horizon", "starts", "known", "test")
+REPEATS = frozenset(_OF_CONTROLS + _OF_WORK)
+"""Names of arguments and fields that say how often something is done."""
+MOST_REPEATS = 10**7
+_LEAST_SECONDS = 1e-5
+"""What the quickest of these repetitions takes."""
+
+
+def refuse_endless(name: str, count: int) -> None:
+    """Refuse repetitions that no run lives to finish.
+
+    >>> refuse_endless("n_resamples", 10**12)
+    Traceback (most recent call last):
+    interp.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 microseconds each, the \
+least that any takes; give at most 10000000
+
+    Raises:
+        InputError: more than :data:`MOST_REPEATS`.
+    """
+    hours = count * _LEAST_SECONDS / 3600
+    require(
+        count <= MOST_REPEATS,
+        f"{name}={count} would take at least {hours:.4g} hours, at {_LEAST_SECONDS * 1e6:.0f} microseconds each, the "
+        f"least that any takes; give at most {MOST_REPEATS}",
+    )
+
+
 @cache
 def machine_bytes() -> float:
     """The memory of this machine; without end where the system does not say."""

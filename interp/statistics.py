@@ -20,6 +20,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import checked
 from interp.errors import require
+from interp.memory import refuse_beyond_machine
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,16 @@ class Interval:
     high: float
 
     @classmethod
+    @checked
     def of_samples(cls, samples: ArrayLike, estimate: float, level: float = 0.95) -> Interval:
         """The interval around ``estimate`` that holds the middle ``level`` of ``samples [resample]``.
 
         Samples that are not finite, such as a ratio over 0, are left out; where none is left, the bounds are NaN.
+
+        Raises:
+            InputError: samples of more axes than one.
         """
+        require(np.ndim(samples) == 1, f"samples must be [resample], got shape {np.shape(samples)}")
         low, high = percentile_bounds(samples if np.size(samples) else [np.nan], level)
         return cls(float(estimate), float(low), float(high))
 
@@ -83,10 +89,11 @@ def resample_weights(
         plain_first: one more row before them, which weighs every episode alike: it gives the estimate itself.
 
     Raises:
-        InputError: fewer than one episode or resample.
+        InputError: fewer than one episode or resample, or more than this machine can hold.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
+    refuse_beyond_machine(f"{n_resamples} resamples of {n_episodes} episodes", 16.0 * n_resamples * n_episodes)
     counts = np.random.default_rng(seed).multinomial(n_episodes, np.full(n_episodes, 1 / n_episodes), size=n_resamples)
     weights = counts / n_episodes
     return np.concatenate([np.full((1, n_episodes), 1 / n_episodes), weights]) if plain_first else weights

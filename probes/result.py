@@ -14,6 +14,7 @@ from numpy import ndarray as Array
 
 import interp.tasks
 from interp.algorithm import Episodes
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.model.rollout import Rollout
 from interp.statistics import Interval
@@ -130,6 +131,7 @@ class ProbeResult:
         """Controls that were not run, for want of what they need (an untrained model, the round's inputs)."""
         return tuple(name for name in DESCRIPTIONS if name not in self.controls)
 
+    @checked
     def direction(self, output: str | None = None) -> Float[Array, ...]:
         """The smallest change of a raw activation that raises an output's decoded value by 1 and leaves the others.
 
@@ -180,6 +182,7 @@ class ProbeResult:
         values = predict(self.estimators, x) if self.estimators else x @ self.weights + self.intercept
         return Decoded(self.target.key, self.columns, values, true)
 
+    @checked
     def plot(self, episode: int = 0) -> Any:
         """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode.
 
@@ -269,6 +272,7 @@ class Decoded:
             columns["true"] = self.true.reshape(-1)
         return pd.DataFrame(columns, index=index).reset_index()
 
+    @checked
     def plot(self, episode: int = 0) -> Any:
         """A matplotlib figure: decoded against true trajectories of one episode, and decoded against true values.
 

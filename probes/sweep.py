@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from interp.algorithm import Episodes
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.errors import require
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
@@ -120,6 +120,7 @@ def sweep(
         1.0
     """
     warn_of_few(len(episodes))
+    integer("n_jobs", n_jobs, most=1024)
     layout = model.layout.fit(episodes)
     components = default_components(model) if components is None else components
     places = sites(model, layout, components, positions, layers)

@@ -19,6 +19,7 @@ from torch import Tensor
 from circuits.benchmark.cuts import cut_each
 from circuits.benchmark.question import Truth
 from circuits.benchmark.subject import Subject, candidates
+from interp.checks import check_fields
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.graph import Contributions, EdgeGraph, ablated
 from interp.interventions.metrics import Metric
@@ -71,6 +72,9 @@ class Effort:
     early: int = 2
     fits: int = 64
     steps: int = 80
+
+    def __post_init__(self) -> None:
+        check_fields(self)
 
 
 FULL = Effort()

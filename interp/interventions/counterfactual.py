@@ -100,6 +100,7 @@ class InterchangeResult:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
         return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)
 
+    @checked
     def by_magnitude(self, n_parts: int = 4) -> pd.DataFrame:
         """Score and slope of pairs with small to large wanted effects, in parts of equally many pairs.
 

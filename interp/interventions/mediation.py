@@ -99,6 +99,7 @@ class MediationResult:
     untrained: MediationResult | None = None
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @checked
     def blocked(self, mediator: str = "all") -> Interval:
         """The share of the effect that is lost while the mediator is frozen, with its 95 % interval over episodes.
 
@@ -107,6 +108,7 @@ class MediationResult:
         """
         return self._share(self.lost, mediator)
 
+    @checked
     def carried(self, mediator: str = "all") -> Interval:
         """The share of the effect that the mediator brings about by itself, with its 95 % interval over episodes.
 

@@ -71,6 +71,7 @@ class Writer:
     apart: Tensor | None = None
 
     @classmethod
+    @checked
     def fit(
         cls,
         model: HookedLatentTransformer,
@@ -117,6 +118,7 @@ class Writer:
         )
 
     @classmethod
+    @checked
     def of_state(
         cls,
         model: HookedLatentTransformer,
@@ -143,6 +145,7 @@ class Writer:
         keys = decodable(run, values, made_of, rounds=rounds, ridge=ridge)
         return cls.fit(model, run, values, keys, rounds=rounds, ridge=ridge)
 
+    @checked
     def step(
         self, changes: Mapping[str, NDArray[np.float64]], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round latent d_model"]:
@@ -157,8 +160,17 @@ class Writer:
             return step
         return step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
 
+    @checked
     def read(self, activation: Float[Tensor, "*batch latent d_model"]) -> dict[str, NDArray[np.float64]]:
-        """The decoded variables, by key."""
+        """The decoded variables, by key, each ``[*batch, ...]``.
+
+        Raises:
+            InputError: an activation of another size.
+        """
+        given = tuple(activation.shape[-2:])
+        require(
+            given == self.size, f"the activation must end in {list(self.size)}, got shape {tuple(activation.shape)}"
+        )
         decoded, start, found = self.decoder(activation).numpy(force=True), 0, {}
         for key, shape in self.shapes.items():
             size = int(np.prod(shape, dtype=int))
@@ -166,6 +178,7 @@ class Writer:
             start += size
         return found
 
+    @checked
     def placebo(self, seed: int = 0) -> Writer:
         """The control: moves as far, along a random direction orthogonal to every move of what is decoded here.
 

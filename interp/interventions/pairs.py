@@ -66,15 +66,18 @@ class Pair:
     def corrupted_readout(self) -> Readout:
         return self.readout(self.corrupted)
 
+    @checked
     def readout(self, run: Rollout) -> Readout:
         """What ``run`` gives from :attr:`round` to :attr:`read`."""
         return Readout(run.predictions[:, self.round : self.read + 1], run.latents[:, self.read + 1])
 
+    @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
         """The state: exact for a handwired model, the raw latents for a learned one."""
         return self.model.read_state(latents) if self.model.is_handwired else latents
 
-    def losses(self, predictions: Tensor) -> Float[Tensor, "*batch episode round"]:
+    @checked
+    def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
         """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
         return tasks.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
 

@@ -141,6 +141,7 @@ class PatchingResult:
             estimate = effects.mean(1) / gaps.mean()
         return estimate, *percentile_bounds(samples)
 
+    @checked
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
         """A heat map's table for one component: rows are layers (or heads "L1H0"), columns are positions, in order.
 

@@ -14,12 +14,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
-import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.checks import non_empty
+from interp.checks import array_of, checked, non_empty
+from interp.errors import require
 from interp.interventions.passes import Edit, Rows, edited, passed
 from interp.interventions.sites import Site, resolve
 from interp.model.rollout import Rollout
@@ -41,18 +41,25 @@ class Place:
     elsewhere: Tensor | None = None
 
     @classmethod
+    @checked
     def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None) -> Place:
-        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not."""
+        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
+
+        Raises:
+            InputError: a site that cannot be read, or no directions.
+        """
         site = Site.parse(site) if isinstance(site, str) else site
         if directions is None:
             return cls(site)
-        rows = torch.as_tensor(np.asarray(directions, dtype=np.float64))
+        rows = torch.as_tensor(array_of("directions", directions)).double()
+        require(rows.ndim >= 1 and rows.numel() > 0, f"directions are [rank, d], got shape {tuple(rows.shape)}")
         basis, _ = torch.linalg.qr(rows.reshape(-1, rows.shape[-1]).T)
         return cls(site, basis)
 
     def __str__(self) -> str:
         return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
 
+    @checked
     def placebo(self, d_model: int, seed: int) -> Place | None:
         """The control that moves the activation as far, in a random subspace orthogonal to the one interchanged.
 

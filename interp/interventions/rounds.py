@@ -56,6 +56,7 @@ class RoundMap:
     direction: str
     settings: dict[str, Any] = field(default_factory=dict)
 
+    @checked
     def grid(self, value: str = "effect") -> pd.DataFrame:
         """Mean effects, or fractions of the gap (NaN where the runs do not differ): rows patched, columns read."""
         require(value in ("effect", "fraction"), f"value must be 'effect' or 'fraction', got {value!r}")

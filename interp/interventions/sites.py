@@ -144,6 +144,7 @@ class Site:
         return f"{self.component}{where}{position}{rounds}"
 
     @classmethod
+    @checked
     def parse(cls, text: str) -> Site:
         """The site that a text names.
 
@@ -165,6 +166,7 @@ class Site:
         )
 
     @classmethod
+    @checked
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
         """The site at a hook point's name.
 
@@ -186,6 +188,7 @@ class Site:
         """The name of its hook point."""
         return self.kind.hook.format(layer=self.layer)
 
+    @checked
     def index(self, layout: RoundLayout) -> tuple[slice | int, ...]:
         """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector.
 
@@ -208,13 +211,23 @@ class Site:
             "head pos": (slice(None), head, position),
         }[self.kind.axes]
 
+    @checked
     def at(self, rounds: Sequence[int]) -> Site:
         """The same place at other rounds."""
         return replace(self, rounds=tuple(rounds))
 
+    @checked
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
-        """What it selects of an activation."""
-        return activation[self.index(layout)]
+        """What it selects of an activation ``[batch, ...]``.
+
+        Raises:
+            InputError: an activation with too few axes or positions.
+        """
+        try:
+            return activation[self.index(layout)]
+        except IndexError as error:
+            message = f"an activation of shape {tuple(activation.shape)} does not hold {str(self)!r}: {error}"
+            raise InputError(message) from error
 
 
 @checked

@@ -14,7 +14,7 @@ from typing import Any, get_args
 import pandas as pd
 
 from interp import tasks
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
 from interp.errors import require
 from interp.files import write_atomic
@@ -150,9 +150,10 @@ def steering_table(
         run: the rollout of ``episodes``, where it is known.
 
     Raises:
-        InputError: a task that does not say how it is steered.
+        InputError: a task that does not say how it is steered, or a round out of range.
     """
     task = tasks.of(model)
+    integer("t", t, -episodes.n_rounds, episodes.n_rounds - 1)
     how, algorithm = given(task, "steering", task.steering)(), task.explains(model)
     held = algorithm.run(episodes)[algorithm.memory]
     change, direction = how.change(held.shape[2:]), None

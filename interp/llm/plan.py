@@ -177,6 +177,7 @@ class Prices:
         for name, price in vars(self).items():
             require(price >= 0, f"the price of {name} tokens must be 0 or more, got {price}")
 
+    @checked
     def cost(self, prompt: float, cached: float, completion: float) -> float:
         """``prompt`` counts all prompt tokens, the cached ones among them."""
         return ((prompt - cached) * self.prompt + cached * self.cached + completion * self.completion) / 1e6

@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from interp.checks import checked
 from interp.errors import require
 from interp.llm.schemes import (
     Answer,
@@ -111,6 +112,7 @@ class Session:
         """No episode makes more calls than this."""
         return self.n_rounds * self.condition.calls_per_round * (1 + self.max_retries)
 
+    @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
         """Go on over a longer instance, of which the present one is the beginning.
 
@@ -138,6 +140,7 @@ class Session:
             self._pending = Request(self._round, self._turn, len(self._attempts), tuple(messages))
         return self._pending
 
+    @checked
     def feed(self, text: str | None, finish_reason: str = "stop") -> Answer:
         """Take the reply to :meth:`next` and move on; returns what was read from it."""
         assert self.next() is not None, "feed() after the end of the episode"

@@ -20,6 +20,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 
 Turn = Literal["prediction", "note"]
@@ -69,6 +70,7 @@ class Condition:
         return 2 if self.has_note else 1
 
     @classmethod
+    @checked
     def parse(cls, name: str) -> Condition:
         """The condition called ``name``, such as ``"weather-note-only"``."""
         framing, _, protocol = name.partition("-")

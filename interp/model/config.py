@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal, get_args
 
-from interp.checks import check_fields
+from interp.checks import check_fields, checked
 from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_above
 from interp.model.layout import RoundLayout, layout_from_dict
@@ -131,6 +131,7 @@ class LatentTransformerConfig:
         tables += d if self.write_map else 0
         return 4 * (layers * (attention + mlp) + tables * d) + 8 * (self.n_ctx + 1) * self.n_ctx
 
+    @checked
     def require_room(self, max_gb: float) -> None:
         """Refuse a model that is too large.
 

@@ -17,7 +17,8 @@ from transformer_lens import ActivationCache
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
-from interp.errors import InputError, unknown_name
+from interp.errors import InputError, require, unknown_name
+from interp.kinds import NO, fitted, shown
 
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
@@ -74,7 +75,7 @@ class CheckedHooks(HookedRootModule):
         """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now.
 
         Raises:
-            InputError: a name that does not exist, or a predicate that selects nothing.
+            InputError: a name that does not exist, or a predicate that selects nothing, or no names at all.
         """
         if names is None or callable(names):
             keep = names or (lambda name: True)
@@ -82,7 +83,9 @@ class CheckedHooks(HookedRootModule):
             if not selected:
                 raise InputError("the hook filter selects none of the model's hook points; see model.hook_dict")
             return selected
-        selected = [names] if isinstance(names, str) else list(dict.fromkeys(names))
+        several = [names] if isinstance(names, str) else fitted(list[str], names)
+        require(several is not NO, f"hook points are a name, several, a predicate or None, got {shown(names)}")
+        selected = list(dict.fromkeys(several))
         for name in selected:
             if name not in self.hook_dict:
                 raise unknown_name("hook point", name, self.hook_dict)
@@ -138,5 +141,6 @@ class CheckedHooks(HookedRootModule):
         self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
     ) -> tuple[Any, ActivationCache]:
         """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
+        require(bool(args) or "tokens" in kwargs, "give tokens and latents: run_with_cache(tokens, latents, values)")
         output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
         return output, ActivationCache(cache, self)

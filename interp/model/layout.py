@@ -24,9 +24,10 @@ from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
 
+from jaxtyping import Float, Shaped
 from torch import Tensor
 
-from interp.checks import integer
+from interp.checks import checked, integer
 from interp.errors import InputError, require, unknown_name
 
 MOST = 1_000_000
@@ -124,41 +125,62 @@ class RoundLayout:
         """Trailing axes of a prediction: 1 for a distribution ``[..., outcome]``, 0 for one probability."""
         return 1
 
+    @checked
     def prediction(self, probabilities: Tensor) -> Tensor:
         """What a model returns, from the probabilities ``[..., outcome]`` of this layout's outcomes."""
         return probabilities
 
+    @checked
     def distribution(self, prediction: Tensor) -> Tensor:
         """The probability of every outcome, ``[..., outcome]``, that a prediction says."""
         return prediction
 
-    def choose(self, prediction: Tensor) -> Tensor:
-        """Index of the most probable outcome, the lowest on ties."""
+    @checked
+    def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
+        """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``.
+
+        Raises:
+            InputError: no outcomes.
+        """
+        require(prediction.shape[-1:] != (0,), f"a prediction is [..., outcome], got shape {tuple(prediction.shape)}")
         return prediction.argmax(-1)
 
+    @checked
     def commit(self, tokens: Tensor, choice: Tensor) -> Tensor:
-        """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one."""
+        """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one.
+
+        Raises:
+            InputError: tokens of a round of another length.
+        """
         position = self.choice_position
         if position is None:
             return tokens
+        require(
+            tokens.shape[-1:] == (self.n_positions,),
+            f"tokens are [..., {self.n_positions}], got shape {tuple(tokens.shape)}",
+        )
         committed = tokens.clone()
         committed[..., position] = self.choice_token(choice)
         return committed
 
+    @checked
     def choice_token(self, choice: Tensor) -> Tensor:
         """The token that stands for a choice; needed by layouts that have a ``choice_label``."""
-        raise NotImplementedError
+        raise InputError(f"a round of {self.task!r} holds no token for a choice of the model")
 
     # How the algorithm's state is spread over the latents. One latent that holds all of it changes none of these.
 
-    def state(self, readout: Tensor) -> Tensor:
+    @checked
+    def state(self, readout: Shaped[Tensor, "*batch latent k"]) -> Tensor:
         """Arrange what a state readout gives per latent, ``[..., latent, k]``, as the algorithm's state."""
         return readout.squeeze(-2)
 
+    @checked
     def per_latent(self, state: Tensor) -> Tensor:
         """The inverse of :meth:`state`: what each latent holds of a state, ``[..., latent, k]``."""
         return state.unsqueeze(-2)
 
+    @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
         """The part of a state that an update to latent ``slots`` writes."""
         return state
@@ -199,6 +221,7 @@ class RoundLayout:
         except ValueError:
             raise unknown_name("position label", label, self.labels, limit=40) from None
 
+    @checked
     def positions(self, labels: str | Iterable[str]) -> tuple[int, ...]:
         """Positions of several labels; "all" means every position."""
         if isinstance(labels, str):

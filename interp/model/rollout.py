@@ -26,6 +26,7 @@ from interp import tasks
 from interp.algorithm import Episodes
 from interp.checks import checked, fit
 from interp.errors import InputError, require, unknown_name
+from interp.memory import refuse_beyond_machine
 from interp.model.hooked import HookFunction, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.plain import PlainRounds
@@ -148,6 +149,7 @@ def rollout(
     if commit not in get_args(Commit):
         raise unknown_name("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
+    _refuse_beyond_machine(model, layout, len(episodes), episodes.n_rounds)
     encoded = _to(layout.encode(episodes), model)
     available = encoded.tokens.shape[1]
     n_rounds = available if n_rounds is None else n_rounds
@@ -177,23 +179,31 @@ def replay(
     rounds: Rounds = "all",
     names_filter: NamesFilter = None,
     fwd_hooks: Hooks = (),
+    chunk: int | None = None,
 ) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
     """Run chosen rounds of ``run`` again at once, from its latents and tokens.
 
     Args:
         fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th chosen round.
+        chunk: rows that run at a time, so that memory does not grow with episodes and rounds. Hooks then see one chunk
+            after the other, which is right where they treat every row alike. All rows run at once where it is None and
+            there are hooks.
 
     Returns:
         Predictions ``[episode, chosen round, ...]``, updates ``[episode, chosen round, d_model]`` and the cache
         ``name -> [episode, chosen round, ...]``.
+
+    Raises:
+        InputError: a round out of range, an unknown hook, a chunk below 1.
     """
+    require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)
     names = model.hook_names(names_filter) if names_filter is not None else []
     index = torch.tensor(chosen, device=run.tokens.device)
     tokens, values = run.tokens[:, index].flatten(0, 1), run.values[:, index].flatten(0, 1)
     latents = run.latents[:, index].flatten(0, 1)
     counter = _FiringCounter(fwd_hooks)
-    step = len(tokens) if fwd_hooks else REPLAY_BATCH
+    step = chunk or (len(tokens) if fwd_hooks else REPLAY_BATCH)
     predictions, updates = [], []
     cache: dict[str, list[Tensor]] = {name: [] for name in names}
     with torch.no_grad():
@@ -272,6 +282,12 @@ def _check_clean(
         clean.settings.get("digest") == model.digest(),
         f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.config.name!r} for it",
     )
+
+
+def _refuse_beyond_machine(model: HookedLatentTransformer, layout: RoundLayout, n_episodes: int, n_rounds: int) -> None:
+    numbers = 4 * layout.n_positions + layout.n_latents * model.config.d_model
+    what = f"a rollout of {n_episodes} episodes of {n_rounds} rounds"
+    refuse_beyond_machine(what, model.W_E.element_size() * numbers * n_episodes * n_rounds)
 
 
 # The pieces of the sequential pass.

@@ -26,11 +26,14 @@ from transformer_lens import FactoredMatrix
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.errors import InputError, unknown_name
+from interp.checks import array_of, checked
+from interp.errors import InputError, require, unknown_name
+from interp.kinds import shown
 from interp.memory import MOST_GB
 from interp.model.components import Affine, Block, Embedding, embed_tokens, normalization
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import CheckedHooks, RuntimeConfig
+from interp.model.inputs import check_round
 from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
 from interp.model.plain import PlainRounds, unobserved
 
@@ -119,7 +122,11 @@ class HookedLatentTransformer(CheckedHooks):
             tokens: Int[batch, pos], any id at latent slots.
             latents: Float[batch, latent, d_model], placed at positions 1, 2, ...
             values: Float[batch, pos], scalar payloads; none when None.
+
+        Raises:
+            InputError: arguments of other shapes or kinds, or ids outside the vocabulary.
         """
+        check_round(self, tokens, latents, values)
         if plain := plain_rounds(self):
             return plain(tokens, latents, values)
         latents = self.hook_latents(latents)
@@ -157,6 +164,7 @@ class HookedLatentTransformer(CheckedHooks):
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
         """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
+        check_round(self, tokens, latents, values)
         if plain := plain_rounds(self):
             return plain.predict(tokens, latents, values)
         prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, : PREDICT_INDEX + 1]
@@ -206,8 +214,16 @@ class HookedLatentTransformer(CheckedHooks):
 
     # Latents and the algorithm's state.
 
+    @checked
     def initial_latents(self, n_episodes: int, n_latents: int) -> Float[Tensor, "batch latent d_model"]:
-        """The latents before the first round."""
+        """The latents before the first round.
+
+        Raises:
+            InputError: fewer than no episodes, or more latents than the model has.
+        """
+        held = len(self.latents.table)
+        require(n_episodes >= 0, f"n_episodes must be 0 or more, got {n_episodes}")
+        require(0 <= n_latents <= held, f"n_latents must be in [0, {held}], got {n_latents}")
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def write(
@@ -223,6 +239,7 @@ class HookedLatentTransformer(CheckedHooks):
             written = latents + written
         return torch.where(chosen, written, latents)
 
+    @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
         """The algorithm's state that a handwired model's latents hold, exactly.
 
@@ -231,13 +248,18 @@ class HookedLatentTransformer(CheckedHooks):
             ``[..., S, A]``.
 
         Raises:
-            InputError: a learned model, which has no exact readout.
+            InputError: a learned model, which has no exact readout, or latents of another width.
         """
         if not self.is_handwired:
             raise InputError(
                 f"{self.config.name!r} is a learned model: it has no exact state readout; decode with a probe"
             )
-        return self.layout.state(latents @ self.state_map.T)
+        d_model = self.config.d_model
+        require(
+            latents.shape[-1] == d_model and latents.shape[-2] <= len(self.latents.table),
+            f"latents must be [..., latent, {d_model}], got shape {tuple(latents.shape)}",
+        )
+        return self.layout.state(latents.to(self.state_map) @ self.state_map.T)
 
     # Identity.
 
@@ -282,27 +304,46 @@ class HookedLatentTransformer(CheckedHooks):
 
     # The rest of the surface that TransformerLens' tools use.
 
+    @checked
     def set_use_attn_result(self, flag: bool) -> None:
+        """Whether ``hook_result``, what each head writes, fires."""
         self.runtime.use_attn_result = flag
 
+    @checked
     def set_use_split_qkv_input(self, flag: bool) -> None:
+        """Whether ``hook_q_input``, ``hook_k_input`` and ``hook_v_input``, what each head reads, fire."""
         self.runtime.use_split_qkv_input = flag
 
+    @checked
     def set_use_hook_mlp_in(self, flag: bool) -> None:
+        """Whether ``hook_mlp_in``, what an MLP reads before its normalisation, fires."""
         self.runtime.use_hook_mlp_in = flag
 
+    @checked
     def set_use_attn_in(self, flag: bool) -> None:
+        """Refuse: this model has no ``hook_attn_in``.
+
+        Raises:
+            InputError: the flag is True.
+        """
         if flag:
             raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
 
+    @checked
     def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
         """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
         return [(i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None]
 
+    @checked
     def accumulated_bias(
         self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
     ) -> Float[Tensor, " d_model"]:
         """Sum of the biases written to the residual stream before ``layer`` (and by its attention, for its MLP)."""
+        n = len(self.blocks)
+        require(
+            0 <= layer < n or (layer == n and not mlp_input),
+            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
+        )
         total = torch.zeros_like(self.blocks[0].attn.b_O)
         for block in self.blocks[:layer]:
             total = total + block.attn.b_O
@@ -311,8 +352,10 @@ class HookedLatentTransformer(CheckedHooks):
         return total + self.blocks[layer].attn.b_O if mlp_input else total
 
     def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
+        """``tokens`` as they are: rounds are encoded by the layout, not by a tokenizer."""
         return tokens
 
+    @checked
     def to_single_token(self, outcome: str | int) -> int:
         """Index of an outcome, such as "q1" or "a_2"."""
         if isinstance(outcome, int):
@@ -323,8 +366,12 @@ class HookedLatentTransformer(CheckedHooks):
         return outcomes.index(outcome)
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
-        """Names of outcome indices."""
-        return [self.outcomes[int(i)] for i in torch.as_tensor(tokens).reshape(-1)]
+        """Names of outcome indices.
+
+        Raises:
+            InputError: not whole numbers, or an index that no outcome has.
+        """
+        return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
 
     @property
     def outcomes(self) -> tuple[str, ...]:
@@ -332,10 +379,21 @@ class HookedLatentTransformer(CheckedHooks):
         return self.layout.max_layout.outcomes
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
-        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
+        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``.
+
+        Raises:
+            InputError: an unknown outcome, or an index that no outcome has.
+        """
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)
-        return self.W_U.T[torch.as_tensor(tokens)]
+        return self.W_U.T[self._outcome_indices(tokens)]
+
+    def _outcome_indices(self, tokens: Any) -> Tensor:
+        indices, n = torch.as_tensor(array_of("tokens", tokens)), len(self.outcomes)
+        whole = not indices.is_floating_point() and indices.dtype != torch.bool
+        inside = whole and bool(((indices >= 0) & (indices < n)).all())
+        require(inside, f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}")
+        return indices.long()
 
     def _stack(self, name: str) -> Tensor:
         return torch.stack([block.attn.get_parameter(name) for block in self.blocks])

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Family
-from interp.checks import fit
+from interp.checks import array_of, checked, fit
 from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
     Raises:
         InputError: an index out of range, or nothing selected.
     """
-    asked = index if isinstance(index, slice) else np.asarray(index)
+    asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)
     try:
         chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
-    except IndexError as error:
+    except (IndexError, TypeError, ValueError) as error:
         raise InputError(f"cannot select {index!r} from {size} episodes: {error}") from None
     require(chosen.ndim == 1 and chosen.size > 0, f"{index!r} selects no list of episodes; there are {size}")
     return chosen
@@ -233,10 +233,19 @@ class Task:
         twice = max(taken, key=taken.count, default="")
         require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {twice!r}")
 
+    @checked
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """The sizes of a layout, or of episodes."""
+        """The sizes of a layout, or of episodes.
+
+        Raises:
+            InputError: a layout or episodes of another task.
+        """
+        missing = [size.name for size in self.sizes if not hasattr(layout, size.name)]
+        wanted = f"a layout or episodes of {self.key!r}, which have {', '.join(missing)}"
+        require(not missing, f"layout must be {wanted}; got {type(layout).__name__}")
         return {size.name: int(getattr(layout, size.name)) for size in self.sizes}
 
+    @checked
     def explains(self, model: HookedLatentTransformer) -> Algorithm:
         """The algorithm that a model is held against.
 
@@ -249,6 +258,7 @@ class Task:
         require(bool(records), f"task {self.key!r} registers no algorithm; give its record algorithms=...")
         return records[0].make()
 
+    @checked
     def sample_for(
         self,
         model: HookedLatentTransformer,
@@ -283,6 +293,7 @@ class Task:
         """
         return unique(self.algorithms(), f"algorithm of {self.key!r}")
 
+    @checked
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
         """An algorithm of this task.
 
@@ -322,16 +333,16 @@ class Task:
             return self.rivals()
         return unique(self.updates(), f"family of updates of {self.key!r}")
 
+    @checked
     def sets_for(self, layout: RoundLayout, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
         """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.
 
         Sizes are the task's defaults where the layout serves them, so that models of a range share sets, else the
         nearest ones that it serves.
         """
-        sizes = {}
+        sizes, own = {}, self.sizes_of(layout)
         for size in self.sizes:
-            own = int(getattr(layout, size.name))
-            low, high = getattr(layout, f"{size.name}_range", None) or (own, own)
+            low, high = getattr(layout, f"{size.name}_range", None) or (own[size.name], own[size.name])
             sizes[size.name] = int(np.clip(size.default, low, high))
 
         def drawn(seed: int) -> Mapping[str, Any]:
@@ -342,6 +353,7 @@ class Task:
         fits, scores = drawn(2 * seed), drawn(2 * seed + 1)
         return {name: (fits[name], scores[name]) for name in fits}
 
+    @checked
     def corruption(self, key: str) -> Corruption:
         """The corruption called ``key``.
 

@@ -11,6 +11,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
+from interp.checks import checked
 from interp.errors import require
 from probes.arrays import as_array
 
@@ -54,6 +55,7 @@ class TargetValues:
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
+    @checked
     def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
         """A target from bare values ``[episode, round]`` or ``[episode, round, output]``, which are numbers.
 
@@ -92,6 +94,7 @@ class TargetValues:
         """Whether there is anything to decode: a constant has no score."""
         return bool((self.values != self.values[:1, :1]).any())
 
+    @checked
     def rounds(self, start: int, stop: int) -> TargetValues:
         """The rounds from ``start`` to before ``stop``."""
         cut = slice(start, stop)

@@ -7,8 +7,10 @@ from functools import cached_property
 from typing import ClassVar
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.model.layout import EncodedRounds, RoundLayout, size_range
 from interp.tasks.experts.episodes import ExpertEpisodes
@@ -100,11 +102,14 @@ class ExpertRound(RoundLayout):
     def prediction_axes(self) -> int:
         return 0
 
+    @checked
     def prediction(self, probabilities: Tensor) -> Tensor:
         return probabilities[..., 1]
 
-    def distribution(self, prediction: Tensor) -> Tensor:
+    @checked
+    def distribution(self, prediction: Float[Tensor, "*batch"]) -> Tensor:
         return torch.stack([1 - prediction, prediction], -1)
 
+    @checked
     def choose(self, prediction: Tensor) -> Tensor:
         return (prediction > 0.5).long()

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from interp.checks import check_fields, checked
+from interp.checks import check_fields, checked, integer
 from interp.errors import require, unknown_name
 
 Bounds = tuple[float, float]
@@ -72,12 +72,14 @@ class ExpertRegime:
         if self.drift_std is not None:
             require(self.drift_std > 0, f"regime {self.name!r}: drift_std {self.drift_std} must be > 0")
 
+    @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
         """The accuracy interval of each of ``n_experts`` slots, before identities are permuted.
 
         Raises:
-            InputError: fewer experts than the regime is defined for.
+            InputError: fewer experts than the regime is defined for, or more than any model reads.
         """
+        integer("n_experts", n_experts, most=1_000_000)
         require(
             n_experts >= self.min_experts,
             f"regime {self.name!r} needs n_experts >= {self.min_experts}, got {n_experts}",

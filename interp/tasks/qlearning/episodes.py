@@ -18,7 +18,7 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, check_fields
+from interp.checks import array_of, check_fields, checked
 from interp.errors import require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
@@ -106,6 +106,7 @@ class MDPEpisodes:
         )
 
     @classmethod
+    @checked
     def from_transitions(
         cls,
         mdps: MDPs,
@@ -149,6 +150,7 @@ class MDPEpisodes:
             seed=seed,
         )
 
+    @checked
     def relearned(self, alpha: float | None = None, gamma: float | None = None) -> MDPEpisodes:
         """The same transitions with the tables and targets of another learning rate or discount."""
         return MDPEpisodes.from_transitions(
@@ -205,6 +207,7 @@ class MDPEpisodes:
         """Where more than one action is greedy: there a target says nothing about what was learned."""
         return self.greedy_sets.sum(-1) > 1
 
+    @checked
     def select(self, index: slice | ArrayLike) -> MDPEpisodes:
         """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask.
 

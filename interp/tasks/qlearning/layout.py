@@ -8,8 +8,10 @@ from typing import ClassVar
 
 import torch
 from einops import rearrange
+from jaxtyping import Shaped
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import InputError, require
 from interp.model.layout import EncodedRounds, RoundLayout, size_range
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
@@ -126,18 +128,22 @@ class QLearningRound(RoundLayout):
         values[..., at("r")] = torch.from_numpy(episodes.rewards).to(torch.float64)
         return EncodedRounds(tokens, values, actions)
 
+    @checked
     def choice_token(self, choice: Tensor) -> Tensor:
         return choice + self.token_ids["a_1"]
 
     # Latent i holds column i of the Q-table.
 
-    def state(self, readout: Tensor) -> Tensor:
+    @checked
+    def state(self, readout: Shaped[Tensor, "*batch action state"]) -> Tensor:
         """``[..., A, S] -> [..., S, A]``."""
         return rearrange(readout, "... action state -> ... state action")
 
-    def per_latent(self, state: Tensor) -> Tensor:
+    @checked
+    def per_latent(self, state: Shaped[Tensor, "*batch state action"]) -> Tensor:
         return rearrange(state, "... state action -> ... action state")
 
+    @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
         """The column of the action taken."""
         chosen = slots[..., None, None].expand(*state.shape[:-1], 1)

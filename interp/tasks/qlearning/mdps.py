@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of
+from interp.checks import array_of, checked
 from interp.errors import InputError, require
 from interp.tasks.task import chosen_indices
 
@@ -88,6 +88,7 @@ class MDPs:
     def n_actions(self) -> int:
         return self.rewards.shape[2]
 
+    @checked
     def select(self, index: slice | ArrayLike) -> MDPs:
         """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask.
 

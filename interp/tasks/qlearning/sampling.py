@@ -148,6 +148,7 @@ class Interaction:
         """``Q_{t-1}(s_t, .)``: what a machine sees that selects before it updates (zeros at the start)."""
         return self._tables[self._rows, max(self.round - 1, 0), self.states]
 
+    @checked
     def advance(self, choices: ArrayLike | None = None) -> None:
         """Play one round.
 

@@ -82,13 +82,18 @@ class QLearner:
             f"beta must be a finite number >= 0, or None for greedy behaviour, got {self.beta}",
         )
 
+    @checked
     def policy(self, values: Float[np.ndarray, "*batch action"]) -> Float[np.ndarray, "*batch action"]:
         """Action probabilities for given action values.
 
         >>> QLearner(epsilon=0.2).policy(np.array([1.0, 1.0])).tolist()
         [0.9, 0.1]
+
+        Raises:
+            InputError: no actions.
         """
         n_actions = values.shape[-1]
+        require(n_actions > 0, f"action values need at least one action, got shape {values.shape}")
         if self.beta is None:
             tied = bellman.greedy_sets(values) if self.random_ties else np.eye(n_actions)[bellman.greedy(values)]
             chosen = tied / tied.sum(-1, keepdims=True)

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer
-from interp.errors import InputError, require
+from interp.errors import InputError, require, unknown_name
 from interp.tasks.reachability import graphs
 from interp.tasks.task import chosen_indices
 
@@ -99,6 +99,7 @@ class ReachabilityEpisodes:
 
     # Every round of every episode.
 
+    @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
         """``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
 
@@ -106,12 +107,16 @@ class ReachabilityEpisodes:
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
         (1, 5, 2, 2)
         """
+        axes = {"edges": 3, "roots": 1, "candidates": 2}
+        if name not in axes:
+            raise unknown_name("array", name, axes)
         array: NDArray[np.int64] = getattr(self, name)
-        constant = {"edges": 3, "roots": 1, "candidates": 2}[name]
+        constant = axes[name]
         if array.ndim > constant:
             return array
         return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
 
+    @checked
     def first(self, name: str) -> NDArray[np.int64]:
         """``edges``, ``roots`` or ``candidates`` of the first round."""
         return self.by_round(name)[:, 0]
@@ -153,6 +158,7 @@ class ReachabilityEpisodes:
         """Int[episode], the other candidate."""
         return np.take_along_axis(self.first("candidates"), 1 - self.answers[:, None], -1)[:, 0]
 
+    @checked
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:
         """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order.
 
@@ -172,8 +178,16 @@ class ReachabilityEpisodes:
         require(constant, "the rounds of these episodes differ, so their number cannot be changed")
         return replace(self, n_rounds=n_rounds)
 
+    @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
-        """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
+        """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``.
+
+        Raises:
+            InputError: names that are not whole numbers, or not ``[episode, node]``.
+        """
+        wanted = (len(self), self.n_nodes)
+        whole = names.shape == wanted and names.dtype.kind in "iu"
+        require(whole, f"names must be whole numbers {wanted}, got {names.dtype} of shape {names.shape}")
         rows = np.arange(len(self))
 
         def rename(array: NDArray[Any]) -> NDArray[Any]:

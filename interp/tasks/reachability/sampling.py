@@ -55,7 +55,7 @@ def sample(
     for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_nodes", n_nodes), ("n_edges", n_edges)):
         integer(name, size, smallest[name])
     refuse_beyond_machine(
-        f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges", 8.0 * n_episodes * n_nodes**2
+        f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges", 8.0 * n_episodes * (n_nodes**2 + 4 * n_edges)
     )
     require(depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out")
     if regime not in REGIMES:

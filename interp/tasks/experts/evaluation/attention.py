@@ -81,7 +81,7 @@ def attention_to_experts(
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     shares, blank = {}, {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
-    _, _, forgot = replay(model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)])
+    _, _, forgot = replay(model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024)
     targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
     for layer, name in enumerate(names):
         with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
