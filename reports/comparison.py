@@ -84,13 +84,14 @@ def page(found: Comparison) -> Report:
 
 
 def write(found: Comparison, folder: str | Path) -> Path:
-    """Write the page as ``comparison.html``, and the list of reports that it belongs to again.
+    """Write the page as ``comparison.html``, and again the list of reports that it belongs to.
 
     Raises:
         InputError: the folder cannot be written.
     """
     path = Path(folder) / PAGE
-    listed = index_of(path)
+    if (listed := index_of(path)) is None:
+        return page(found).write(path)
     written = replace(page(found), index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
     write_index(listed.parent)
     return written

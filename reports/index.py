@@ -52,20 +52,15 @@ def write_index(folder: str | Path) -> Path:
     )
 
 
-def index_of(page: Path) -> Path:
-    """The list that a comparison's page belongs to: of the folder that holds ``comparisons``, or of the one above."""
+def index_of(page: Path) -> Path | None:
+    """The list that a comparison's page belongs to, beside the folder ``comparisons``; None where it lies elsewhere."""
     above = page.parent.parent
-    return (above.parent if above.name == COMPARISONS else above) / INDEX
+    return above.parent / INDEX if above.name == COMPARISONS else None
 
 
 def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
     """What every page of a folder says about itself, with a link."""
-    found = [
-        *folder.glob("*.html"),
-        *folder.glob("*/comparison.html"),
-        *folder.glob(f"{COMPARISONS}/*/comparison.html"),
-    ]
-    for path in sorted(found):
+    for path in sorted([*folder.glob("*.html"), *folder.glob(f"{COMPARISONS}/*/comparison.html")]):
         with path.open(encoding="utf-8", errors="replace") as page:
             head = page.read(_HEAD)
         title, about = (

@@ -14,7 +14,7 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     # A program of its own: a task is registered for the whole process.
     ran = subprocess.run([sys.executable, source, tmp_path], capture_output=True, text=True, timeout=600, check=False)
     assert ran.returncode == 0, ran.stderr
-    page = (tmp_path / "model.html").read_text()
+    page = next(tmp_path.glob("model-*.html")).read_text()
     assert "Not computed" not in page
     assert all(f">{title}<" in page for title in ("Probes", "Patching", "Circuits of edges"))
     assert "latent@<z>" in ran.stdout

@@ -17,8 +17,11 @@ def report(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    episodes: Annotated[int, options.number("Number of episodes", 5)] = 64,
-    rounds: Annotated[int, options.number("Rounds per episode", 10)] = 100,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="At most 20 seconds for a model that ships: less of everything.")
+    ] = False,
+    episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 24 with --quick", 5)] = None,
+    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 40 with --quick", 10)] = None,
     regime: options.Regime = "",
     arguments: options.Set = None,
     seed: options.Seed = 0,
@@ -33,13 +36,14 @@ def report(
     written = write_report(
         chosen.model,
         out,
-        episodes,
-        rounds,
+        episodes or (24 if quick else 64),
+        rounds or (40 if quick else 100),
         seed,
         source=model,
         regime=regime,
         sizes=chosen.sizes,
         arguments=chosen.arguments,
+        quick=quick,
     )
     say.wrote([written.path])
     say.facts(not_computed=dict(written.failures))

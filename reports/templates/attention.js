@@ -70,6 +70,8 @@
       view = JSON.parse(details.querySelector("script").textContent);
       weights = unpack(view);
       nameHeads();
+      const named = () => part("heads").querySelectorAll("canvas:not([aria-label])").forEach((canvas) => canvas.setAttribute("aria-label", "attention pattern"));
+      new MutationObserver(named).observe(part("heads"), { childList: true, subtree: true });
       draw();
     };
     for (const element of [episode, round, head]) element.addEventListener("input", soon);
