@@ -49,10 +49,10 @@ def _seconds(run: Callable[[], object], repeats: int = 3) -> float:
     """The best of some runs."""
     times = []
     for _ in range(repeats):
-        _wait()
+        wait()
         start = time.perf_counter()
         run()
-        _wait()
+        wait()
         times.append(time.perf_counter() - start)
     return min(times)
 
@@ -75,7 +75,8 @@ def _operations(run: Callable[[], object]) -> int:
     return counter.count
 
 
-def _wait() -> None:
+def wait() -> None:
+    """Until an accelerator has done what it was given."""
     if torch.cuda.is_available():
         torch.cuda.synchronize()
 
