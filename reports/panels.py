@@ -6,6 +6,7 @@ Like ``reports.figures``, pure functions from arrays and frames to figures; apar
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from textwrap import fill
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 from interp.checks import checked, require_columns
@@ -41,7 +43,7 @@ def attention(
     require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
     rows = [(layer, start) for layer, names in enumerate(heads) for start in range(0, len(names), columns)]
     columns = max(min(columns, len(names)) for names in heads)
-    side = min((WIDTH - 1.2) / columns, 2.4)
+    side = min((WIDTH - 1.2) / columns, 3.0)
     figure = Figure(figsize=(1.2 + side * columns, 0.6 + (side + 0.2) * len(rows)))
     grid = figure.subplots(len(rows), columns, squeeze=False)
     largest = max(float(np.abs(pattern).max(initial=0)) for pattern in patterns) or 1.0
@@ -88,6 +90,7 @@ def curves(
     reference: Mapping[str, float] | None = None,
     log_x: bool = False,
     height: float = 2.1,
+    whole_x: bool = False,
 ) -> Figure:
     """Curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
 
@@ -96,13 +99,14 @@ def curves(
             ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
         reference: horizontal lines, name -> value.
         height: of a panel, in inches.
+        whole_x: ticks at whole numbers only (layers).
     """
     require_columns("frame", frame, by, x, "algorithm", "mean")
     panels = list(dict.fromkeys(frame[by]))
     columns = min(columns, len(panels))
     n_rows = -(-len(panels) // columns)
     keys = list(dict.fromkeys(frame["algorithm"]))
-    figure = Figure(figsize=(WIDTH, (height + 0.25) * n_rows + 0.35 + 0.22 * -(-len(keys) // 4)))
+    figure = Figure(figsize=(WIDTH, (height + 0.25) * n_rows + 0.35 + 0.22 * -(-len(keys) // 3)))
     grid = figure.subplots(n_rows, columns, squeeze=False, sharex=True, sharey=True)
     look = looks(keys)
     for i, axes in enumerate(grid.flat):
@@ -114,9 +118,11 @@ def curves(
             band(axes, part.sort_values(x), x, look[str(key)], strong=key == keys[0])
         for value in (reference or {}).values():
             axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
-        axes.set_title(str(panels[i]), fontsize=9)
+        axes.set_title(fill(str(panels[i]), 96 // columns), fontsize=9)
         if log_x:
             axes.set_xscale("log")
+        if whole_x:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.margins(x=0.01)
         axes.tick_params(labelbottom=i + columns >= len(panels))
     named = frame.groupby("algorithm", sort=False)["name"].first() if "name" in frame else {key: key for key in keys}
@@ -124,8 +130,9 @@ def curves(
         grid.flat[0].plot([], [], color=look[key].colour, linestyle=look[key].dash, linewidth=2.4 if i == 0 else 1.5)[0]
         for i, key in enumerate(keys)
     ]
-    figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(4, len(keys)))
-    figure.supxlabel(xlabel or x.replace("_", " "), fontsize=9.5)
+    figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(3, len(keys)))
+    for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
+        axes.set_xlabel(xlabel or x.replace("_", " "))
     figure.supylabel(ylabel, fontsize=9.5)
     return figure
 
@@ -153,3 +160,34 @@ def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("tru
     right.axvline(0, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
     right.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
     return figure
+
+
+@checked
+@styled
+def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
+    """The learning rate and discount of every trajectory, one point each, a panel a source, the true pair a cross.
+
+    Args:
+        frame: columns ``source``, ``alpha``, ``gamma``; points outside the axes are counted in the title.
+        true: "alpha" and "gamma".
+    """
+    require_columns("frame", frame, "source", "alpha", "gamma")
+    sources = list(dict.fromkeys(frame["source"]))
+    figure = Figure(figsize=(WIDTH, 3.2))
+    for axes, source in zip(figure.subplots(1, len(sources), sharey=True, squeeze=False)[0], sources, strict=True):
+        points = frame[frame["source"] == source].dropna()
+        inside = points["alpha"].between(*_ALPHAS) & points["gamma"].between(*_GAMMAS)
+        axes.scatter(
+            points["alpha"][inside], points["gamma"][inside], s=14, color=LIGHT["blue"], alpha=0.6, linewidths=0
+        )
+        axes.plot(true["alpha"], true["gamma"], "+", color=INK, markersize=12)
+        beyond = f", {int((~inside).sum())} beyond" if (~inside).any() else ""
+        axes.set(
+            xlim=_ALPHAS, ylim=_GAMMAS, xlabel="learning rate α", title=f"{source}: {len(points)} trajectories{beyond}"
+        )
+    figure.axes[0].set_ylabel("discount γ")
+    return figure
+
+
+_ALPHAS, _GAMMAS = (-0.05, 0.3), (-1.0, 2.0)
+"""What is drawn of the rates of single trajectories."""

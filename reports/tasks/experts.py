@@ -17,11 +17,12 @@ from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.calibration import Calibration, calibration
-from reports import figures
+from reports import figures, paper
 from reports.blocks import Figure, Prose, Table, Verdict, cell
 from reports.evaluation import draw as draw_tables
 from reports.findings import Finding, judged
 from reports.page import Section
+from reports.paper import titled
 from reports.part import Context, Heading, Part
 from reports.parts import (
     attention,
@@ -40,6 +41,7 @@ from reports.parts import (
     verification,
 )
 from reports.parts.patching import Difference
+from reports.tasks import experts_paper
 
 _HANDWIRED = Heading(
     "Weighted Majority, wired by hand",
@@ -86,7 +88,7 @@ def parts() -> tuple[Part, ...]:
         interchange.part(wired),
         steering.part(),
         edges.part(),
-        attention.part(),
+        attention.part("figures 1 and 7, right"),
         circuit.part(),
         softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
         Part(
@@ -97,7 +99,9 @@ def parts() -> tuple[Part, ...]:
             lambda context: not context.handwired,
             _elsewhere_findings,
         ),
+        *experts_paper.parts(),
         learning.part(),
+        paper.part(experts_paper.HERE),
         reproduce.part(),
     )
 
@@ -108,6 +112,8 @@ MODEL = "model"
 WITHIN = 0.01
 """Nats a round within which two predictors are called alike."""
 BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
+RIVALS = BASELINES[:4]
+"""Those that are told neither the prior nor the accuracies."""
 _REGRET = (
     "Regret is the number of mistakes beyond those of the best expert on the same rounds; it can be negative, since "
     "a predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what any "
@@ -164,11 +170,12 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         f"majority vote: {regret}",
     )
     above = by_key[MODEL].score.excess
+    rival = min((by_key[key].score for key in RIVALS), key=lambda score: score.excess.estimate)
     as_good = Finding(
         f"It predicts as the Bayes predictor does, within {WITHIN} nats a round",
         {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, WITHIN)],  # type: ignore[arg-type]
         f"log-loss {cell(above)} above it",
-        f"majority vote: {cell(vote.score.excess)} above it",
+        f"best rival, {rival.name}: {cell(rival.excess)} above it",
     )
     return [learns, *([] if context.handwired else [as_good])]
 
@@ -180,10 +187,11 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> Section:
         s.score.curve_frame().rename(columns={"regret": "mean"}).assign(algorithm=key) for key, s in by_key.items()
     ]
     drawn = figures.curves(pd.concat(curves), ylabel="regret (mistakes)")
-    caption = (
+    caption = titled(
+        "1 and 7, left",
         f"Mean regret over {len(episodes)} episodes of the {episodes.regime} regime, with 95 % intervals over "
         "episodes. Predictors meet the same episodes, so their differences are surer than the bands suggest: see "
-        "the paired column."
+        "the paired column.",
     )
     rows = [
         {
@@ -252,13 +260,12 @@ _CONTROL = (
     "episode's; with 95 % intervals over episodes"
 )
 _PICTURES = {
-    "regret-": "Regret beside the baselines in the {rest} regime, with 95 % intervals over episodes",
     "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
     "length-regret": "Regret over the rounds of long episodes",
     "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
     "attention-update": "What the update's position attends to, by layer, mean over heads",
 }
-"""Captions by the beginning of a picture's name; ``{rest}`` is what follows it."""
+"""Captions by the name of a picture."""
 
 
 def evaluate(context: Context) -> suite.Evaluation:
@@ -295,7 +302,8 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     theory = result.tables["theory"]
     badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
-    pictures = [Figure(figure, _caption(name), _caption(name)) for name, figure in draw_tables(result.tables).items()]
+    shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
+    pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
     return Section(
         _ELSEWHERE,
         [
@@ -309,8 +317,3 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
             ),
         ],
     )
-
-
-def _caption(name: str) -> str:
-    start = next(start for start in _PICTURES if name.startswith(start))
-    return _PICTURES[start].format(rest=name.removeprefix(start))

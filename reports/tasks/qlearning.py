@@ -20,10 +20,11 @@ from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns, tabular
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation.by_regime import reference_table
-from reports import figures
+from reports import figures, paper
 from reports.blocks import Figure, Prose, Table, Verdict, cell
 from reports.findings import Finding, judged
 from reports.page import Section
+from reports.paper import titled
 from reports.part import Context, Heading, Part
 from reports.parts import (
     attention,
@@ -42,6 +43,7 @@ from reports.parts import (
     verification,
 )
 from reports.parts.patching import Difference
+from reports.tasks import qlearning_paper
 
 _HANDWIRED = Heading(
     "Tabular Q-learning, wired by hand",
@@ -74,7 +76,7 @@ def parts() -> tuple[Part, ...]:
             decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
             probed="table",
             units=("Q-value", "Q-value"),
-            shown=("Every entry of the Q-table in episode {}", "The decoded Q-table of episode {}"),
+            shown=("Paper, figure 6. Every entry of the Q-table in episode {}", "The decoded Q-table of episode {}"),
         ),
         Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_findings),
         Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
@@ -87,7 +89,9 @@ def parts() -> tuple[Part, ...]:
         circuit.part(),
         softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
         Part("lemma", _LEMMA, _chooser_margins, _draw_lemma, lambda context: context.handwired),
+        *qlearning_paper.parts(),
         learning.part(),
+        paper.part(qlearning_paper.HERE),
         reproduce.part(),
     )
 
@@ -232,7 +236,7 @@ def _draw_playing(played: list[_Played], context: Context) -> Section:
     seed = context.seed
     curves = pd.concat([_curve(key, name, e, seed) for key, (name, e) in played[0].agents.items()])
     drawn = figures.curves(curves, ylabel="reward so far")
-    caption = f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes."
+    caption = titled("2, left", f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes.")
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
     blocks: list[object] = [

@@ -6,8 +6,12 @@
   class Live {
     constructor(props) {
       this.props = props;
-      this.state = props.first;
-      props.holder.live = this;
+      this.state = props.holder.state;
+    }
+    componentDidMount() {
+      const { holder } = this.props;
+      holder.live = this;
+      if (holder.state !== this.state) this.show(holder.state);
     }
     show(state) { this.updater.enqueueSetState(this, state); }
     render() {
@@ -53,7 +57,7 @@
       const names = chosen.map((i) => heads[i]), when = `round ${view.rounds[round.value]}`;
       const props = { tokens: view.labels, attention, attentionHeadNames: names, maxValue: scale, minValue: -scale,
         positiveColor: view.colours[0], negativeColor: view.colours[1] };
-      const state = { key: `${layer.value}/${head.value}`, props };
+      holder.state = { key: `${layer.value}/${head.value}`, props };
       part("round").textContent = view.rounds[round.value];
       round.setAttribute("aria-valuetext", when);
       part("low").textContent = signed ? -scale : 0;
@@ -61,8 +65,9 @@
       part("ramp").classList.toggle("signed", signed);
       const told = strongest(view, names, attention).join("; ");
       part("reads").textContent = `Strongest reads of another position, the first left out, in ${when}: ${told || "none"}.`;
-      if (holder.live) holder.live.show(state);
-      else CircuitsVis.render(part("heads").id, Live, { first: state, holder });
+      if (holder.live) holder.live.show(holder.state);
+      else if (!holder.asked) CircuitsVis.render(part("heads").id, Live, { holder });
+      holder.asked = true;
     };
     const soon = () => { waiting ??= requestAnimationFrame(() => { waiting = undefined; draw(); }); };
     const open = () => {
@@ -74,8 +79,8 @@
       new MutationObserver(named).observe(part("heads"), { childList: true, subtree: true });
       draw();
     };
-    for (const element of [episode, round, head]) element.addEventListener("input", soon);
-    layer.addEventListener("input", () => { nameHeads(); soon(); });
+    for (const element of [episode, round, head]) element.addEventListener("input", () => { open(); soon(); });
+    layer.addEventListener("input", () => { open(); nameHeads(); soon(); });
     details.addEventListener("toggle", () => details.open && open());
     details.hidden = false;
     if (details.open) open();

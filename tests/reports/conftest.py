@@ -27,6 +27,7 @@ from reports.blocks import Figure, Prose
 from reports.build import build
 from reports.page import Report, Section
 from reports.parts import softening
+from reports.tasks import qlearning_paper
 from tests.reports.browser import Browser, chromium, executable
 
 SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
@@ -62,6 +63,8 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
     patch.setattr("interp.tasks.experts.evaluation.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
     patch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
+    for name, less in {"N_WORLDS": 2, "HORIZON": 8, "LONG": 10, "N_SHIFTED": 3}.items():
+        patch.setattr(qlearning_paper, name, less)
 
 
 @pytest.fixture(scope="session")

@@ -29,6 +29,8 @@ EXPERT_SECTIONS = [
     "Attention",
     "The circuit",
     "Softmax only",
+    "Weights as shares",
+    "The paper's figures",
     "How to reproduce",
     "Where this page comes from",
 ]
@@ -42,7 +44,7 @@ QLEARNING_SECTIONS = [
     "Free rollouts",
     *EXPERT_SECTIONS[6:14],
     "The chooser's margins",
-    *EXPERT_SECTIONS[14:],
+    *EXPERT_SECTIONS[15:],
 ]
 HANDWIRED_ONLY = {"Verification against the algorithm", "Softmax only", "The chooser's margins"}
 
@@ -111,7 +113,7 @@ def test_report_opens_offline(browser: Any, handwired: Path) -> None:
     assert browser.evaluate("document.querySelectorAll('.view canvas').length") == 0
     browser.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
     for layer, n_heads in enumerate((2, 3, 3)):
-        browser.page.locator("select[data-control=layer]").select_option(str(layer))
+        browser.page.locator("select[data-control=layer]").select_option(index=layer)
         browser.wait(f"document.querySelectorAll('.view canvas').length === {n_heads + 1}")
     assert browser.requests() == [] and browser.complaints() == []
 
@@ -140,13 +142,18 @@ def test_learned_model_from_a_checkpoint(name: str, sections: list[str], pages: 
     page = pages[name]
     html = page.read_text("utf-8")
     assert re.fullmatch(r"tiny-[0-9a-f]{8}\.html", page.name)
-    named = ["What the heads read" if title == "The circuit" else title for title in sections]
+    named = ["What the heads do" if title == "The circuit" else title for title in sections]
     expected = [title for title in named if title not in HANDWIRED_ONLY]
     if sections == EXPERT_SECTIONS:
-        expected.insert(expected.index("How to reproduce"), "Other regimes and longer episodes")
+        expected.insert(expected.index("Weights as shares"), "Other regimes and longer episodes")
+        at = expected.index("The paper's figures")
+        expected[at:at] = ["Good experts, correlated experts, every regime", "Attention to each expert"]
         elsewhere = section(html, "Other regimes and longer episodes")
         assert "majority_vote" in elsewhere and "Regret over the rounds of long episodes" in elsewhere
         assert 'class="badge fail"' not in elsewhere
+    else:
+        at = expected.index("The paper's figures")
+        expected[at:at] = ["Reward by family and horizon", "Agreement step by step", "The update", "The decoded table"]
     assert titles(html) == expected
     assert f"interp report {page.parent / 'tiny'} --episodes 8" in html
     carried = section(html, "Interchange interventions")

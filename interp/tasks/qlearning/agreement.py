@@ -148,6 +148,38 @@ def agreement(
     return AgreementResult(intervals, n_steps, record)
 
 
+@checked
+def agreement_by_round(
+    predictions: Any,
+    episodes: MDPEpisodes,
+    *,
+    table: Literal["after", "before"] = "after",
+    n_resamples: int = 1000,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """Agreement on untied steps round by round, of a policy and of the table that never bootstraps.
+
+    Args:
+        predictions, table, n_resamples, seed: as :func:`agreement` takes them, of one batch.
+
+    Returns:
+        Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``; no
+        row for a round in which every step is tied.
+
+    Raises:
+        InputError: predictions of another shape, or that are neither choices nor probabilities.
+    """
+    require(table in ("after", "before"), f"table must be 'after' or 'before', got {table!r}")
+    counts = _count(_policy(predictions, episodes), episodes, table)
+    weights, rows = resample_weights(len(episodes), n_resamples, seed), []
+    for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
+        hits, steps = counts[quantity]
+        for t in np.flatnonzero(steps.sum(0)):
+            value = ratio_interval(hits[:, t], steps[:, t], weights=weights)
+            rows.append({"key": key, "round": int(t) + 1, **vars(value), "n_steps": int(steps[:, t].sum())})
+    return pd.DataFrame(rows)
+
+
 @dataclass(frozen=True)
 class _Policy:
     choices: NDArray[np.float64]

@@ -98,6 +98,28 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     )
 
 
+@checked
+def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
+    """The same regression for every episode on its own, by instruments: few rounds each, so expect scatter.
+
+    Args:
+        tables: decoded Q-tables ``[episode, round + 1, state, action]``.
+
+    Returns:
+        Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
+
+    Raises:
+        InputError: tables of another shape or not finite.
+    """
+    _, _, zx, zy, _ = _moments(_checked(tables, episodes), episodes)
+    slopes = np.full((len(zx), 2), np.nan)
+    usable = np.linalg.cond(zx) < 1e6
+    slopes[usable] = np.linalg.solve(zx[usable], zy[usable][..., None])[..., 0]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        gamma = slopes[:, 1] / slopes[:, 0]
+    return pd.DataFrame({"episode": np.arange(len(zx)), "alpha": slopes[:, 0], "gamma": gamma})
+
+
 def _checked(tables: Any, batch: MDPEpisodes) -> Array:
     array = np.asarray(tables, np.float64)
     require(

@@ -171,13 +171,32 @@ for _regime in (
         "adv",
         _cells("uniform", concentrations=_fixed),
     ),
+    MDPRegime(
+        "sparse-shift",
+        "very sparse rewards, Beta(.1, 2), uniform transitions",
+        "sparse'",
+        _cells("very-sparse", concentrations=(1.0,)),
+    ),
+    MDPRegime(
+        "dense-shift",
+        "concentrated rewards, Beta(10, 10), uniform transitions",
+        "dense'",
+        _cells("concentrated", concentrations=(1.0,)),
+    ),
+    MDPRegime(
+        "high-variance-shift",
+        "high-variance rewards, Beta(.1, .1), transitions of concentration .5",
+        "var'",
+        _cells("high-variance", concentrations=(0.5,)),
+    ),
     MDPRegime("chain", "linear chain", "chain", build=chain),
     MDPRegime("ladder", "ladder", "ladder", build=ladder),
 ):
     register(_regime)
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
-SHIFTS = ("deterministic", "sparse", "dense", "adversarial", "high-variance")
+SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
+"""Away from training: no cell of the training grid is among them, as "sparse" and "dense" are."""
 
 
 @checked

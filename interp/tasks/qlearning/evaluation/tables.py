@@ -28,7 +28,7 @@ from jaxtyping import Float
 
 from interp.checks import checked
 from interp.decoder import cross_fitted
-from interp.model.rollout import rollout
+from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance
@@ -75,13 +75,23 @@ def representative_sizes(model: HookedLatentTransformer) -> list[tuple[int, int]
 
 
 @checked
-def decode(model: HookedLatentTransformer, episodes: MDPEpisodes, *, commit: str = "own", seed: int = 0) -> Table:
+def decode(
+    model: HookedLatentTransformer,
+    episodes: MDPEpisodes,
+    *,
+    commit: str = "own",
+    seed: int = 0,
+    run: Rollout | None = None,
+) -> Table:
     """The tables in a model's latents before each round and after the last: exact, or decoded on held-out episodes.
+
+    Args:
+        run: the rollout of ``episodes``, where it is known.
 
     Raises:
         InputError: fewer episodes than folds (learned models).
     """
-    latents = rollout(model, episodes, commit=commit).latents
+    latents = (rollout(model, episodes, commit=commit) if run is None else run).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
     columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))

@@ -1,0 +1,110 @@
+"""The figures of the paper, and where a report shows what they show.
+
+The paper prints fifteen figures and three tables, numbered here in the order of its source. A page ends with the list
+of them: where each is on this page, in what it differs, or which report has it, or why none has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from reports.blocks import Prose, Table
+from reports.page import Section
+from reports.part import Context, Part
+
+TITLE = "The paper's figures"
+
+
+@dataclass(frozen=True)
+class Printed:
+    """A figure or table of the paper.
+
+    Attributes:
+        shows: what it shows, in a few words.
+        report: the report that has it, where this one has not.
+    """
+
+    shows: str
+    report: str
+
+
+PRINTED: dict[str, Printed] = {
+    "1": Printed("regret over rounds; causal attention, experts", "wma-learned"),
+    "2": Printed("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
+    "3": Printed("the prompts of the LLM experiments", "interp llm report"),
+    "4": Printed("regret of an LLM, stratified regime", "interp llm report"),
+    "5": Printed("weights of handwired Weighted Majority", "wma-handwired"),
+    "6": Printed("Q-values of handwired Q-learning", "qlearning-handwired"),
+    "7": Printed("figure 1 again", "wma-learned"),
+    "8": Printed("regret by number of good experts and by correlation", "wma-learned"),
+    "9": Printed("attention to each expert over the layers", "wma-learned"),
+    "10": Printed("attention on the 4-state chain", "qlearning-learned"),
+    "11": Printed("reward over a long horizon", "qlearning-learned"),
+    "12": Printed("probe of the reward, with residuals", "qlearning-learned"),
+    "13": Printed("error of the decoded Q-table", "qlearning-learned"),
+    "14": Printed("reward in six reward families", "qlearning-learned"),
+    "15": Printed("regret of an LLM, three regimes", "interp llm report"),
+    "table 1": Printed("final regret, DeepSeek-V3", "interp llm report"),
+    "table 2": Printed("final regret, notes without history", "interp llm report"),
+    "table 3": Printed("formats of the notes", "interp llm report"),
+}
+"""Number -> figure or table of the paper."""
+_TEXT = (
+    "Each figure of the paper that can be made from our models, and where. The paper's models are not ours: numbers "
+    "are to be compared with those beside them here, not with the printed curves."
+)
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where a page has one of them.
+
+    Attributes:
+        key: of the part that shows it.
+        differs: in what it differs from the printed one.
+    """
+
+    key: str
+    differs: str
+
+
+def part(here: Mapping[str, Here]) -> Part:
+    """The list, at the end of a page.
+
+    Args:
+        here: number -> where the page of this task has it, for those that it can have.
+    """
+
+    def draw(computed: None, context: Context) -> Section:
+        return Section(TITLE, [Prose(_TEXT), Table(coverage(here, context), "The paper's figures and tables")])
+
+    return Part("paper", TITLE, lambda context: None, draw)
+
+
+def coverage(here: Mapping[str, Here], context: Context) -> pd.DataFrame:
+    """One row per figure and table: number, what it shows, where it is, what differs."""
+    titles = {part.key: part.title for part in context.parts}
+    rows = []
+    for number, printed in PRINTED.items():
+        where, differs = f"the report on {printed.report}", ""
+        if printed.report.startswith("interp "):
+            where = f"the page of `{printed.report}`"
+        if (at := here.get(number)) is not None:
+            if at.key in titles:
+                where, differs = f"here: {titles[at.key]}", at.differs
+            if at.key in context.failures:
+                where, differs = "nowhere", f"not computed here: {context.reason(at.key)}"
+        rows.append({"figure": number, "what it shows": printed.shows, "where": where, "what differs": differs})
+    return pd.DataFrame(rows)
+
+
+def titled(number: str, text: str) -> str:
+    """A caption that says which of the paper's figures this is.
+
+    >>> titled("8, top", "Regret.")
+    'Paper, figure 8, top. Regret.'
+    """
+    return f"Paper, figure {number}. {text}"

@@ -1,0 +1,295 @@
+"""The paper's figures on models of Q-learning: reward, agreement by step, probes of the update, tables, the chain."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+import probes
+from interp.evaluation.attention import round_attention
+from interp.model.rollout import play, rollout
+from interp.statistics import bootstrap_mean
+from interp.tasks import mdp
+from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes
+from interp.tasks.qlearning import rates, returns, tabular
+from interp.tasks.qlearning.agreement import agreement_by_round
+from interp.tasks.qlearning.evaluation import by_regime, tables
+from interp.tasks.qlearning.regimes import REGIMES
+from probes import ProbeResult
+from reports import panels
+from reports.blocks import Figure, Prose, Table
+from reports.page import Section
+from reports.paper import Here, titled
+from reports.part import Context, Part
+
+N_WORLDS, HORIZON, LONG = 10, 50, 200
+"""MDPs and rounds of the paper's figures 14 and 11."""
+N_SHIFTED = 12
+"""Episodes of every shift."""
+
+HERE = {
+    "2": Here("agreement-by-step", "three figures here: reward is under Free rollouts, the probe under The update"),
+    "6": Here("state", "the largest difference is printed"),
+    "10": Here("chain", "one panel a layer, mean over heads, rounds and episodes"),
+    "11": Here("rewards", "10 MDPs; intervals over MDPs"),
+    "12": Here("update", "out of fold, beside the controls of every probe"),
+    "13": Here("decoded", "per round and per state, beside a table of zeros"),
+    "14": Here("rewards", "intervals instead of standard deviations; a random policy is added"),
+}
+
+
+def parts() -> tuple[Part, ...]:
+    """The parts, in page order; a handwired model, whose state is read and not decoded, needs only the chain."""
+    return (
+        Part("rewards", "Reward by family and horizon", play_families, draw_families, _full),
+        Part("agreement-by-step", "Agreement step by step", agree, draw_agreement, _learned),
+        Part("update", "The update", probe_update, draw_update, _learned),
+        Part("decoded", "The decoded table", decode, draw_decoded, _learned),
+        Part("chain", "Attention on the chain", attend, draw_chain, _serves_the_chain),
+    )
+
+
+def _learned(context: Context) -> bool:
+    return not context.handwired
+
+
+def _full(context: Context) -> bool:
+    return not (context.handwired or context.quick)
+
+
+def _serves_the_chain(context: Context) -> bool:
+    (low_s, high_s), (low_a, high_a) = by_regime.bounds(context.model)
+    return low_s <= 4 <= high_s and low_a <= 2 <= high_a
+
+
+# Reward.
+
+
+def play_families(context: Context) -> pd.DataFrame:
+    """Cumulative reward of the model and of tabular agents, in six reward families and over a long horizon."""
+    frames = [_played(context, key, HORIZON).assign(panel=REGIMES[key].name) for key in EVALUATION]
+    long = _played(context, "grid", LONG).assign(panel=f"{LONG} rounds")
+    return pd.concat([*frames, long], ignore_index=True)
+
+
+def _played(context: Context, regime: str, n_rounds: int) -> pd.DataFrame:
+    seed = context.seed
+    mdps = mdp.sample_mdps(N_WORLDS, context.sizes["n_states"], context.sizes["n_actions"], seed, regime)
+    alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
+    agents = {
+        "greedy": ("greedy Q-learning", tabular.QLearner(alpha, gamma)),
+        "epsilon-greedy": ("ε-greedy Q-learning, ε = .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
+        "random": ("random actions", tabular.agent("random")),
+        "optimal": ("optimal within the horizon", tabular.agent("optimal")),
+    }
+    played: dict[str, tuple[str, MDPEpisodes]] = {"model": (context.name, play(context.model, mdps, n_rounds, seed)[0])}
+    played |= {key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()}
+    return pd.concat([_curve(key, name, episodes, seed) for key, (name, episodes) in played.items()])
+
+
+def _curve(key: str, name: str, episodes: MDPEpisodes, seed: int) -> pd.DataFrame:
+    mean, low, high = bootstrap_mean(returns.cumulative(episodes), seed=seed)
+    rounds = np.arange(1, episodes.n_rounds + 1)
+    return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
+
+
+def draw_families(frame: pd.DataFrame, context: Context) -> Section:
+    """Six panels, then the long horizon."""
+    long = frame["panel"] == f"{LONG} rounds"
+    size = f"{context.sizes['n_states']} states, {context.sizes['n_actions']} actions"
+    six = panels.curves(frame[~long], by="panel", ylabel="reward so far")
+    one = panels.curves(frame[long], by="panel", ylabel="reward so far", columns=1, height=2.6)
+    last = frame[frame["round"] == frame.groupby("panel")["round"].transform("max")]
+    table = last.pivot(index="panel", columns="name", values="mean")[list(dict.fromkeys(last["name"]))]
+    table = table.loc[list(dict.fromkeys(last["panel"]))].reset_index().rename_axis(columns=None)
+    said = f"mean of {N_WORLDS} MDPs ({size}), with 95 % intervals over MDPs; every agent meets the same luck."
+    return Section(
+        "Reward by family and horizon",
+        [
+            Prose(
+                "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what "
+                "can be earned: its curve stands beside the others, and the chain and the ladder are under Free "
+                "rollouts."
+            ),
+            Figure(six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}")),
+            Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
+            Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
+        ],
+    )
+
+
+# Agreement.
+
+
+def agree(context: Context) -> pd.DataFrame:
+    """Agreement on untied steps, round by round, in the training grid and in five shifts away from it."""
+    table, sizes = by_regime.reference_table(context.model), context.sizes
+    choices = context.run.predictions.double().numpy(force=True)
+    frames = [agreement_by_round(choices, context.episodes, table=table, seed=context.seed).assign(regime="grid")]
+    for regime in () if context.quick else SHIFTS:
+        rounds = min(context.n_rounds, HORIZON)
+        episodes = mdp.sample(N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
+        policy = rollout(context.model, episodes).predictions.double().numpy(force=True)
+        frames.append(agreement_by_round(policy, episodes, table=table, seed=context.seed).assign(regime=regime))
+    return pd.concat(frames, ignore_index=True)
+
+
+def draw_agreement(frame: pd.DataFrame, context: Context) -> Section:
+    """A panel a regime; rounds are pooled by fives, which hold too few untied steps each."""
+    pooled = frame.assign(round=(frame["round"] - 1) // 5 * 5 + 3)
+    values = pooled[["estimate", "low", "high"]].mul(pooled["n_steps"], axis=0)
+    by = ["regime", "key", "round"]
+    sums = pd.concat([pooled[[*by, "n_steps"]], values], axis=1).groupby(by, sort=False, as_index=False).sum()
+    for column in ("estimate", "low", "high"):
+        sums[column] /= sums["n_steps"]
+    names = {"model": context.name, "no-bootstrap": "the table with γ = 0"}
+    shown = sums.rename(columns={"estimate": "mean", "key": "algorithm"}).drop(columns=["low", "high"])
+    shown = shown[shown["round"] <= HORIZON].assign(name=shown["algorithm"].map(names))
+    shown["panel"] = [REGIMES[key].name for key in shown["regime"]]
+    picture = panels.curves(shown, by="panel", ylabel="agreement, untied steps", columns=2)
+    whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
+    share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
+    share = share.reset_index().rename_axis(columns=None)
+    return Section(
+        "Agreement step by step",
+        [
+            Prose(
+                "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. "
+                "The five shifts lie outside the training grid. They are those of the paper, not cells of the grid "
+                "that bear the same names: `sparse` and `dense` of the toolkit are training cells, and its "
+                "`high-variance` has the grid's transitions; `sparse-shift` is Beta(.1, 2) and `dense-shift` "
+                "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
+            ),
+            Figure(
+                picture, "Agreement over rounds by regime", titled("2, right", "Agreement with tabular Q-learning.")
+            ),
+            Table(share, "Agreement over all rounds"),
+        ],
+    )
+
+
+# Probes of the update.
+
+_PARTS = ("reward", "current_value", "bootstrapped_value", "td_error")
+
+
+def probe_update(context: Context) -> list[ProbeResult]:
+    """Linear probes of the change of the written latent: the parts of the Bellman update."""
+    few = context.sample(min(32, context.n_episodes), min(HORIZON, context.n_rounds), context.seed)
+    return probes.probe(context.model, few, _PARTS, site="change", seed=context.seed)
+
+
+def draw_update(results: list[ProbeResult], context: Context) -> Section:
+    """Scores of all parts, then what is read of the reward and of the TD error."""
+    scores = [
+        {
+            "part of the update": result.target.key.replace("_", " "),
+            "R²": result.score,
+            "inputs of the round alone": _control(result, "inputs"),
+            "untrained model": _control(result, "untrained"),
+            "mean absolute error": result.metrics.get("mae"),
+        }
+        for result in results
+    ]
+    by_key = {result.target.key: result for result in results}
+    blocks: list[object] = [
+        Prose(
+            "Linear probes of how a round changes the latent that it writes. The reward, and all that the round's "
+            "inputs say, can be read from a change that merely copies them: read a score beside its two controls."
+        ),
+        Table(pd.DataFrame(scores), "Parts of the Bellman update, read from the change; 95 % intervals over episodes"),
+    ]
+    for key, number in (("td_error", "2, middle"), ("reward", "12")):
+        result, label = by_key[key], key.replace("_", " ").replace("td", "TD")
+        picture = panels.readings(result.target.values, result.predictions, label=label)
+        text = f"The {label} read from the change of the latent, on episodes that the probe was not fitted on."
+        blocks.append(Figure(picture, f"The {label}, true and read", titled(number, text)))
+    return Section("The update", blocks)
+
+
+def _control(result: ProbeResult, name: str) -> object:
+    return result.controls[name].score if name in result.controls else None
+
+
+# The decoded table.
+
+
+@dataclass(frozen=True)
+class Decoded:
+    """Decoding errors and rates of one batch of episodes.
+
+    Attributes:
+        errors: columns ``algorithm``, ``name``, ``round``, ``mean``, ``low``, ``high``: the Frobenius norm.
+        by_state: state -> root mean square error after the last round, and of a table of zeros.
+        rates: columns ``episode``, ``alpha``, ``gamma``, ``source``.
+    """
+
+    errors: pd.DataFrame
+    by_state: pd.DataFrame
+    rates: pd.DataFrame
+
+
+def decode(context: Context) -> Decoded:
+    """The tables that the latents hold, decoded on held-out episodes, against the true ones and a table of zeros."""
+    episodes = context.episodes
+    read = tables.decode(context.model, episodes, seed=context.seed, run=context.run)
+    missed = {"model": ("decoded table", read - episodes.q_tables), "control": ("table of zeros", episodes.q_tables)}
+    frames = []
+    for key, (name, error) in missed.items():
+        mean, low, high = bootstrap_mean(np.sqrt((error**2).sum((2, 3))), seed=context.seed)
+        steps = np.arange(len(mean))
+        frames.append(
+            pd.DataFrame({"algorithm": key, "name": name, "round": steps, "mean": mean, "low": low, "high": high})
+        )
+    last = {name: np.sqrt((error[:, -1] ** 2).mean((0, 2))) for name, error in missed.values()}
+    by_state = pd.DataFrame({"state": [f"s_{i + 1}" for i in range(read.shape[2])], **last})
+    found = {"decoded table": read, "true table": episodes.q_tables}
+    fitted = [rates.rates_by_episode(table, episodes).assign(source=name) for name, table in found.items()]
+    return Decoded(pd.concat(frames), by_state, pd.concat(fitted, ignore_index=True))
+
+
+def draw_decoded(found: Decoded, context: Context) -> Section:
+    """The error over rounds, the error by state, and the rates of every trajectory."""
+    alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
+    error = panels.curves(found.errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
+    picture = panels.rates(found.rates, {"alpha": alpha, "gamma": gamma})
+    quartiles = found.rates.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
+    quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
+    return Section(
+        "The decoded table",
+        [
+            Prose(
+                "A linear map from each latent to its column of the Q-table, fitted on other episodes. Its error means "
+                "something beside that of a table of zeros, which knows nothing; a table that is decodable need not be "
+                "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
+                f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
+            ),
+            Figure(error, "Error of the decoded table over rounds", titled("13", "With 95 % intervals over episodes.")),
+            Table(found.by_state, "Root mean square error of a state's values after the last round"),
+            Figure(picture, "α and γ of every trajectory", "One point a trajectory; the cross is the true pair."),
+            Table(quartiles, "Quartiles over trajectories"),
+        ],
+    )
+
+
+# The chain.
+
+
+def attend(context: Context) -> pd.DataFrame:
+    """The mean pattern of a round on the 4-state, 2-action chain."""
+    episodes = mdp.sample(8, 30, 4, 2, regime="chain", seed=context.seed)
+    return round_attention(context.model, episodes, rounds=slice(10, None, 4))
+
+
+def draw_chain(frame: pd.DataFrame, context: Context) -> Section:
+    """A panel a layer."""
+    labels = list(dict.fromkeys(frame["query"]))
+    mean = frame.groupby(["layer", "query", "key"])["attention"].mean().unstack("key")
+    layers = list(dict.fromkeys(frame["layer"]))
+    grids = [mean.loc[layer].reindex(index=labels, columns=labels).fillna(0.0).to_numpy() for layer in layers]
+    names = [f"layer {layer + 1}" for layer in layers]
+    picture = panels.attention([np.stack(grids)], labels, [names], columns=2)
+    text = "The 4-state, 2-action linear chain, in which action 1 steps right and pays at the end; mean over heads."
+    return Section("Attention on the chain", [Figure(picture, "Attention on the chain", titled("10", text))])
