@@ -54,6 +54,7 @@ class PositionCode:
 
     @classmethod
     def one_hot(cls, labels: Iterable[str]) -> PositionCode:
+        """One axis for each position of ``labels``."""
         return cls(tuple(labels))
 
     @classmethod
@@ -82,6 +83,7 @@ class PositionCode:
 
     @property
     def axes(self) -> tuple[str, ...]:
+        """The names of the axes, the constant last."""
         waves = tuple(f"{wave}_{k}" for k in range(1, len(self.lines) + 1) for wave in ("cos", "sin"))
         return (*(waves or self.labels), ONE)
 
@@ -159,6 +161,7 @@ class Basis:
 
     @property
     def d_model(self) -> int:
+        """How many axes the residual stream has."""
         return len(self.index)
 
     @cached_property
@@ -177,6 +180,7 @@ class Basis:
 
     @property
     def zero(self) -> Direction:
+        """The direction without coefficients."""
         return Direction(self, {})
 
     @property
@@ -199,6 +203,7 @@ class Axes:
 
     @property
     def labels(self) -> tuple[str, ...]:
+        """The names of the block's axes, in order."""
         return self.basis._labels[self.name]
 
     def __getitem__(self, label: str) -> Direction:
@@ -258,6 +263,7 @@ class Direction:
 
     @property
     def norm_squared(self) -> float:
+        """The sum of its squared coefficients."""
         return self.dot(self)
 
     def __str__(self) -> str:

@@ -103,6 +103,7 @@ class Circuit:
 
     @property
     def n_layers(self) -> int:
+        """How many layers heads and neurons need."""
         return 1 + max([head.layer for head in self.heads] + [neuron.layer for neuron in self.neurons])
 
     @property

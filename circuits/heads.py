@@ -68,6 +68,7 @@ class Neuron:
 
     @property
     def n_nonzero(self) -> int:
+        """How many of its weights are not 0."""
         return len(self.read.coefficients) + len(self.write.coefficients) + (self.bias != 0.0)
 
 

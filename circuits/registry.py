@@ -54,10 +54,12 @@ class CircuitRecord:
 
     @property
     def build(self) -> Callable[..., Circuit]:
+        """The function that builds the circuit, imported when it is asked for."""
         return named(self.builder)
 
     @property
     def plan(self) -> VerificationPlan:
+        """How the circuit is verified, imported when it is asked for."""
         return named(self.verification)
 
 

@@ -73,6 +73,7 @@ class Check:
 
     @property
     def passed(self) -> bool:
+        """Whether the error is within the tolerance, and no more rounds are undecided than may be."""
         within = (self.error if self.by == "error" else self.relative) <= self.tolerance
         return within and self.undecided <= self.most_undecided
 
@@ -93,10 +94,12 @@ class VerificationResult:
 
     @property
     def passed(self) -> bool:
+        """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
     @property
     def failures(self) -> tuple[Check, ...]:
+        """The checks that failed."""
         return tuple(check for check in self.checks if not check.passed)
 
     def to_frame(self) -> pd.DataFrame:

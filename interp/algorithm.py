@@ -52,15 +52,24 @@ class Episodes(Protocol):
     """
 
     @property
-    def task(self) -> str: ...
+    def task(self) -> str:
+        """The key of the task that the episodes are of."""
+
     @property
-    def n_rounds(self) -> int: ...
+    def n_rounds(self) -> int:
+        """Rounds of every episode."""
+
     @property
-    def regime(self) -> str: ...
+    def regime(self) -> str:
+        """The name of the regime that they were drawn from."""
+
     @property
-    def seed(self) -> int | None: ...
+    def seed(self) -> int | None:
+        """The seed that they were drawn with; None for recorded ones."""
+
     def __len__(self) -> int: ...
-    def select(self, rows: Any) -> Any: ...
+    def select(self, rows: Any) -> Any:
+        """The chosen episodes: a slice, indices or a mask over episodes."""
 
 
 @dataclass(frozen=True)

@@ -40,7 +40,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.errors import require
+from interp.errors import InputError, require
 
 N_FOLDS = 5
 RIDGE = 1e-3
@@ -81,7 +81,7 @@ class Affine:
         penalty = ridge * square.diagonal().mean() * torch.eye(len(square)).to(square)
         try:
             slopes = torch.linalg.solve(square + penalty, features.T @ outputs)
-        except torch.linalg.LinAlgError as error:
+        except torch.linalg.LinAlgError as error:  # type: ignore[attr-defined]
             raise InputError(f"ridge={ridge:g} leaves no one solution ({error}); give 0, or more") from error
         return cls(centre, middle, slopes, covariance)
 

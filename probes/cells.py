@@ -99,10 +99,12 @@ class Store:
         return self.folder / f"{hashlib.sha256(f'{shared.digest} {site}'.encode()).hexdigest()}.json"
 
     def load(self, shared: Shared, site: Site) -> list[Row] | None:
+        """The rows of a cell that was finished before; None where it was not."""
         path = self._path(shared, site)
         return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
 
     def save(self, shared: Shared, site: Site, rows: list[Row]) -> list[Row]:
+        """Keep the rows of a finished cell, where there is a folder, and give them back."""
         path = self._path(shared, site)
         if path is not None:
             write_json(path, rows)

@@ -119,6 +119,7 @@ class Problem:
 
     @classmethod
     def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"], n_folds: int) -> Problem:
+        """The targets, with the shuffled ones and those of the control tasks beside them."""
         numbers = tuple(target.indicators() for target in targets)
         # A shuffled target brings its mask along; a control task is scored where its target is.
         roles = [(i, "probe", target.values, target.mask) for i, target in enumerate(numbers)]

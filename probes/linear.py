@@ -47,6 +47,7 @@ class Moments:
 
     @classmethod
     def of(cls, x: Float[Array, "row d"], y: Float[Array, "row k"]) -> Moments:
+        """The sums of some rows: all that a least-squares fit needs of them."""
         return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, np.einsum("rk,rk->k", y, y))
 
     def __add__(self, other: Moments) -> Moments:

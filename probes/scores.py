@@ -87,6 +87,7 @@ class ProbeScore(Interval):
 
     @property
     def interval(self) -> tuple[float, float]:
+        """The ends of the 95 % interval."""
         return self.low, self.high
 
     def __str__(self) -> str:
@@ -141,6 +142,7 @@ class R2:
 
     @classmethod
     def of(cls, y: PerRound, mask: Mask, groups: Int[Array, " episode"], n_folds: int) -> R2:
+        """The score of targets ``[episode, round, output]`` whose folds and intervals keep groups together."""
         return cls(y, mask, groups, n_folds, totals(y, mask, groups))
 
     def errors(self, predictions: Float[Array, "episode round m"]) -> Float[Array, "group m"]:

@@ -66,6 +66,7 @@ class SweepResult:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
+        """One row for each cell and target."""
         return self.frame.copy()
 
     def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:

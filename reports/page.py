@@ -37,6 +37,7 @@ class Section:
 
     @property
     def slug(self) -> str:
+        """The title as it stands in links: small letters, digits and hyphens."""
         return re.sub(r"[^a-z0-9]+", "-", self.title.lower()).strip("-")
 
 

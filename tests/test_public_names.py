@@ -46,6 +46,26 @@ def test_every_public_module_function_and_class_has_a_docstring() -> None:
     assert silent == [] and counted > 1000
 
 
+def methods(cls: type) -> Iterator[tuple[str, Any]]:
+    """The public methods and properties that a class defines, without the fields of its instances."""
+    for name, held in vars(cls).items():
+        function = getattr(held, "__func__", getattr(held, "fget", getattr(held, "func", held)))
+        field = name in getattr(cls, "__dataclass_fields__", ())
+        if not name.startswith("_") and not field and inspect.isfunction(function):
+            yield name, function
+
+
+def test_every_public_method_has_a_docstring_of_its_own_or_of_what_it_overrides() -> None:
+    counted, silent = 0, []
+    for module in modules():
+        for name, cls in own(module):
+            for method, function in methods(cls) if inspect.isclass(cls) else ():
+                counted += 1
+                if not function.__doc__ and not any(getattr(vars(b).get(method), "__doc__", "") for b in cls.__mro__):
+                    silent.append(f"{module.__name__}.{name}.{method}")
+    assert silent == [] and counted > 500
+
+
 @pytest.mark.parametrize("name", LISTS)
 def test_what_users_call_is_shown_at_work(name: str) -> None:
     """In its own docstring, or in that of the package that lists it or of the module that it is in."""

@@ -174,6 +174,7 @@ class Material:
 
     @property
     def graph(self) -> EdgeGraph:
+        """The edges of the subject's model, made once."""
         return self.once("graph", lambda: EdgeGraph(self.subject.model))
 
     @property

@@ -92,12 +92,14 @@ class Subject:
 
     @property
     def task(self) -> Task:
+        """The record of the model's task."""
         from interp import tasks
 
         return tasks.of(self.model)
 
     @property
     def graph(self) -> EdgeGraph:
+        """The edges of the model."""
         return EdgeGraph(self.model)
 
 

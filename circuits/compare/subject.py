@@ -103,10 +103,12 @@ class Subject:
 
     @property
     def name(self) -> str:
+        """The label, or the model's own name where there is none."""
         return self.label or self.model.config.name
 
     @property
     def task(self) -> Task:
+        """The record of the model's task."""
         return tasks.of(self.model)
 
     def run(self, episodes: Any) -> Rollout:

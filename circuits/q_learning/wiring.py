@@ -30,14 +30,17 @@ class Wiring:
 
     @property
     def states(self) -> tuple[str, ...]:
+        """The labels of the states, ``s_1, s_2, ...``."""
         return tuple(f"s_{i}" for i in range(1, self.n_states + 1))
 
     @property
     def actions(self) -> tuple[str, ...]:
+        """The labels of the actions, ``a_1, a_2, ...``."""
         return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
 
     @property
     def sink(self) -> Direction:
+        """The direction of the first token, which heads attend to when they have nothing to do."""
         return self.basis["id"]["BOS"]
 
     @property
@@ -46,6 +49,7 @@ class Wiring:
         return self.basis["id"].sum(self.actions)
 
     def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
+        """Terms that copy ``labels`` from block ``source`` to block ``target``, times ``scale``."""
         return copy(self.basis, labels, source, target, scale)
 
 

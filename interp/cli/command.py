@@ -101,6 +101,7 @@ class Command(TyperCommand):
         super().format_help(ctx, formatter)
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Read the arguments; an option that can be given several times takes several values at once, too."""
         several = {name for p in self.params if getattr(p, "multiple", False) for name in p.opts}
         spread: list[str] = []
         current = None

@@ -83,6 +83,12 @@ class CircuitScorer:
 
     @property
     def gap(self) -> float:
+        """The whole model's metric less that of the empty circuit, over all episodes; what faithfulness is a share
+        of.
+
+        Raises:
+            InputError: the two do not differ.
+        """
         gap = float((self.full - self.empty).mean())
         require(
             abs(gap) > 1e-12,
@@ -264,10 +270,12 @@ class FaithfulnessCurve:
 
     @property
     def random_cpr(self) -> float:
+        """:attr:`cpr` of random circuits of the same sizes."""
         return float(np.trapezoid(self.random.mean(1), self.shares))
 
     @property
     def random_cmd(self) -> float:
+        """:attr:`cmd` of random circuits of the same sizes."""
         return float(np.trapezoid(np.abs(1 - self.random).mean(1), self.shares))
 
     def to_frame(self) -> pd.DataFrame:

@@ -67,6 +67,7 @@ class InterchangeResult:
 
     @property
     def iia(self) -> float:
+        """Interchange intervention accuracy: the share of pairs whose outcome is the algorithm's, from 0 to 1."""
         return float(self.correct.mean())
 
     @property
@@ -86,6 +87,7 @@ class InterchangeResult:
 
     @property
     def max_error(self) -> float:
+        """The largest error of any pair, in the units of the outcome."""
         return float(self.error.max())
 
     def interval(self, seed: int = 0) -> Interval:

@@ -83,6 +83,7 @@ class EdgeGraph:
 
     @property
     def n_edges(self) -> int:
+        """How many edges the model has."""
         return int(self.exists.sum())
 
     @cached_property
@@ -91,6 +92,7 @@ class EdgeGraph:
         return [(int(s), int(d)) for s, d in zip(*np.nonzero(self.exists), strict=True)]
 
     def name(self, edge: tuple[int, int]) -> str:
+        """``source -> destination`` of an edge, given as two indices."""
         return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
@@ -204,6 +206,7 @@ class Recorder:
 
     @property
     def stack(self) -> Float[Tensor, "source episode pos d_model"]:
+        """What every source wrote, in the order of the graph's sources."""
         return torch.stack([self.written[name] for name in self.graph.sources])
 
     def _embed(self, activation: Tensor, hook: object) -> None:

@@ -52,18 +52,22 @@ class Pair:
 
     @property
     def layout(self) -> RoundLayout:
+        """The layout of the rounds."""
         return self.clean.layout
 
     @property
     def n_episodes(self) -> int:
+        """How many episodes are paired."""
         return self.clean.n_episodes
 
     @cached_property
     def clean_readout(self) -> Readout:
+        """Predictions and latents of the clean run, where the pair is read."""
         return self.readout(self.clean)
 
     @cached_property
     def corrupted_readout(self) -> Readout:
+        """Predictions and latents of the corrupted run, where the pair is read."""
         return self.readout(self.corrupted)
 
     @checked

@@ -76,10 +76,12 @@ class PatchingResult:
 
     @property
     def base(self) -> Float[Tensor, " episode"]:
+        """The metric of the run that is patched: the corrupted one for "denoising", else the clean one."""
         return self.corrupted if self.direction == "denoising" else self.clean
 
     @property
     def source(self) -> Float[Tensor, " episode"]:
+        """The metric of the run that activations are taken from."""
         return self.clean if self.direction == "denoising" else self.corrupted
 
     @property

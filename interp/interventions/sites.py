@@ -45,10 +45,12 @@ class Component:
 
     @property
     def has_layer(self) -> bool:
+        """Whether there is one in every layer."""
         return "{layer}" in self.hook
 
     @property
     def has_head(self) -> bool:
+        """Whether there is one for every head."""
         return "head" in self.axes
 
     @property
@@ -181,6 +183,7 @@ class Site:
 
     @property
     def kind(self) -> Component:
+        """The record of the site's component: its hook and its axes."""
         return COMPONENTS[self.component]
 
     @property

@@ -42,6 +42,7 @@ class Source:
 
     @property
     def rounds(self) -> int:
+        """How many rounds were played."""
         return len(self.predictions)
 
     @property

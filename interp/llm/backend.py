@@ -84,10 +84,12 @@ class AgentBackend:
         """Nothing can go wrong beforehand."""
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+        """The scripted agent's answer."""
         await asyncio.sleep(0)  # so that an interrupt is noticed between two calls
         return Reply(self.agent(messages), model=self.name)
 
     def holds_key(self, text: str) -> bool:
+        """False: a scripted agent needs no key."""
         return False
 
     async def close(self) -> None:

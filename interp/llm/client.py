@@ -77,13 +77,16 @@ class Client:
 
     @property
     def address(self) -> str:
+        """The base URL of the server."""
         return self.connection.base_url
 
     @property
     def concurrency(self) -> int:
+        """How many requests may wait at a time."""
         return self.connection.concurrency
 
     async def close(self) -> None:
+        """Close the connections."""
         await self._http.aclose()
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
@@ -210,6 +213,7 @@ class Client:
         return value
 
     def holds_key(self, text: str) -> bool:
+        """Whether ``text`` holds the secret key, which must not be written anywhere."""
         return self._secret is not None and self._secret in text
 
     async def start(self, condition: Condition) -> None:

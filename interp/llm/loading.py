@@ -46,6 +46,7 @@ class Reading:
     table: pd.DataFrame = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
+        """One row for each source: what was read, or why it was set aside."""
         return self.table
 
     @property

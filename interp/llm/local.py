@@ -125,12 +125,18 @@ class LocalBackend:
         """Nothing is left to find out: the format is ours to honour."""
 
     def holds_key(self, text: str) -> bool:
+        """False: a model in this process needs no key."""
         return False
 
     async def close(self) -> None:
         """The model goes with the object."""
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
+        """The model's answer; requests that wait at the same time are answered in one batch.
+
+        Raises:
+            ContextOverflowError: the conversation is longer than the model's context.
+        """
         ids = prompt_ids(self.tokenizer, messages, self.settings.thinking_off)
         if len(ids) >= self._context - 16:
             raise ContextOverflowError(f"{len(ids)} prompt tokens do not fit into a context of {self._context}")

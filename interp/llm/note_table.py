@@ -36,6 +36,7 @@ class NoteTable:
     notes: pd.DataFrame
 
     def to_frame(self) -> pd.DataFrame:
+        """One row for each note."""
         return self.notes
 
     def formats(self, round: int | None = None) -> pd.DataFrame:

@@ -113,6 +113,7 @@ class NoteFormat:
     words: int
 
     def to_dict(self) -> dict[str, object]:
+        """The format and its features, by name."""
         return asdict(self)
 
 

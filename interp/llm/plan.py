@@ -45,9 +45,11 @@ class Instance:
 
     @property
     def name(self) -> str:
+        """Regime and number, such as ``flat-003``; unique within a run."""
         return f"{self.regime}-{self.index:03d}"
 
     def to_dict(self) -> dict[str, Any]:
+        """Its fields as JSON values; arrays as nested lists."""
         return {key: value.tolist() if isinstance(value, np.ndarray) else value for key, value in vars(self).items()}
 
 
@@ -118,6 +120,7 @@ class Job:
         return Path(model) / self.condition.name / f"{self.instance.name}.jsonl"
 
     def header(self, address: str) -> dict[str, Any]:
+        """The first line of its trace: condition, prompt, settings and instance, without any key."""
         return {
             "format": FORMAT,
             "condition": {"framing": self.condition.framing, "protocol": self.condition.protocol},
@@ -128,6 +131,7 @@ class Job:
         }
 
     def session(self) -> Session:
+        """A new session of this job, before its first round."""
         return Session(
             self.condition,
             self.prompt.text,
@@ -190,10 +194,12 @@ class Estimate:
     frame: pd.DataFrame
 
     def to_frame(self) -> pd.DataFrame:
+        """One row for each condition: episodes, calls, tokens and cost."""
         return self.frame
 
     @property
     def calls(self) -> int:
+        """Calls over all conditions, without those that malformed answers add."""
         return int(self.frame["calls"].sum())
 
     def readable(self) -> pd.DataFrame:
@@ -214,6 +220,7 @@ class Estimate:
 
     @property
     def sentence(self) -> str:
+        """The totals in one sentence."""
         total = self.frame.sum(numeric_only=True)
         tokens = f"{total['prompt_tokens_low'] / 1e6:.2f} to {total['prompt_tokens_high'] / 1e6:.2f} M prompt tokens"
         cost = f", cost {total['cost_low']:.2f} to {total['cost_high']:.2f}" if total["cost_high"] else ""

@@ -30,6 +30,7 @@ class Prompt:
 
     @property
     def sha256(self) -> str:
+        """The digest of the text, in hexadecimal."""
         return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
 
 

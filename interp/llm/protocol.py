@@ -101,10 +101,12 @@ class Session:
 
     @property
     def n_rounds(self) -> int:
+        """How many rounds the episode has."""
         return len(self.labels)
 
     @property
     def done(self) -> bool:
+        """Whether every round has been played."""
         return self._round >= self.n_rounds
 
     @property

@@ -79,10 +79,12 @@ class RunSummary:
 
     @property
     def complete(self) -> bool:
+        """Whether every episode is finished."""
         return self.finished == self.episodes
 
     @property
     def sentence(self) -> str:
+        """The summary in one sentence: state, calls, tokens, cost and what was set aside."""
         state = "complete" if self.complete else "incomplete; run the same command again to resume"
         cached = f" ({self.cached_tokens / 1e6:.2f} M cached)" if self.cached_tokens else ""
         cost = f", cost {self.cost:.4f}" if self.cost else ""
@@ -97,6 +99,7 @@ class RunSummary:
         )
 
     def to_frame(self) -> pd.DataFrame:
+        """The summary in one row."""
         return pd.DataFrame([{**vars(self), "unfinished": len(self.unfinished)}])
 
 

@@ -72,14 +72,17 @@ class LLMRun:
 
     @property
     def rounds(self) -> int:
+        """How many rounds were played."""
         return len(self.predictions)
 
     @property
     def instance_key(self) -> tuple[str, int]:
+        """Regime and number of the instance."""
         return self.regime, self.index
 
     @property
     def group(self) -> tuple[str, str, str]:
+        """Model, condition and regime: what is averaged together."""
         return self.model, self.condition.name, self.regime
 
     @property
@@ -97,6 +100,7 @@ class LLMRun:
 
     @property
     def missing(self) -> NDArray[np.bool_]:
+        """Bool[round], where no attempt gave a readable prediction."""
         return np.isnan(self.predictions)
 
 

@@ -50,10 +50,12 @@ class Condition:
 
     @property
     def has_note(self) -> bool:
+        """Whether the model writes a note in every round."""
         return self.protocol != "no-note"
 
     @property
     def keeps_history(self) -> bool:
+        """Whether earlier rounds stay in the conversation."""
         return self.protocol != "note-only"
 
     @property
@@ -63,10 +65,12 @@ class Condition:
 
     @property
     def name(self) -> str:
+        """Framing and protocol, such as ``weather-note-only``."""
         return f"{self.framing}-{self.protocol}"
 
     @property
     def calls_per_round(self) -> int:
+        """Calls that a round needs where no answer is malformed."""
         return 2 if self.has_note else 1
 
     @classmethod
@@ -158,6 +162,7 @@ class Answer:
 
     @property
     def ok(self) -> bool:
+        """Whether the reply could be read."""
         return not self.problem
 
 

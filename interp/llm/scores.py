@@ -77,6 +77,7 @@ class LLMScores:
     settings: dict[str, Any] = field(repr=False)
 
     def to_frame(self) -> pd.DataFrame:
+        """One row for each group and measure, at the last round."""
         return self.final
 
 

@@ -118,6 +118,7 @@ class Connection:
 
     @property
     def host(self) -> str:
+        """The host name in the base URL."""
         return urlsplit(self.base_url).hostname or ""
 
     @property

@@ -106,6 +106,7 @@ class BoundRounds:
 
     @property
     def predict_position(self) -> int:
+        """Where the prediction is read."""
         return self.round_layout.predict_position
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -54,9 +54,11 @@ class Embedding(nn.Module):
 
     @property
     def table(self) -> Tensor:
+        """The vectors, ``[id, d_model]``."""
         return self.get_parameter(self.table_name)
 
     def reset_parameters(self) -> None:
+        """Draw the vectors from a normal distribution."""
         nn.init.normal_(self.table, std=self.std)
 
 
@@ -91,6 +93,7 @@ class Attention(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the weights from a normal distribution; biases are 0."""
         for weight in (self.W_Q, self.W_K, self.W_V, self.W_O):
             nn.init.normal_(weight, std=self.std)
         for bias in (self.b_Q, self.b_K, self.b_V, self.b_O):
@@ -177,6 +180,7 @@ class MLP(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
+        """Draw the weights from a normal distribution; biases are 0."""
         for weight in (self.W_in, self.W_out):
             nn.init.normal_(weight, std=self.std)
         for bias in (self.b_in, self.b_out):
@@ -246,13 +250,16 @@ class Affine(nn.Module):
 
     @property
     def weight(self) -> Tensor:
+        """The matrix, ``[in, out]``."""
         return self.get_parameter(f"W_{self.map_name}")
 
     @property
     def bias(self) -> Tensor:
+        """The bias, ``[out]``."""
         return self.get_parameter(f"b_{self.map_name}")
 
     def reset_parameters(self) -> None:
+        """Draw the matrix from a normal distribution; the bias is 0."""
         nn.init.normal_(self.weight, std=self.std)
         nn.init.zeros_(self.bias)
 

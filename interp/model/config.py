@@ -105,10 +105,12 @@ class LatentTransformerConfig:
 
     @property
     def d_vocab(self) -> int:
+        """How many token ids there are."""
         return len(self.layout.vocabulary)
 
     @property
     def d_vocab_out(self) -> int:
+        """How many outcomes can be predicted: the columns of ``W_U``."""
         return self.layout.max_layout.n_outputs
 
     @property

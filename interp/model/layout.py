@@ -80,6 +80,7 @@ class RoundLayout:
 
     @property
     def n_latents(self) -> int:
+        """How many latents are carried from round to round."""
         raise NotImplementedError
 
     @property
@@ -187,18 +188,22 @@ class RoundLayout:
 
     @property
     def n_positions(self) -> int:
+        """How many tokens a round has, latents included."""
         return len(self.labels)
 
     @property
     def latent_positions(self) -> tuple[int, ...]:
+        """The positions that hold latents."""
         return tuple(range(LATENT_START, LATENT_START + self.n_latents))
 
     @property
     def predict_position(self) -> int:
+        """Where the prediction is read."""
         return self.n_positions + PREDICT_INDEX
 
     @property
     def update_position(self) -> int:
+        """Where the update is read: the last position."""
         return self.n_positions + UPDATE_INDEX
 
     @property
@@ -208,6 +213,7 @@ class RoundLayout:
 
     @cached_property
     def token_ids(self) -> dict[str, int]:
+        """The id of each token of the vocabulary, by name."""
         return {token: i for i, token in enumerate(self.vocabulary)}
 
     def position(self, label: str) -> int:

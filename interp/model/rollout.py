@@ -75,10 +75,12 @@ class Rollout:
 
     @property
     def n_episodes(self) -> int:
+        """How many episodes were run."""
         return self.tokens.shape[0]
 
     @property
     def n_rounds(self) -> int:
+        """How many rounds of every episode were run."""
         return self.tokens.shape[1]
 
     @property

@@ -270,6 +270,7 @@ class HookedLatentTransformer(CheckedHooks):
 
     @property
     def layout(self) -> RoundLayout:
+        """The layout of the largest rounds that the model reads."""
         return self.config.layout
 
     @property
@@ -400,42 +401,52 @@ class HookedLatentTransformer(CheckedHooks):
 
     @property
     def W_Q(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The query weights of all heads."""
         return self._stack("W_Q")
 
     @property
     def W_K(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The key weights of all heads."""
         return self._stack("W_K")
 
     @property
     def W_V(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The value weights of all heads."""
         return self._stack("W_V")
 
     @property
     def W_O(self) -> Float[Tensor, "layer head d_head d_model"]:
+        """The output weights of all heads."""
         return self._stack("W_O")
 
     @property
     def QK(self) -> FactoredMatrix:
+        """``W_Q W_K^T`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
         return FactoredMatrix(self.W_Q, self.W_K.transpose(-1, -2))
 
     @property
     def OV(self) -> FactoredMatrix:
+        """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
         return FactoredMatrix(self.W_V, self.W_O)
 
     @property
     def W_E(self) -> Tensor:
+        """The token embeddings, ``[d_vocab, d_model]``."""
         return self.embed.table
 
     @property
     def W_pos(self) -> Tensor:
+        """The position codes, ``[n_ctx, d_model]``."""
         return self.pos_embed.table
 
     @property
     def W_U(self) -> Tensor:
+        """The unembedding, ``[d_model, d_vocab_out]``."""
         return self.unembed.weight
 
     @property
     def b_U(self) -> Tensor:
+        """The bias of the unembedding, ``[d_vocab_out]``."""
         return self.unembed.bias
 
 

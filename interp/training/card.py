@@ -57,6 +57,7 @@ class TrainedRun:
 
     @property
     def finished(self) -> bool:
+        """Whether every step of the curriculum was made."""
         return self.step >= self.config.total_steps
 
 

@@ -172,6 +172,7 @@ class TrainingConfig:
 
     @property
     def total_steps(self) -> int:
+        """Steps of all stages together."""
         return sum(stage.steps for stage in self.curriculum)
 
     def model_config(self, name: str) -> LatentTransformerConfig:

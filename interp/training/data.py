@@ -42,6 +42,7 @@ class Batch:
 
     @property
     def n_rounds(self) -> int:
+        """Rounds of every episode."""
         return self.targets.shape[1]
 
     def truncate(self, n_rounds: int) -> Batch:
@@ -86,12 +87,14 @@ class EpisodeSource:
         self.bounds = {name: (config.sizes[name][0], config.sizes[name][1]) for name in order}
 
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
-        """The batch of an optimizer step; shards of the same step hold different episodes."""
+        """The batch of an optimizer step; shards of the same step hold different episodes of the same length."""
         config = self.config
-        rng = np.random.default_rng([config.seed, TRAIN, step, shard])
+        rng = np.random.default_rng([config.seed, TRAIN, step, 0])
         chosen = config.curriculum[stage]
         if stage and rng.random() < config.mix:
             chosen = config.curriculum[rng.integers(stage)]
+        if shard:
+            rng = np.random.default_rng([config.seed, TRAIN, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
             return encode(self._from_dataset(rng, n_episodes, chosen), self.layout).truncate(chosen.n_rounds)

@@ -67,18 +67,22 @@ class Target:
 
     @property
     def meaning(self) -> str:
+        """What the variable says, in words."""
         return self.variable.meaning
 
     @property
     def symbol(self) -> str:
+        """The paper's symbol for the variable."""
         return self.variable.symbol
 
     @property
     def units(self) -> str:
+        """The units of the variable."""
         return self.variable.units
 
     @property
     def role(self) -> str:
+        """ "input", "state" or "round": given, carried, or computed within a round."""
         return self.variable.role
 
     def moment(self, when: str | None) -> When:
@@ -175,6 +179,7 @@ class Runs:
 
     @cached_property
     def task(self) -> Task:
+        """The record of the episodes' task."""
         return interp.tasks.of(self.episodes)
 
     @cached_property

@@ -58,6 +58,7 @@ class Pairs:
 
     @property
     def n_informative(self) -> int:
+        """How many pairs have a wanted outcome that differs from the base's own."""
         return int(self.informative.sum())
 
     def weights(self) -> Float[Tensor, " pair"]:

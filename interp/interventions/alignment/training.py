@@ -137,6 +137,7 @@ class Fit:
 
     @property
     def intervention(self) -> SubspaceInterchange:
+        """The interchange of the fitted subspace, as TransformerLens applies it."""
         return SubspaceInterchange(self.basis)
 
 

@@ -81,10 +81,12 @@ class ExpertEpisodes:
 
     @property
     def n_rounds(self) -> int:
+        """Rounds of every episode."""
         return self.advice.shape[1]
 
     @property
     def n_experts(self) -> int:
+        """How many experts give advice."""
         return self.advice.shape[2]
 
     @property

@@ -49,6 +49,7 @@ class ExpertRound(RoundLayout):
 
     @property
     def n_latents(self) -> int:
+        """One latent holds all log-weights."""
         return 1
 
     @property

@@ -144,6 +144,7 @@ class TheoryCheck:
 
     @property
     def holds(self) -> bool:
+        """Whether the error is within the bound."""
         return bool(self.error <= self.bound)
 
     def to_frame(self) -> pd.DataFrame:

@@ -172,14 +172,17 @@ class MDPEpisodes:
 
     @property
     def n_rounds(self) -> int:
+        """Rounds of every episode."""
         return self.states.shape[1]
 
     @property
     def n_states(self) -> int:
+        """States of every MDP."""
         return self.mdps.n_states
 
     @property
     def n_actions(self) -> int:
+        """Actions of every MDP."""
         return self.mdps.n_actions
 
     @property

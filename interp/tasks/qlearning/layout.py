@@ -73,6 +73,7 @@ class QLearningRound(RoundLayout):
 
     @property
     def n_latents(self) -> int:
+        """One latent for each action holds its column of the Q-table."""
         return self.n_actions
 
     @property

@@ -82,10 +82,12 @@ class MDPs:
 
     @property
     def n_states(self) -> int:
+        """States of every MDP."""
         return self.rewards.shape[1]
 
     @property
     def n_actions(self) -> int:
+        """Actions of every MDP."""
         return self.rewards.shape[2]
 
     @checked

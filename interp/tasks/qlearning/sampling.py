@@ -131,6 +131,7 @@ class Interaction:
 
     @property
     def done(self) -> bool:
+        """Whether all rounds have been played."""
         return self.round == self.n_rounds
 
     @property

@@ -39,11 +39,16 @@ class Agent(Protocol):
     """What :func:`run` needs: how to act, and the rates of the table kept beside the agent."""
 
     @property
-    def alpha(self) -> float: ...
+    def alpha(self) -> float:
+        """The learning rate of the table that is kept, in (0, 1]."""
+
     @property
-    def gamma(self) -> float: ...
+    def gamma(self) -> float:
+        """The discount of the table that is kept, in [0, 1)."""
+
     @property
-    def epsilon(self) -> float: ...
+    def epsilon(self) -> float:
+        """The probability of a uniform action in place of the agent's."""
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> Chooser:
         """A function that gives one action per episode for where the interaction stands when it is called."""
@@ -103,6 +108,8 @@ class QLearner:
         return (1 - self.epsilon) * chosen + self.epsilon / n_actions
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> Chooser:
+        """What gives the actions of the next round, Int[episode], by the interaction's table so far."""
+
         def values() -> Float[np.ndarray, "episode action"]:
             return interaction.values_before if self.before_update else interaction.values
 
@@ -128,9 +135,11 @@ class RandomAgent:
 
     @property
     def epsilon(self) -> float:
+        """1: every action is drawn."""
         return 1.0
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> Chooser:
+        """What gives an action that is never taken, as all are drawn."""
         return lambda: np.zeros(len(interaction.mdps), np.int64)
 
 
@@ -149,9 +158,11 @@ class OptimalAgent:
 
     @property
     def epsilon(self) -> float:
+        """0: every action is the agent's."""
         return 0.0
 
     def chooser(self, interaction: Interaction, rng: np.random.Generator) -> Chooser:
+        """What gives the best actions, Int[episode], which know the MDP."""
         rows, mdps = np.arange(len(interaction.mdps)), interaction.mdps
         if self.discount is not None:
             stationary = discounted(mdps, self.discount).policy

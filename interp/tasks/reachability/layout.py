@@ -61,6 +61,7 @@ class ReachabilityRound(RoundLayout):
 
     @property
     def n_latents(self) -> int:
+        """One latent holds the set of nodes that have been reached."""
         return 1
 
     @cached_property
