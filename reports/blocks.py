@@ -31,6 +31,7 @@ class Verdict:
 
     @property
     def kind(self) -> str:
+        """How the page colours it: "pass", "fail" or "neutral"."""
         return {True: "pass", False: "fail", None: "neutral"}[self.passed]
 
 
