@@ -203,6 +203,14 @@ def test_batches_are_a_function_of_seed_step_and_shard(task):
     assert tokens[0].shape != tokens[1].shape or not torch.equal(*tokens)
 
 
+def test_shards_of_a_step_are_as_long_as_each_other():
+    """Processes make an optimizer step a window: one with more rounds than the others would wait for them for good."""
+    config = small(stages=({"n_rounds": 2, "steps": 1}, {"n_rounds": 3, "steps": 1}), mix=0.5, window=1)
+    source = EpisodeSource(config, config.model_config("m").layout)
+    lengths = [{source.batch(step, 1, shard, 4).n_rounds for shard in range(4)} for step in range(12)]
+    assert all(len(of_step) == 1 for of_step in lengths) and len(set.union(*lengths)) == 2
+
+
 def test_a_fixed_data_set_is_drawn_from_again_and_again():
     config = small(dataset_episodes=4)
     source = EpisodeSource(config, config.model_config("m").layout)
