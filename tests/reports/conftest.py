@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
 from collections.abc import Iterator
 from functools import partial
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 
@@ -23,8 +26,9 @@ from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from reports import figures, part
 from reports.attention import AttentionView
-from reports.blocks import Figure, Prose
+from reports.blocks import Code, Figure, Group, NotComputed, Prose, Summary, Table
 from reports.build import build
+from reports.findings import WORDS, Finding, Findings
 from reports.page import Report, Section
 from reports.parts import softening
 from reports.tasks import qlearning_paper
@@ -69,16 +73,23 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="session")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """The page of a small model of each kind, built once."""
-    folder = tmp_path_factory.mktemp("pages")
-    with pytest.MonkeyPatch.context() as patch:
-        fewer(patch)
-        return {
-            "wma-handwired": build("wma-handwired", folder, **SMALL),
-            "qlearning-handwired": build(interp.load("qlearning-handwired", n_states=2, n_actions=2), folder, **SMALL),
-            "wma-learned": _from_checkpoint(ExpertRound(2), folder / "experts"),
-            "qlearning-learned": _from_checkpoint(QLearningRound(2, 2), folder / "qlearning"),
-        }
+    """The page of a small model of each kind, built once, by the first worker that needs them."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "pages"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock, pytest.MonkeyPatch.context() as patch:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (built := folder / "built.json").is_file():
+            fewer(patch)
+            handwired = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+            made = {
+                "wma-handwired": build("wma-handwired", folder, **SMALL),
+                "qlearning-handwired": build(handwired, folder, **SMALL),
+                "wma-learned": _from_checkpoint(ExpertRound(2), folder / "experts"),
+                "qlearning-learned": _from_checkpoint(QLearningRound(2, 2), folder / "qlearning"),
+            }
+            built.write_text(json.dumps({name: str(path) for name, path in made.items()}))
+        return {name: Path(path) for name, path in json.loads(built.read_text()).items()}
 
 
 def _from_checkpoint(layout: RoundLayout, folder: Path) -> Path:
@@ -97,8 +108,17 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
     views = [AttentionView([pattern[None, None]], LABELS, [names], f"View {i}", opened=i == 0) for i in range(2)]
     weights = figures.trajectories(np.eye(4), np.eye(4), list("abcd"), ylabel="weight")
     grid = figures.heatmap(np.eye(4), list("abcd"), list("wxyz"), label="effect")
+    words = [Finding(f"Claim {i}", word, "0.5 [0.4, 0.6]", "chance 0.5") for i, word in enumerate(WORDS)]
+    wide = pd.DataFrame({f"a_column_{i}": ["a long word or two"] * 4 for i in range(12)})
+    scores = pd.DataFrame({"name": ["a", "b"], "score": [-1e-9, 0.5], "low": [-0.1, 0.4], "high": [0.1, 0.6]})
+    tables = [Table(scores, "Scores"), Table(wide, "Wide"), Table(wide, "Folded", collapsed=True)]
     sections = [
-        Section("Weights", [Prose("Text."), Figure(weights, "Weights"), Figure(grid, "Effects")]),
+        Section(
+            "Verdicts", [Findings([(found, ("weights", "Weights")) for found in words]), Summary({"Model": "one"})]
+        ),
+        Section("Weights", [Prose("Text."), Figure(weights, "Weights", data=scores), Figure(grid, "Effects")]),
+        Section("Tables", [*tables, Group("More", [Table(scores, "Grouped")])]),
+        Section("Missing", [NotComputed("one is too few", "Traceback\n  line"), Code("interp models", "Code")]),
         Section("Attention", views),
     ]
     return Report("Offline", "A page.", sections, {"seed": 0}).write(tmp_path_factory.mktemp("page") / "page.html")

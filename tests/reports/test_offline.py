@@ -57,9 +57,3 @@ def test_light_and_dark(browser: Any, small_page: Path) -> None:
         assert (max(ground, ink) + 0.05) / (min(ground, ink) + 0.05) > 7
         grounds.append(ground)
     assert grounds[0] > 0.9 and grounds[1] < 0.05
-
-
-def test_narrow_screens_do_not_scroll_sideways(browser: Any, small_page: Path) -> None:
-    """Figures shrink and tables scroll inside themselves: the page is never wider than the window."""
-    browser.open(small_page, width=420)
-    assert browser.evaluate("document.documentElement.scrollWidth <= innerWidth")

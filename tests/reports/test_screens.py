@@ -1,0 +1,90 @@
+"""The page on a phone, a tablet and a desk, in both themes, on paper, under a strict server, to a screen reader."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+
+from tests.reports.browser import STRICT, Browser
+
+UNFOLD = "document.querySelectorAll('details').forEach((details) => { details.open = true; })"
+TINY_TEXT = """(() => { const small = {};
+  for (const element of document.querySelectorAll('body *')) {
+    const own = [...element.childNodes].some((node) => node.nodeType === 3 && node.textContent.trim());
+    if (!own || !element.getClientRects().length || element.closest('script, style, title')) continue;
+    const svg = element.closest('svg'), size = parseFloat(getComputedStyle(element).fontSize);
+    const shown = svg ? size * svg.getBoundingClientRect().width / svg.viewBox.baseVal.width : size;
+    if (shown < 9) small[element.textContent.trim()] = shown;
+  } return small; })()"""
+OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
+
+
+def violations(browser: Browser) -> list[str]:
+    """What axe finds, with the first element of each."""
+    found = Axe().run(browser.page).response["violations"]
+    return [f"{one['id']}: {one['nodes'][0]['html'][:200]}" for one in found]
+
+
+@pytest.mark.parametrize("width", [360, 1024, 1440])
+def test_nothing_sticks_out(browser: Browser, small_page: Path, width: int) -> None:
+    """Tables and figures scroll in their boxes: the page is never wider than the window, and no text is tiny."""
+    browser.open(small_page, width=width)
+    browser.evaluate(UNFOLD)
+    assert browser.evaluate(OVERFLOW) <= 0
+    assert browser.evaluate(TINY_TEXT) == {}
+
+
+def test_a_report_on_a_phone(browser: Browser, pages: dict[str, Path]) -> None:
+    """A whole report: no sideways scrolling, nothing tiny, and nothing that axe objects to."""
+    browser.open(pages["qlearning-learned"], width=390, dark=True)
+    assert browser.evaluate(OVERFLOW) <= 0 and browser.evaluate(TINY_TEXT) == {}
+    assert violations(browser) == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_axe_finds_nothing(browser: Browser, small_page: Path, dark: bool) -> None:
+    """Every block, every fold open and the attention drawn, in both themes."""
+    browser.open(small_page, dark=dark)
+    browser.evaluate(UNFOLD)
+    browser.wait("document.querySelectorAll('.view canvas[aria-label]').length >= 8")
+    assert violations(browser) == []
+
+
+def test_the_first_screen_holds_the_verdicts(browser: Browser, small_page: Path) -> None:
+    """A claim, its evidence, its strongest control, how it came out, and a link to where it is shown."""
+    browser.open(small_page, width=1440, height=900)
+    table = "document.querySelector('figure.findings table')"
+    assert browser.evaluate(f"{table}.getBoundingClientRect().bottom") < 900
+    cells = browser.evaluate(f"[...{table}.querySelectorAll('tbody tr')].map((row) => row.innerText.split('\\t'))")
+    words = ["pass", "fail", "cannot tell", "uninformative"]
+    assert cells == [[f"Claim {i}", "0.5 [0.4, 0.6]", "chance 0.5", word, "Weights"] for i, word in enumerate(words)]
+    browser.page.click("figure.findings a[href='#weights']")
+    assert browser.evaluate("location.hash") == "#weights"
+
+
+def test_print_opens_every_fold(browser: Browser, small_page: Path) -> None:
+    """On paper nothing can be opened or scrolled: folds are open, boxes show all that they hold, no link to click."""
+    browser.open(small_page)
+    assert browser.evaluate("document.querySelector('details.table table').checkVisibility()") is False
+    browser.page.emulate_media(media="print")
+    tables = "[...document.querySelectorAll('details.table table, details.group table')]"
+    assert browser.evaluate(f"{tables}.map((table) => table.checkVisibility())") == [True, True]
+    assert browser.evaluate(f"{tables}.every((table) => table.getBoundingClientRect().height > 50)")
+    assert browser.evaluate("getComputedStyle(document.querySelector('details.table .scroll')).maxHeight") == "none"
+    assert not browser.evaluate("document.querySelector('.csv').checkVisibility()")
+
+
+def test_a_strict_server(browser: Browser, small_page: Path) -> None:
+    """Under the policy of a careful server the page draws, gives its tables as CSV, and complains of nothing."""
+    browser.open(small_page, policy=STRICT)
+    browser.wait("document.querySelectorAll('.view canvas').length > 0")
+    with browser.page.expect_download() as download:
+        browser.page.click("#table-1 .csv")
+    assert download.value.suggested_filename == "table-1.csv"
+    assert download.value.path().read_text() == "name,score,low,high\na,-1e-09,-0.1,0.1\nb,0.5,0.4,0.6\n"
+    assert (
+        browser.evaluate("document.querySelector('#table-1 tbody').innerText").split("\n")[0] == "a\t0.00 [−0.10, 0.10]"
+    )
+    assert browser.complaints() == []
