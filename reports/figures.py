@@ -39,7 +39,7 @@ def trajectories(
 
     Args:
         values, reference: ``[step, series]``; step 0 is before the first round.
-        labels: a label per series.
+        labels: a label per series; of more than there are hues, those that end farthest from the middle are told apart.
         names: what the two are.
     """
     values, reference = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
@@ -50,11 +50,15 @@ def trajectories(
     figure = Figure(figsize=(WIDTH, 3.4))
     left, right = figure.subplots(1, 2, width_ratios=(1.55, 1))
     steps = np.arange(len(values))
-    for i, label in enumerate(labels):
-        colour = CYCLE[i % len(CYCLE)]
+    told = _told_apart(reference)
+    for i, label in sorted(enumerate(labels), key=lambda item: item[0] in told):
+        colour = told.get(i, LIGHT["grey"])
+        label = label if i in told else "_"
         left.plot(steps, reference[:, i], color=colour, linewidth=5, alpha=0.28)
         left.plot(steps, values[:, i], color=colour, label=label)
         right.plot(steps, np.abs(values - reference)[:, i], color=colour)
+    if len(told) < len(labels):
+        left.plot([], [], color=LIGHT["grey"], label=f"{len(labels) - len(told)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
     left.plot([], [], color=INK, linewidth=5, alpha=0.28, label=names[1])
     left.plot([], [], color=INK, label=names[0])
@@ -65,6 +69,16 @@ def trajectories(
     right.margins(x=0.01)
     _difference_scale(right, np.abs(values - reference))
     return figure
+
+
+def _told_apart(reference: NDArray[np.float64]) -> dict[int, str]:
+    """Series -> its own colour: all where there are hues enough, else the six that move most; the others are grey."""
+    n = reference.shape[1]
+    if n <= len(CYCLE):
+        return dict(enumerate(CYCLE[:n]))
+    moved = np.abs(reference[-1] - np.median(reference[-1]))
+    hues = [colour for colour in CYCLE if colour != LIGHT["grey"]]
+    return dict(zip(np.argsort(-moved, kind="stable")[: len(hues)].tolist(), hues, strict=False))
 
 
 def _difference_scale(axes: Axes, difference: NDArray[np.float64]) -> None:
@@ -126,7 +140,7 @@ def curves(
 def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, *, strong: bool, label: str = "") -> None:
     """One curve with its band: columns ``x``, ``mean``, and ``low`` and ``high`` where there are any."""
     marker: dict[str, Any] = {"marker": "o", "markersize": 3.5} if len(part) <= 25 else {}
-    width: dict[str, Any] = {"linewidth": 2.4, "zorder": 3} if strong else {}
+    width: dict[str, Any] = {"linewidth": 2.8, "zorder": 1.9} if strong else {}  # under the others: none hides another
     axes.plot(part[x], part["mean"], color=look.colour, linestyle=look.dash, label=label, **width, **marker)
     if {"low", "high"} <= set(part.columns) and part["low"].notna().any():
         axes.fill_between(part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0)
@@ -254,30 +268,6 @@ def intervals(
     axes.axvline(0, color=INK, linewidth=0.7)
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    return figure
-
-
-@checked
-@styled
-def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
-    """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
-
-    Args:
-        bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
-            (``interp.tasks.experts.calibration``); empty bins hold NaN.
-    """
-    require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
-    figure = Figure(figsize=(WIDTH * 0.62, 4.4))
-    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
-    seen = bins[bins["share"] > 0]
-    top.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="perfect calibration")
-    top.vlines(seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4)
-    top.plot(seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name)
-    top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
-    top.legend(loc="upper left")
-    centre, width = (bins["from"] + bins["to"]) / 2, 0.9 * (bins["to"] - bins["from"])
-    bottom.bar(centre, bins["share"], width=width, color=LIGHT["grey"], alpha=0.6)
-    bottom.set(xlabel="predicted P(y = 1)", ylabel="share")
     return figure
 
 

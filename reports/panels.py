@@ -139,6 +139,30 @@ def curves(
 
 @checked
 @styled
+def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
+    """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
+
+    Args:
+        bins: columns ``from``, ``to``, ``share``, ``prediction``, ``frequency``, ``low``, ``high``
+            (``interp.tasks.experts.calibration``); empty bins hold NaN.
+    """
+    require_columns("bins", bins, "from", "to", "share", "prediction", "frequency", "low", "high")
+    figure = Figure(figsize=(WIDTH * 0.62, 4.4))
+    top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
+    seen = bins[bins["share"] > 0]
+    top.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="perfect calibration")
+    top.vlines(seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4)
+    top.plot(seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name)
+    top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
+    top.legend(loc="upper left")
+    centre, width = (bins["from"] + bins["to"]) / 2, 0.9 * (bins["to"] - bins["from"])
+    bottom.bar(centre, bins["share"], width=width, color=LIGHT["grey"], alpha=0.6)
+    bottom.set(xlabel="predicted P(y = 1)", ylabel="share")
+    return figure
+
+
+@checked
+@styled
 def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("true", "read by the probe")) -> Figure:
     """What a probe reads against what is true, with the identity, and how its residuals are spread.
 

@@ -40,7 +40,9 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 def part() -> Part:
     """Circuits of edges under the task's default corruption."""
-    return Part("edges", TITLE, compute, draw, lambda context: bool(context.task.default_corruption), summary)
+    return Part(
+        "edges", TITLE, compute, draw, lambda context: bool(context.task.default_corruption), summary, slow=True
+    )
 
 
 def compute(context: Context) -> dict[str, pd.DataFrame]:
@@ -93,7 +95,7 @@ def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
                 "The fewest best-scored edges whose faithfulness is within 0.1 of 1",
             ),
             Figure(
-                _by_size(curve),
+                _by_size(curve, int(circuit["of"])),
                 "Faithfulness against circuit size",
                 "Circuits of the best-scored edges, and of as many at random.",
                 curve,
@@ -104,10 +106,11 @@ def draw(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
     )
 
 
-def _by_size(curve: pd.DataFrame) -> Picture:
-    """Faithfulness of the best-scored edges, and of random circuits, over the share of edges kept."""
+def _by_size(curve: pd.DataFrame, n_edges: int) -> Picture:
+    """Faithfulness of the best-scored edges, and of random circuits, over how many edges are kept."""
+    sizes = curve[curve["size"] >= 1].drop_duplicates("size")
     parts = [
-        curve[["share"]].assign(algorithm=key, name=name, mean=curve[column])
+        sizes.assign(algorithm=key, name=name, mean=sizes[column])
         for key, name, column in (
             ("model", "best-scored edges", "faithfulness"),
             ("random", "random circuits", "random_mean"),
@@ -115,8 +118,8 @@ def _by_size(curve: pd.DataFrame) -> Picture:
     ]
     return figures.curves(
         pd.concat(parts),
-        x="share",
-        xlabel="share of all edges",
+        x="size",
+        xlabel=f"edges kept, of {n_edges}",
         ylabel="faithfulness",
         log_x=True,
         reference={"whole model": 1.0},

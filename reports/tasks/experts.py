@@ -17,7 +17,7 @@ from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.calibration import Calibration, calibration
-from reports import figures, paper
+from reports import figures, panels, paper
 from reports.blocks import Figure, Prose, Table, Verdict, cell
 from reports.evaluation import draw as draw_tables
 from reports.findings import Finding, judged
@@ -239,7 +239,7 @@ def _calibration_findings(result: Calibration, context: Context) -> list[Finding
 
 def _draw_calibration(result: Calibration, context: Context) -> Section:
     """The bins, and the error beside that of a perfect predictor."""
-    drawn = figures.calibration(result.to_frame(), name=context.name)
+    drawn = panels.calibration(result.to_frame(), name=context.name)
     caption = (
         "Every round of every episode, binned by P(y = 1), with 95 % intervals over episodes; below, the share of "
         f"rounds in each bin. Expected calibration error {result.error:.3f}; a perfectly calibrated predictor would "

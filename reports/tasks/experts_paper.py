@@ -16,7 +16,9 @@ from reports.evaluation import SHOWN
 from reports.page import Section
 from reports.paper import Here, titled
 from reports.part import Context, Part
+from reports.parts import variants
 from reports.parts.state import Held
+from reports.parts.variants import Sweep
 
 GOOD = ("1-high-quality", "2-high-quality", "3-high-quality")
 CORRELATED = ("correlated-0.3", "correlated-0.7", "correlated-0.9")
@@ -34,10 +36,14 @@ HERE = {
 }
 
 
+SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
+
+
 def parts() -> tuple[Part, ...]:
     """The parts, in page order; attention and robustness are of a learned model."""
     return (
         Part("weights", "Weights as shares", weights, draw_weights),
+        variants.part(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", "Good experts, correlated experts, every regime", robustness, draw_robustness, _full),
         Part("attention-to-experts", "Attention to each expert", attend, draw_attention, _learned),
     )

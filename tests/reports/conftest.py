@@ -6,6 +6,7 @@ import fcntl
 import json
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ from reports.build import build
 from reports.findings import WORDS, Finding, Findings
 from reports.page import Report, Section
 from reports.parts import softening
-from reports.tasks import qlearning_paper
+from reports.tasks import experts_paper, qlearning_paper
 from tests.reports.browser import Browser, chromium, executable
 
 SMALL: dict[str, Any] = {"n_episodes": 8, "n_rounds": 12, "seed": 0}
@@ -69,6 +70,8 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
     for name, less in {"N_WORLDS": 2, "HORIZON": 8, "LONG": 10, "N_SHIFTED": 3}.items():
         patch.setattr(qlearning_paper, name, less)
+    for paper in (experts_paper, qlearning_paper):
+        patch.setattr(paper, "SWEEPS", (replace(paper.SWEEPS[0], values=(60.0,)),))
 
 
 @pytest.fixture(scope="session")

@@ -30,6 +30,7 @@ EXPERT_SECTIONS = [
     "The circuit",
     "Softmax only",
     "Weights as shares",
+    "Variants and sizes",
     "The paper's figures",
     "How to reproduce",
     "Where this page comes from",
@@ -44,9 +45,17 @@ QLEARNING_SECTIONS = [
     "Free rollouts",
     *EXPERT_SECTIONS[6:14],
     "The chooser's margins",
-    *EXPERT_SECTIONS[15:],
+    "Variants and sizes",
+    "Selection in head 3.1",
+    *EXPERT_SECTIONS[16:],
 ]
-HANDWIRED_ONLY = {"Verification against the algorithm", "Softmax only", "The chooser's margins"}
+HANDWIRED_ONLY = {
+    "Verification against the algorithm",
+    "Softmax only",
+    "The chooser's margins",
+    "Variants and sizes",
+    "Selection in head 3.1",
+}
 
 
 @pytest.fixture

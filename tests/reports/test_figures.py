@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from interp.errors import InputError
-from reports import figures
+from reports import figures, panels
 from reports.palette import HUES, colours
 from reports.svg import inline_svg
 
@@ -70,7 +70,7 @@ BINS = pd.DataFrame(
 
 def test_calibration_leaves_empty_bins_out() -> None:
     """A bin without a round has no frequency, so no point."""
-    line = figures.calibration(BINS).axes[0].lines[1]
+    line = panels.calibration(BINS).axes[0].lines[1]
     np.testing.assert_allclose(line.get_xydata(), [[0.25, 0.5]])
 
 
@@ -90,9 +90,9 @@ def test_shapes_that_do_not_fit(draw, message: str) -> None:  # type: ignore[no-
 def test_drawing_changes_no_setting() -> None:
     """The caller's matplotlib is as it was, and the caller's settings do not reach our figures."""
     before = dict(matplotlib.rcParams)
-    plain = inline_svg(figures.calibration(BINS), "t", "f")
+    plain = inline_svg(panels.calibration(BINS), "t", "f")
     with matplotlib.rc_context({"font.size": 30, "axes.grid": False}):
-        assert inline_svg(figures.calibration(BINS), "t", "f") == plain
+        assert inline_svg(panels.calibration(BINS), "t", "f") == plain
     assert dict(matplotlib.rcParams) == before
 
 
