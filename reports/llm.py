@@ -34,18 +34,9 @@ from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
 from reports import figures
 from reports.blocks import Figure, Prose, Summary, Table, Verdict
+from reports.llm_regret import covered, regret_section
 from reports.page import Report, Section
 from reports.parts import reproduce
-
-# The paper draws these four beside its models; the others are in the tables.
-DRAWN = {
-    "weighted majority, eta U[.05, .5] per episode": "weighted_majority",
-    "follow the leader": "follow_the_leader",
-    "follow previous winners": "follow_previous_winners",
-    "majority vote": "control",
-}
-# Seven hues for up to nine curves: a handwired model shares Weighted Majority's, whose algorithm it runs.
-_KEYS = {"note-only": "bayes", "note": "oracle", "wma-handwired": "handwired", "wma-learned": "learned"}
 
 
 @checked
@@ -102,13 +93,14 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
     acts, notes = behaviour(runs, seed), note_table(runs)
     sections = [
         Section("Summary", [Summary(_facts(runs, scores, acts))]),
-        _regret(scores),
+        regret_section(scores),
         _final(scores),
         _answers(scores),
         *([_behaviour(acts)] if acts else []),
         *([_notes(notes)] if len(notes.to_frame()) else []),
         _prompts(runs),
         *([_set_aside(reading)] if len(reading.sentences) > 1 else []),
+        covered(bool(len(notes.to_frame()))),
         reproduce.commands(_shell(path, list(others)), _PYTHON.format(path=str(path))),
     ]
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
@@ -138,38 +130,6 @@ def _facts(runs: Sequence[LLMRun], scores: LLMScores, acts: Sequence[Behaviour])
         groups = ", ".join(f"{name} ({n} of {closest.total()})" for name, n in closest.most_common())
         facts[f"{model} acts most like"] = f"{groups} conditions and regimes"
     return facts
-
-
-def _regret(scores: LLMScores) -> Section:
-    curves = scores.curves[scores.curves["missing"] != "skipped"]
-    blocks: list[Any] = [Prose(_REGRET)]
-    for regime in dict.fromkeys(curves["regime"]):
-        here = curves[curves["regime"] == regime]
-        llm = here[here["kind"] == "llm"]
-        for model, framing in dict.fromkeys(zip(llm["model"], llm["condition"].str.split("-").str[0], strict=True)):
-            own = llm[(llm["model"] == model) & llm["condition"].str.startswith(framing)]
-            drawn = pd.concat([_named(own, llm=True), _named(here[here["kind"] != "llm"], llm=False)])
-            title = f"{regime}: {model}, {framing} framing"
-            n = int(own["n"].max())
-            caption = f"{title}; mean over {n} instances, bands ± 1 standard deviation over instances."
-            blocks.append(Figure(figures.curves(drawn, ylabel="regret (mistakes)"), title, caption))
-    return Section("Regret over rounds", blocks)
-
-
-def _named(part: pd.DataFrame, llm: bool) -> pd.DataFrame:
-    """Columns for ``figures.curves``: name, colour key, one-std bands for all but the baselines."""
-    if not llm:
-        part = part[(part["kind"] == "model") | part["model"].isin(list(DRAWN))]
-    name = part["condition"].where(part["kind"] == "llm", part["model"])
-    short = name.str.replace("^(?:online|weather)-", "", regex=True)
-    key = part["model"].map(DRAWN).fillna(short.map(_KEYS)).fillna(name)
-    banded = part["kind"] != "baseline"
-    return part.assign(
-        name=name,
-        algorithm=key,
-        low=(part["mean"] - part["std"]).where(banded),
-        high=(part["mean"] + part["std"]).where(banded),
-    )
 
 
 def _final(scores: LLMScores) -> Section:
@@ -306,11 +266,6 @@ note_table.note_table(played).formats()
 
 _LONGEST_NOTE = 400
 
-_REGRET = (
-    "Mistakes beyond those of the best expert on the same rounds, never clipped: a predictor that combines experts, "
-    "or inverts one, can go below zero. A missing prediction counts as a mistake here. All predictors meet the same "
-    "instances. A baseline that tosses coins counts its expected mistakes, so its own luck is not in it."
-)
 _FINAL = (
     "Mean over complete episodes with the 95 % bootstrap interval over instances, and the standard deviation over "
     "instances (n in the denominator, as in the paper). **Missing left out** is the regret with the rounds of "

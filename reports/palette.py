@@ -75,6 +75,10 @@ _ASSIGNED = {
     "depth_limited_2": "purple dashed",
     "depth_first": "amber short",
     "more_ancestors": "brown dashdot",
+    # Language models, by what they remember with.
+    "no-note": "purple solid",
+    "note": "amber solid",
+    "note-only": "brown solid",
     # Controls.
     "random": "grey dotted",
     "control": "grey dotted",

@@ -91,6 +91,7 @@ def curves(
     log_x: bool = False,
     height: float = 2.1,
     whole_x: bool = False,
+    direct: bool = False,
 ) -> Figure:
     """Curves with bands in one panel per value of ``by``, on the same axes, with one legend below them all.
 
@@ -100,6 +101,7 @@ def curves(
         reference: horizontal lines, name -> value.
         height: of a panel, in inches.
         whole_x: ticks at whole numbers only (layers).
+        direct: names at the ends of the curves, in every panel, instead of a legend.
     """
     require_columns("frame", frame, by, x, "algorithm", "mean")
     panels = list(dict.fromkeys(frame[by]))
@@ -125,16 +127,33 @@ def curves(
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.margins(x=0.01)
         axes.tick_params(labelbottom=i + columns >= len(panels))
+    for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
+        axes.set_xlabel(xlabel or x.replace("_", " "))
+    figure.supylabel(ylabel, fontsize=9.5)
     named = frame.groupby("algorithm", sort=False)["name"].first() if "name" in frame else {key: key for key in keys}
+    if direct:
+        for axes, panel in zip(grid.flat, panels, strict=False):
+            _name_ends(axes, frame[frame[by] == panel], x, {key: (str(named[key]), look[key].colour) for key in keys})
+        return figure
     handles = [
         grid.flat[0].plot([], [], color=look[key].colour, linestyle=look[key].dash, linewidth=2.4 if i == 0 else 1.5)[0]
         for i, key in enumerate(keys)
     ]
     figure.legend(handles, [str(named[key]) for key in keys], loc="outside lower left", ncols=min(3, len(keys)))
-    for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
-        axes.set_xlabel(xlabel or x.replace("_", " "))
-    figure.supylabel(ylabel, fontsize=9.5)
     return figure
+
+
+def _name_ends(axes: Axes, frame: pd.DataFrame, x: str, names: Mapping[str, tuple[str, str]]) -> None:
+    """Write every curve's name beside its end, in its colour; names that would touch are moved apart."""
+    last = frame[frame[x] == frame[x].max()].sort_values("mean")
+    low, high = axes.get_ylim()
+    apart, at = (high - low) * 0.085, -np.inf
+    right = float(frame[x].max())
+    axes.set_xlim(right=right * 1.55)
+    for row in last.to_dict("records"):
+        at = max(float(row["mean"]), at + apart)
+        name, colour = names[str(row["algorithm"])]
+        axes.text(right * 1.02, at, name, color=colour, fontsize=_SMALL, va="center", clip_on=False)
 
 
 @checked
