@@ -97,9 +97,14 @@ def _beginning(instance: Instance, n_rounds: int) -> Instance:
 
 @checked
 def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
-    """One instance for each episode, so that a model of ours and a language model see the same ones."""
+    """One instance for each episode, so that a model of ours and a language model see the same ones.
+
+    Raises:
+        InputError: episodes whose experts' accuracies are not known: a trace holds them.
+    """
+    known = episodes.known_accuracies
     return [
-        Instance(episodes.regime, i, episodes.seed, episodes.advice[i], episodes.labels[i], episodes.accuracies[i])
+        Instance(episodes.regime, i, episodes.seed, episodes.advice[i], episodes.labels[i], known[i])
         for i in range(len(episodes))
     ]
 

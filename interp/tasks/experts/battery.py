@@ -42,7 +42,7 @@ def _copied(episodes: ExpertEpisodes) -> ExpertEpisodes:
     n_experts = episodes.n_experts
     source = np.where(np.arange(n_experts) < (n_experts + 1) // 2, 0, np.arange(n_experts))
     return ExpertEpisodes(
-        episodes.advice[..., source], episodes.labels, episodes.accuracies[..., source], "copied", episodes.seed
+        episodes.advice[..., source], episodes.labels, episodes.known_accuracies[..., source], "copied", episodes.seed
     )
 
 

@@ -42,7 +42,8 @@ class ExpertEpisodes:
         advice: Int[episode, round, expert], each expert's prediction, 0 or 1.
         labels: Int[episode, round], the truth, 0 or 1.
         accuracies: Float[episode, expert], the probability of being right; Float[episode, round, expert] where it
-            moves. In [0, 1].
+            moves. In [0, 1]. None where they are not known, as in recorded data; only what compares with them needs
+            them.
         regime: name of the regime; "custom" when made by hand.
         seed: the seed that made the episodes; None when made by hand.
         params: the regime's parameters, JSON values.
@@ -55,22 +56,23 @@ class ExpertEpisodes:
 
     advice: NDArray[Any]
     labels: NDArray[Any]
-    accuracies: NDArray[Any]
+    accuracies: NDArray[Any] | None = None
     regime: str = "custom"
     seed: int | None = None
     params: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         advice, labels = _binary("advice", self.advice, 3), _binary("labels", self.labels, 2)
-        accuracies = _probabilities("accuracies", self.accuracies)
+        accuracies = None if self.accuracies is None else _probabilities("accuracies", self.accuracies)
         b, t, n = advice.shape
         require(
             labels.shape == (b, t),
             f"labels have shape {labels.shape} but advice {advice.shape} needs labels [episode, round] = {(b, t)}",
         )
+        shape = None if accuracies is None else accuracies.shape
         require(
-            accuracies.shape in ((b, n), (b, t, n)),
-            f"accuracies have shape {accuracies.shape} but advice {advice.shape} needs "
+            shape in (None, (b, n), (b, t, n)),
+            f"accuracies have shape {shape} but advice {advice.shape} needs "
             f"[episode, expert] = {(b, n)} or [episode, round, expert] = {(b, t, n)}",
         )
         for name, value in (("advice", advice), ("labels", labels), ("accuracies", accuracies)):
@@ -96,10 +98,27 @@ class ExpertEpisodes:
 
     @property
     def accuracies_by_round(self) -> NDArray[np.float64]:
-        """Float[episode, round, expert], constant over rounds where accuracies do not move."""
-        if self.accuracies.ndim == 3:
-            return self.accuracies
-        return np.broadcast_to(self.accuracies[:, None], self.advice.shape)
+        """Float[episode, round, expert], constant over rounds where accuracies do not move.
+
+        Raises:
+            InputError: the accuracies are not known.
+        """
+        known = self.known_accuracies
+        return known if known.ndim == 3 else np.broadcast_to(known[:, None], self.advice.shape)
+
+    @property
+    def known_accuracies(self) -> NDArray[np.float64]:
+        """:attr:`accuracies`, for what cannot do without them.
+
+        Raises:
+            InputError: the accuracies are not known.
+        """
+        if self.accuracies is None:
+            raise InputError(
+                "the accuracies of these experts are not known, and this compares with them; give "
+                "ExpertEpisodes(advice, labels, accuracies)"
+            )
+        return self.accuracies
 
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ExpertEpisodes:
         """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order.
@@ -108,7 +127,8 @@ class ExpertEpisodes:
             InputError: an index out of range, or no episode selected.
         """
         chosen = chosen_indices(indices, len(self))
-        return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=self.accuracies[chosen])
+        accuracies = None if self.accuracies is None else self.accuracies[chosen]
+        return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=accuracies)
 
 
 def _binary(name: str, values: Any, ndim: int) -> NDArray[np.int64]:

@@ -47,6 +47,7 @@ def _relearned(episodes: MDPEpisodes, **changed: NDArray[Any]) -> MDPEpisodes:
     """The episodes with other transitions, and the Q-tables that these produce."""
     names = ("states", "actions", "rewards", "next_states")
     transitions = {name: changed.get(name, getattr(episodes, name)) for name in names}
+    own = {"n_states": episodes.n_states, "n_actions": episodes.n_actions} if episodes.mdps is None else {}
     return MDPEpisodes.from_transitions(
         episodes.mdps,
         **transitions,
@@ -56,6 +57,7 @@ def _relearned(episodes: MDPEpisodes, **changed: NDArray[Any]) -> MDPEpisodes:
         initial=episodes.q_tables[:, 0],
         regime=episodes.regime,
         seed=episodes.seed,
+        **own,
     )
 
 

@@ -126,7 +126,7 @@ def save(dataset: Dataset, path: str | Path) -> Path:
     for split in ("train", "validation"):
         for size, batch in getattr(dataset, split).items():
             name = "/".join(map(str, (split, *size)))
-            families = sorted(set(batch.mdps.families))
+            families = sorted(set(batch.known_mdps.families))
             records[name] = {
                 "families": families,
                 "alpha": batch.alpha,
@@ -208,11 +208,11 @@ def _arrays(batch: MDPEpisodes, families: list[str]) -> dict[str, NDArray[Any]]:
     return arrays | {
         "rewards": batch.rewards,
         "epsilon": batch.epsilon,
-        "transitions": batch.mdps.transitions,
-        "mdp_rewards": batch.mdps.rewards,
-        "family": np.array([numbers[family] for family in batch.mdps.families], np.uint8),
-        "concentration": batch.mdps.concentrations,
-        "bernoulli": batch.mdps.bernoulli,
+        "transitions": batch.known_mdps.transitions,
+        "mdp_rewards": batch.known_mdps.rewards,
+        "family": np.array([numbers[family] for family in batch.known_mdps.families], np.uint8),
+        "concentration": batch.known_mdps.concentrations,
+        "bernoulli": batch.known_mdps.bernoulli,
         "initial": batch.q_tables[:, 0],
     }
 

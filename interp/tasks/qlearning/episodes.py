@@ -18,8 +18,8 @@ import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, check_fields, checked
-from interp.errors import require
+from interp.checks import array_of, check_fields, checked, integer
+from interp.errors import InputError, require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
 from interp.tasks.task import chosen_indices
@@ -37,7 +37,8 @@ class MDPEpisodes:
         states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
         greedy: ``a*_t``, the greedy action at ``s_{t+1}`` by the table after the update, ``[episode, round]``.
         q_tables: ``[episode, round + 1, state, action]``; entry t is the table before round t.
-        mdps: the MDP of each episode.
+        mdps: the MDP of each episode; None where it is not known, as in recorded data: only what plays or plans in it
+            needs it.
         alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
         epsilon: exploration rate of each episode; NaN where the behaviour has none.
         regime: name of the regime that the MDPs come from.
@@ -56,7 +57,7 @@ class MDPEpisodes:
     next_states: NDArray[Any]
     greedy: NDArray[Any]
     q_tables: NDArray[Any]
-    mdps: MDPs
+    mdps: MDPs | None
     alpha: float
     gamma: float
     epsilon: NDArray[Any]
@@ -66,17 +67,24 @@ class MDPEpisodes:
     def __post_init__(self) -> None:
         check_fields(self)
         bellman.check_rates(self.alpha, self.gamma)
-        n, sizes = len(self.mdps), {"state": self.mdps.n_states, "action": self.mdps.n_actions}
+        tables = as_array("q_tables", self.q_tables, np.float64, 4)
+        n, n_states, n_actions = len(tables), tables.shape[2], tables.shape[3]
+        known = self.mdps
+        require(
+            known is None or (len(known), known.n_states, known.n_actions) == (n, n_states, n_actions),
+            f"q_tables have {n} rows but there are {0 if known is None else len(known)} MDPs, or other states and "
+            f"actions than in q_tables {tables.shape}; give one MDP per episode",
+        )
+        sizes = {"state": n_states, "action": n_actions}
         kinds = {"states": "state", "actions": "action", "next_states": "state", "greedy": "action"}
         arrays: dict[str, NDArray[Any]] = {k: as_labels(k, getattr(self, k), v, sizes[v]) for k, v in kinds.items()}
         shape = arrays["states"].shape
-        require(shape[0] == n, f"episodes have {shape[0]} rows but there are {n} MDPs; give one MDP per episode")
+        require(shape[0] == n, f"states have {shape[0]} episodes but q_tables {n}; give one MDP and table per episode")
         arrays["rewards"] = as_array("rewards", self.rewards, np.float64, 2)
         for name, array in arrays.items():
             require(array.shape == shape, f"{name} must have the shape of states, {shape}, got {array.shape}")
         require(bool(np.isfinite(arrays["rewards"]).all()), "rewards must be finite, got NaN or infinity")
-        tables = as_array("q_tables", self.q_tables, np.float64, 4)
-        expected = (n, shape[1] + 1, sizes["state"], sizes["action"])
+        expected = (n, shape[1] + 1, n_states, n_actions)
         require(tables.shape == expected, f"q_tables must have shape {expected}, got {tables.shape}")
         epsilon = as_array("epsilon", self.epsilon, np.float64, 1)
         require(epsilon.shape == (n,), f"epsilon must have one entry per episode ({n}), got {epsilon.shape}")
@@ -109,7 +117,7 @@ class MDPEpisodes:
     @checked
     def from_transitions(
         cls,
-        mdps: MDPs,
+        mdps: MDPs | None,
         states: ArrayLike,
         actions: ArrayLike,
         rewards: ArrayLike,
@@ -121,19 +129,39 @@ class MDPEpisodes:
         initial: NDArray[np.float64] | None = None,
         regime: str = "custom",
         seed: int = 0,
+        n_states: int | None = None,
+        n_actions: int | None = None,
     ) -> MDPEpisodes:
-        """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None)."""
+        """Episodes from transitions alone: the tables are learned from them, starting at ``initial`` (0 when None).
+
+        Args:
+            mdps: the MDP of each episode; None for recorded data.
+            states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
+            n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
+
+        Raises:
+            InputError: what the class refuses, or sizes given beside MDPs, which have their own.
+
+        >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
+        (1, 3, 3, 2)
+        """
         bellman.check_rates(alpha, gamma)
-        s, following = (
-            as_labels(k, v, "state", mdps.n_states) for k, v in (("states", states), ("next_states", next_states))
+        require(
+            mdps is None or n_states is n_actions is None, "MDPs have their own sizes; leave out n_states, n_actions"
         )
-        a, r = as_labels("actions", actions, "action", mdps.n_actions), as_array("rewards", rewards, np.float64, 2)
+        n_states = mdps.n_states if mdps is not None else _as_many("n_states", n_states, states, next_states)
+        n_actions = mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
+        s, following = (
+            as_labels(k, v, "state", n_states) for k, v in (("states", states), ("next_states", next_states))
+        )
+        a, r = as_labels("actions", actions, "action", n_actions), as_array("rewards", rewards, np.float64, 2)
+        n = len(s) if mdps is None else len(mdps)
         for name, array in (("actions", a), ("rewards", r), ("next_states", following)):
             require(
-                array.shape == s.shape and len(s) == len(mdps),
-                f"states {s.shape} and {name} {array.shape} must both be [episode, round] for the {len(mdps)} MDPs",
+                array.shape == s.shape and len(s) == n,
+                f"states {s.shape} and {name} {array.shape} must both be [episode, round] for the {n} MDPs",
             )
-        start = np.zeros((len(mdps), mdps.n_states, mdps.n_actions)) if initial is None else initial
+        start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         tables = bellman.replay_tables(s, a, r, following, start, alpha, gamma)
         return cls(
             states=s,
@@ -145,7 +173,7 @@ class MDPEpisodes:
             mdps=mdps,
             alpha=alpha,
             gamma=gamma,
-            epsilon=np.full(len(mdps), 1.0) * epsilon,
+            epsilon=np.full(n, 1.0) * epsilon,
             regime=regime,
             seed=seed,
         )
@@ -153,6 +181,7 @@ class MDPEpisodes:
     @checked
     def relearned(self, alpha: float | None = None, gamma: float | None = None) -> MDPEpisodes:
         """The same transitions with the tables and targets of another learning rate or discount."""
+        own = {"n_states": self.n_states, "n_actions": self.n_actions} if self.mdps is None else {}
         return MDPEpisodes.from_transitions(
             self.mdps,
             self.states,
@@ -165,6 +194,7 @@ class MDPEpisodes:
             initial=self.q_tables[:, 0],
             regime=self.regime,
             seed=self.seed,
+            **own,
         )
 
     def __len__(self) -> int:
@@ -178,12 +208,26 @@ class MDPEpisodes:
     @property
     def n_states(self) -> int:
         """States of every MDP."""
-        return self.mdps.n_states
+        return self.q_tables.shape[2]
 
     @property
     def n_actions(self) -> int:
         """Actions of every MDP."""
-        return self.mdps.n_actions
+        return self.q_tables.shape[3]
+
+    @property
+    def known_mdps(self) -> MDPs:
+        """:attr:`mdps`, for what cannot do without them.
+
+        Raises:
+            InputError: the MDPs are not known.
+        """
+        if self.mdps is None:
+            raise InputError(
+                "the MDPs of these recorded episodes are not known, and this plays or plans in them; give the episodes "
+                "their mdps"
+            )
+        return self.mdps
 
     @property
     def next_values_after(self) -> Float[np.ndarray, "episode round action"]:
@@ -220,7 +264,7 @@ class MDPEpisodes:
         chosen = chosen_indices(index, len(self))
         per_episode = ("states", "actions", "rewards", "next_states", "greedy", "q_tables", "epsilon")
         picked = {name: getattr(self, name)[chosen] for name in per_episode}
-        return replace(self, mdps=self.mdps.select(chosen), **picked)
+        return replace(self, mdps=None if self.mdps is None else self.mdps.select(chosen), **picked)
 
     def permuted(
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
@@ -239,8 +283,17 @@ class MDPEpisodes:
             next_states=following,
             q_tables=tables,
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
-            mdps=self.mdps.permuted(states, actions),
+            mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
         )
+
+
+def _as_many(name: str, given: int | None, *labels: ArrayLike) -> int:
+    """``given``, or one more than the largest label."""
+    seen = [array_of("labels", values) for values in labels]
+    if given is None:
+        require(all(values.size > 0 for values in seen), f"there are no transitions to count from; give {name}=")
+        given = 1 + int(max(values.max() for values in seen))
+    return integer(name, given, 1)
 
 
 def check_epsilon(epsilon: ArrayLike) -> None:

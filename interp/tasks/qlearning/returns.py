@@ -104,6 +104,6 @@ def _references(
     batch: MDPEpisodes,
 ) -> tuple[Float[np.ndarray, " episode"], Float[np.ndarray, " episode"], Float[np.ndarray, " episode"]]:
     rows, start = np.arange(len(batch)), batch.states[:, 0]
-    random = random_values(batch.mdps, batch.n_rounds)[rows, 0, start]
-    optimal = finite_horizon(batch.mdps, batch.n_rounds).values[rows, 0, start]
+    random = random_values(batch.known_mdps, batch.n_rounds)[rows, 0, start]
+    optimal = finite_horizon(batch.known_mdps, batch.n_rounds).values[rows, 0, start]
     return batch.rewards.sum(1), random, optimal
