@@ -35,6 +35,7 @@ from circuits.plan import Size, VerificationPlan
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import NEXT
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.model.layout import PREDICT_INDEX
 from interp.model.rollout import Rollout, rollout
@@ -79,7 +80,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class VerificationResult:
+class VerificationResult(Tabled):
     """Every check, and how to make them again.
 
     Attributes:

@@ -15,6 +15,7 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import InputError, require, unknown_name
 from interp.model.rollout import Rollout
 from interp.statistics import Interval
@@ -32,7 +33,7 @@ Method = Literal["ridge", "logistic"]
 
 
 @dataclass(frozen=True, eq=False)
-class ProbeResult:
+class ProbeResult(Tabled):
     """A fitted probe.
 
     Attributes:
@@ -68,6 +69,10 @@ class ProbeResult:
     settings: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None
     estimators: tuple[Any, ...] = field(default=(), repr=False)
+
+    def __repr__(self) -> str:
+        where = f" at {self.site}" if self.site else ""
+        return f"ProbeResult({self.target.key}{where}: {self.metric} {self.score}, {self.verdict})"
 
     @property
     def metric(self) -> str:

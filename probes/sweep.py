@@ -27,6 +27,7 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked, integer
+from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
@@ -37,7 +38,7 @@ from interp.progress import bar
 from interp.provenance import provenance
 from interp.threads import one_thread
 from interp.workers import each
-from probes.cells import Row, Shared, Store, Window, cell
+from probes.cells import COLUMNS, Row, Shared, Store, Window, cell
 from probes.checks import N_FOLDS, check, warn_of_few
 from probes.controls import Problem
 from probes.linear import ALPHAS, assign_folds
@@ -53,7 +54,7 @@ Done = tuple[Shared, Site, list[Row]]
 
 
 @dataclass(frozen=True, eq=False)
-class SweepResult:
+class SweepResult(Tabled):
     """A sweep's scores, tidy: one row per target, site and window.
 
     Columns: target, site, component, layer, head, position, start, stop (the window's rounds), r2, low, high, one
@@ -137,7 +138,8 @@ def sweep(
             for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, scheduler):
                 rows[shared.window, site] = store.save(shared, site, scored)
                 advance(1)
-    frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
+    kept = [row for shared, site in cells for row in rows[shared.window, site] or ()]
+    frame = pd.DataFrame(kept, columns=list(COLUMNS))
     settings = provenance(
         model=model.config.name,
         digest=model.digest(),

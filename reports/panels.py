@@ -149,6 +149,7 @@ def _name_ends(axes: Axes, frame: pd.DataFrame, x: str, names: Mapping[str, tupl
     low, high = axes.get_ylim()
     apart, at = (high - low) * 0.085, -np.inf
     right = float(frame[x].max())
+    axes.set_xticks([tick for tick in axes.get_xticks() if 0 < tick <= right])
     axes.set_xlim(right=right * 1.55)
     for row in last.to_dict("records"):
         at = max(float(row["mean"]), at + apart)

@@ -107,4 +107,4 @@ def titled(number: str, text: str) -> str:
     >>> titled("8, top", "Regret.")
     'Paper, figure 8, top. Regret.'
     """
-    return f"Paper, figure {number}. {text}"
+    return f"Paper, {'figures' if ' and ' in number else 'figure'} {number}. {text}"

@@ -13,6 +13,7 @@ import pandas as pd
 
 from circuits.benchmark.method import METHODS
 from circuits.benchmark.questions import QUESTIONS
+from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.files import json_values, write_atomic, write_json
 from interp.statistics import Interval, bootstrap_mean, mean_interval
@@ -37,7 +38,7 @@ SECONDS = "cpu_s"
 
 
 @dataclass(frozen=True)
-class Result:
+class Result(Tabled):
     """Scores of methods.
 
     Attributes:

@@ -18,6 +18,7 @@ from circuits.compare.state import StatePart
 from circuits.compare.update import UpdatePart
 from circuits.compare.verdicts import Verdict
 from circuits.compare.where import WherePart
+from interp.display import Tabled
 from interp.files import json_values, write_atomic, write_json
 
 FORMAT = 1
@@ -44,7 +45,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Comparison(Tabled):
     """A model held against a reference, or against algorithms alone.
 
     Attributes:

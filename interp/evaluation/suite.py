@@ -17,6 +17,7 @@ import pandas as pd
 from rich.table import Table
 
 from interp import tasks
+from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.record import Done, EvaluationPlan
 from interp.files import write_json, write_text
@@ -25,7 +26,7 @@ from interp.provenance import provenance
 
 
 @dataclass(frozen=True, eq=False)
-class Evaluation:
+class Evaluation(Tabled):
     """All tables of one model.
 
     Attributes:

@@ -26,6 +26,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.checks import checked, integer
+from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.graph import Contributions, EdgeGraph, Rebuilder
 from interp.interventions.metrics import Metric
@@ -39,7 +40,7 @@ _MOST_STEPS = 10_000
 
 
 @dataclass(frozen=True)
-class AttributionResult:
+class AttributionResult(Tabled):
     """Scores of every edge.
 
     Attributes:

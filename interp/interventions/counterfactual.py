@@ -29,6 +29,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm, Values
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.model.rollout import Rollout
 from interp.statistics import Interval, ratio_interval, resample_weights
@@ -37,7 +38,7 @@ Outcome = Literal["prediction", "state"]
 
 
 @dataclass(frozen=True)
-class InterchangeResult:
+class InterchangeResult(Tabled):
     """Interchange of one variable at some places: hits and effects.
 
     Attributes:

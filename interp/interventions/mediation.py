@@ -49,6 +49,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.interventions.effects import effects, outcome_of
 from interp.interventions.places import Place, resolve_places
@@ -66,7 +67,7 @@ Outcome = Literal["prediction", "state", "latents"]
 
 
 @dataclass(frozen=True)
-class MediationResult:
+class MediationResult(Tabled):
     """Shares of one effect, by mediator and for all mediators jointly, with their controls.
 
     Attributes:

@@ -32,6 +32,7 @@ from transformer_lens.patching import PatchingResult as Statistics
 
 from interp.algorithm import Episodes
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import InputError, require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
@@ -47,7 +48,7 @@ Direction = Literal["denoising", "noising"]
 
 
 @dataclass(frozen=True)
-class PatchingResult:
+class PatchingResult(Tabled):
     """Effects of patching each site on its own.
 
     Attributes:

@@ -25,6 +25,7 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Episodes
 from interp.checks import array_of, checked
 from interp.decoder import RIDGE
+from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.resume import one_round, tile
@@ -104,7 +105,7 @@ def fitted_direction(
 
 
 @dataclass(frozen=True)
-class SteeringResult:
+class SteeringResult(Tabled):
     """Dose-response of a steered round.
 
     Attributes:

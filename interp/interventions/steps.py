@@ -30,6 +30,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer
 from interp.model.layout import EncodedRounds
@@ -40,7 +41,7 @@ from interp.statistics import Interval, ratio_interval
 
 
 @dataclass(frozen=True)
-class StepResult:
+class StepResult(Tabled):
     """Closure of a decoded state under an algorithm's update.
 
     Attributes:

@@ -20,6 +20,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.llm.runs import LLMRun, episodes_of, etas_of, knows_accuracies
 from interp.provenance import provenance
@@ -62,7 +63,7 @@ def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
 
 
 @dataclass(frozen=True)
-class LLMScores:
+class LLMScores(Tabled):
     """Tables of a set of runs, tidy.
 
     Attributes:

@@ -25,6 +25,7 @@ from torch import Tensor
 from interp import tasks
 from interp.algorithm import Episodes
 from interp.checks import checked, fit
+from interp.display import table_html
 from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_beyond_machine
 from interp.model.hooked import HookFunction, NamesFilter
@@ -72,6 +73,13 @@ class Rollout:
         cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
         model = self.settings.get("model", "a model")
         return f"Rollout({model}: {self.n_episodes} episodes of {self.n_rounds} rounds, commit {self.commit!r}{cached})"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd  # the model's room does without it elsewhere
+
+        held = {"predictions": self.predictions, "latents": self.latents, **self.cache}
+        rows = [{"holds": name, "shape": " x ".join(map(str, x.shape))} for name, x in held.items()]
+        return table_html(repr(self), pd.DataFrame(rows))
 
     @property
     def n_episodes(self) -> int:

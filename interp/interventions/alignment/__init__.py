@@ -45,6 +45,7 @@ from transformer_lens.tools.analysis.interchange import (
 
 from interp.algorithm import Algorithm
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.interventions.alignment.identified import identified_rank
 from interp.interventions.alignment.pairs import Pairs, make_pairs, split
@@ -77,7 +78,7 @@ class AlignmentError(InputError):
 
 
 @dataclass(frozen=True)
-class AlignmentResult:
+class AlignmentResult(Tabled):
     """Interchange accuracy of a learned basis and of its controls, on episodes that did not train it.
 
     Attributes:

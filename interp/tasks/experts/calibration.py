@@ -20,6 +20,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, resample_weights
@@ -32,7 +33,7 @@ PerBin = Float[np.ndarray, " bin"]
 
 
 @dataclass(frozen=True, eq=False)
-class Calibration:
+class Calibration(Tabled):
     """The reliability of predictions.
 
     Attributes:

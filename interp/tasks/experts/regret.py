@@ -28,6 +28,7 @@ from jaxtyping import Float
 from numpy.typing import ArrayLike
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import InputError, require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
@@ -114,7 +115,7 @@ def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: Expe
 
 
 @dataclass(frozen=True, eq=False)
-class RegretScore:
+class RegretScore(Tabled):
     """How good one learner's predictions were, each number with its 95 % bootstrap interval over episodes.
 
     Attributes:

@@ -26,6 +26,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
@@ -54,7 +55,7 @@ _MINIMUM_PROBABILITY = 1e-12
 
 
 @dataclass(frozen=True)
-class AgreementResult:
+class AgreementResult(Tabled):
     """Agreement of a policy with tabular Q-learning, with its controls.
 
     Attributes:

@@ -21,6 +21,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, resample_weights
@@ -32,7 +33,7 @@ Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class EffectiveRates:
+class EffectiveRates(Tabled):
     """Effective rates of a decoded table.
 
     Attributes:

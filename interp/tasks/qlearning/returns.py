@@ -20,6 +20,7 @@ import pandas as pd
 from jaxtyping import Float
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -49,7 +50,7 @@ def cumulative(episodes: MDPEpisodes) -> Float[np.ndarray, "episode round"]:
 
 
 @dataclass(frozen=True)
-class ScoreResult:
+class ScoreResult(Tabled):
     """Mean returns and the normalised score, with 95 % intervals over episodes.
 
     Attributes:

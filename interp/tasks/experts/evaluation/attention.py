@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.evaluation.controls import cut
 from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -31,7 +32,7 @@ _MEAN = "mean"
 
 
 @dataclass(frozen=True, eq=False)
-class AttentionResult:
+class AttentionResult(Tabled):
     """Shares of attention, with and without history.
 
     Attributes:

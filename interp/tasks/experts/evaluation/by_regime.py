@@ -25,6 +25,7 @@ from jaxtyping import Float
 from scipy import special
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
@@ -64,7 +65,7 @@ BATCH = 512
 
 
 @dataclass(frozen=True, eq=False)
-class ExpertScores:
+class ExpertScores(Tabled):
     """Scores of a model and of its baselines on several regimes.
 
     Attributes:

@@ -16,6 +16,7 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
@@ -43,7 +44,7 @@ WINDOWS = (
 
 
 @dataclass(frozen=True)
-class LengthResult:
+class LengthResult(Tabled):
     """How good predictions are in windows of a long episode.
 
     Attributes:

@@ -24,6 +24,7 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.controls import cut
 from interp.evaluation.lookup import lookup
@@ -42,7 +43,7 @@ NAMES = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance"
 
 
 @dataclass(frozen=True, eq=False)
-class QLearningScores:
+class QLearningScores(Tabled):
     """Agreement of a model and of its controls with tabular Q-learning.
 
     Attributes:

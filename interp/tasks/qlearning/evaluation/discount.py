@@ -22,6 +22,7 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, resample_weights
@@ -33,7 +34,7 @@ TIE_TOLERANCE = 1e-12
 
 
 @dataclass(frozen=True)
-class DiscountResult:
+class DiscountResult(Tabled):
     """Agreement of choices with the tables of many discounts.
 
     Attributes:

@@ -21,6 +21,7 @@ from typing import Any
 import pandas as pd
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
@@ -42,7 +43,7 @@ _WINDOW = 50
 
 
 @dataclass(frozen=True, eq=False)
-class PlayScores:
+class PlayScores(Tabled):
     """Returns of a model and of tabular agents that met the same luck.
 
     Attributes:

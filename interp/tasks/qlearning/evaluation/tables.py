@@ -28,6 +28,7 @@ from jaxtyping import Float
 
 from interp.checks import checked
 from interp.decoder import cross_fitted
+from interp.display import Tabled
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
@@ -44,7 +45,7 @@ Table = Float[np.ndarray, "episode steps state action"]
 
 
 @dataclass(frozen=True)
-class RatesResult:
+class RatesResult(Tabled):
     """Effective rates of what a model's latents hold, with controls.
 
     Attributes:

@@ -1,0 +1,48 @@
+"""Results at a prompt and in a notebook: one line, and a table that holds what ``to_frame()`` holds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+import interp
+import probes
+from circuits.benchmark.result import Result
+from circuits.compare.result import Comparison
+from interp.display import MOST_ROWS, Tabled
+from interp.evaluation.suite import Evaluation
+from interp.interventions.counterfactual import InterchangeResult
+from interp.interventions.patching import PatchingResult
+from interp.tasks import experts
+from interp.tasks.experts.predictors import bayes
+from interp.tasks.experts.regret import score
+
+
+def test_a_line_and_a_table() -> None:
+    """The line names the regret's predictor; the table has a row for every metric, and markup in names is text."""
+    episodes = experts.sample(12, 20, 2, seed=0)
+    result = score(bayes(episodes).predictions, episodes, name="<b>mine</b>")
+    assert repr(result).startswith("RegretScore(name='<b>mine</b>'") and "\n" not in repr(result)
+    html = result._repr_html_()
+    assert html.count("<tr") == 1 + len(result.to_frame()) and "<b>mine" not in html
+
+
+def test_a_long_table_says_what_is_left_out() -> None:
+    """A probe's table is cut after ``MOST_ROWS`` rows, and the caption counts them."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 6, 8))
+    result = probes.fit(x, x @ rng.normal(size=(8, 40)))
+    assert repr(result).startswith("ProbeResult(target: r2 1.000 [") and len(repr(result)) < 120
+    html = result._repr_html_()
+    assert html.count("<tr") == 1 + MOST_ROWS and f"of {len(result.to_frame())} rows" in html
+
+
+def test_a_rollout_lists_what_it_holds() -> None:
+    """Names and shapes, never thousands of numbers."""
+    run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(2, 5, 2, seed=0))
+    assert "2 x 6 x 1 x" in run._repr_html_() and len(run._repr_html_()) < 1000
+
+
+def test_a_dataclass_keeps_the_short_line() -> None:
+    """A mixed-in dataclass would otherwise write its own, with every array in it."""
+    for result in (Comparison, Evaluation, InterchangeResult, PatchingResult, Result):
+        assert issubclass(result, Tabled) and result.__repr__ is Tabled.__repr__
