@@ -87,6 +87,12 @@ def cell(
     return shared, site, rows
 
 
+_PLACE = ("target", "site", "component", "layer", "head", "position", "start", "stop")
+_RESULT = ("difference", "difference_low", "verdict", "detectable", "represented")
+COLUMNS = (*_PLACE, "r2", "low", "high", *DESCRIPTIONS, *_RESULT)
+"""The columns of a sweep, in their order: rows that were kept come back in that of the alphabet."""
+
+
 class Store:
     """Finished cells, one file each, named by what they depend on."""
 

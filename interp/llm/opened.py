@@ -1,9 +1,9 @@
-"""A language model opened while it learns: the ``online-no-note`` session over a TransformerLens bridge.
+"""A language model opened while it learns: a session without notes over a TransformerLens bridge.
 
 The model plays on, and in every round its activations at chosen hook points are kept at chosen token positions: at the
-vote of each expert ("Expert_A", ...: the token of its 0 or 1), and at the token before the answer's digit ("answer"),
-which sees every outcome up to the last round. That gives every activation a round axis, so that ``probes.fit`` works on
-it as on the latents of our own models:
+vote of each expert ("Expert_A", ...: the last token of its 0 or 1, rainy or sunny), and at the token before the answer
+itself ("answer"), which sees every outcome up to the last round. That gives every activation a round axis, so that
+``probes.fit`` works on it as on the latents of our own models:
 
     >>> opened = Opened.load("models/Qwen3-14B", device="cuda")                                      # doctest: +SKIP
     >>> played = opened.play(episodes, ["blocks.20.hook_out"])                                       # doctest: +SKIP
@@ -23,6 +23,7 @@ reliability is kept. Rounds must be equally many tokens for all episodes, which 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -36,7 +37,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.prompts import built_in
 from interp.llm.protocol import Session
-from interp.llm.schemes import Condition, expert_keys
+from interp.llm.schemes import Condition, expert_keys, label_words
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -46,7 +47,8 @@ if TYPE_CHECKING:
 
     from interp.tasks.experts import ExpertEpisodes
 
-CONDITION = Condition("online", "no-note")
+CONDITION = "online-no-note"
+"""What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
 N_EXPERTS = 4
 """As many as the prompts of this condition name."""
@@ -127,20 +129,31 @@ class VotePatch:
 class Opened:
     """A chat model behind a TransformerLens bridge."""
 
-    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None):
+    def __init__(self, bridge: Any, tokenizer: Any, name: str, prompt: str | None = None, condition: str = CONDITION):
         self.bridge, self.tokenizer, self.name, self.prompt = bridge, tokenizer, name, prompt
+        self.condition = _without_notes(condition)
 
     @classmethod
-    def load(cls, name: str, device: str = "cpu", prompt: str | None = None, untrained: int | None = None) -> Opened:
+    @checked
+    def load(
+        cls,
+        name: str,
+        device: str = "cpu",
+        prompt: str | None = None,
+        untrained: int | None = None,
+        condition: str = CONDITION,
+    ) -> Opened:
         """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
 
         Args:
-            prompt: another system prompt than our ``online-no-note``.
+            prompt: another system prompt than ours for the condition.
             untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
+            condition: "online-no-note" or "weather-no-note".
 
         Raises:
-            InputError: no such model, or an architecture that TransformerLens does not bridge.
+            InputError: a condition with notes, no such model, or an architecture that TransformerLens does not bridge.
         """
+        _without_notes(condition)
         import torch
         from transformer_lens.model_bridge.sources import build_bridge_from_module
 
@@ -154,7 +167,7 @@ class Opened:
             bridge = build_bridge_from_module(model, kind, hf_config=model.config, tokenizer=tokenizer)
         except (ValueError, KeyError, AttributeError) as error:
             raise InputError(f"TransformerLens has no bridge for {kind}: {error}; choose another model") from error
-        return cls(bridge, tokenizer, name, prompt)
+        return cls(bridge, tokenizer, name, prompt, condition)
 
     def residuals(self, every: int = 1) -> tuple[str, ...]:
         """The embeddings, and the residual stream after every so many blocks, the last one among them."""
@@ -211,7 +224,7 @@ class Opened:
                 raise unknown_name("hook point", name, self.bridge.hook_dict)
 
     def _settings(self) -> dict[str, Any]:
-        return provenance(model=self.name, condition=CONDITION.name, forced_format=True)
+        return provenance(model=self.name, condition=self.condition.name, forced_format=True)
 
 
 class _Table:
@@ -220,13 +233,14 @@ class _Table:
     def __init__(self, opened: Opened, episodes: ExpertEpisodes):
         from transformers import DynamicCache
 
-        prompt = opened.prompt or built_in(CONDITION.scheme, episodes.n_experts).text
+        prompt = opened.prompt or built_in(opened.condition.scheme, episodes.n_experts).text
         self.opened, self.n_experts = opened, episodes.n_experts
+        self.words = [json.dumps(word) for word in label_words(opened.condition.framing)]
         self.sessions = [
-            Session(CONDITION, prompt, advice, labels)
+            Session(opened.condition, prompt, advice, labels)
             for advice, labels in zip(episodes.advice, episodes.labels, strict=True)
         ]
-        self.begin, self.choices, self.texts = answers(opened.tokenizer, CONDITION)
+        self.begin, self.choices, self.texts = answers(opened.tokenizer, opened.condition)
         self.read: list[list[int]] = [[] for _ in self.sessions]
         self.keys = DynamicCache(config=opened.bridge.original_model.config)
 
@@ -248,12 +262,13 @@ class _Table:
         """The full effect of the opposite vote, and that of its activation in place and at another expert's vote."""
         ids = self._conversations()
         self._read_shared(ids)
-        votes = [self._votes(row) for row in ids]
-        opposite = [list(row) for row in ids]
-        for row, places in zip(opposite, votes, strict=True):
-            row[places[expert]] = self._other_digit(row[places[expert]])
-        here = [[places[expert]] for places in votes]
-        elsewhere = [[places[(expert + 1) % self.n_experts]] for places in votes]
+        opposite, other = self._conversations(opposite=expert), (expert + 1) % self.n_experts
+        here, elsewhere = [], []
+        for row, swapped in zip(ids, opposite, strict=True):
+            votes = self._votes(row)
+            n = 1 + votes[expert] - next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
+            here.append([votes[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
+            elsewhere.append([votes[other] - i for i in range(n)])
         before = min(place for row in (*here, *elsewhere) for place in row)
         self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
         own: dict[str, Tensor] = {}
@@ -269,13 +284,17 @@ class _Table:
             effects.append(np.stack([self._difference(logits) - base for logits in runs]))
         return full, effects[0], effects[1]
 
-    def _conversations(self) -> list[list[int]]:
+    def _conversations(self, opposite: int | None = None) -> list[list[int]]:
+        """The tokens of every conversation, or of what it would be with the opposite vote of one expert."""
         rows = []
         for session in self.sessions:
             request = session.next()
             require(request is not None, "the episodes are over")
             assert request is not None
-            rows.append(prompt_ids(self.opened.tokenizer, request.messages) + self.begin)
+            messages = list(request.messages)
+            if opposite is not None:
+                messages[-1] = {**messages[-1], "content": self._swapped(messages[-1]["content"], opposite)}
+            rows.append(prompt_ids(self.opened.tokenizer, messages) + self.begin)
         require(
             len({len(row) for row in rows}) == 1,
             "the rounds of the episodes are not equally many tokens for this model; play them one at a time (batch=1)",
@@ -283,17 +302,19 @@ class _Table:
         return rows
 
     def _votes(self, row: list[int]) -> list[int]:
-        """Where the votes of the last message stand: the token of the digit after each expert's key."""
+        """Where the votes of the last message stand: the last token of the word after each expert's key."""
         decode = self.opened.tokenizer.decode
         start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
         texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
-        keys = [re.compile(rf'"{key}": ?[01]\Z') for key in expert_keys(self.n_experts)]
+        words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
+        keys = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
         return [start + next(i for i, text in enumerate(texts) if key.search(text)) for key in keys]
 
-    def _other_digit(self, token: int) -> int:
-        text = self.opened.tokenizer.decode([token])
-        other = text.replace("0", "x").replace("1", "0").replace("x", "1")
-        return int(self.opened.tokenizer(other, add_special_tokens=False)["input_ids"][-1])
+    def _swapped(self, content: str, expert: int) -> str:
+        """A message with the opposite vote of one expert."""
+        zero, one = self.words
+        key = expert_keys(self.n_experts)[expert]
+        return re.sub(rf'("{key}": )({zero}|{one})', lambda m: m[1] + (one if m[2] == zero else zero), content)
 
     def _common(self, ids: list[list[int]]) -> int:
         """How many tokens of every row are in the cache already."""
@@ -348,6 +369,15 @@ class _Table:
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pair[:, 1] - pair[:, 0])
+
+
+def _without_notes(name: str) -> Condition:
+    condition = Condition.parse(name)
+    require(
+        not condition.has_note,
+        f"a model is opened in a condition without notes: online-no-note or weather-no-note, got {name!r}",
+    )
+    return condition
 
 
 def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]]) -> Any:

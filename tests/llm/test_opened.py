@@ -14,6 +14,7 @@ from interp.errors import InputError
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.opened import CONDITION, Opened, OpenedRollout
 from interp.llm.protocol import Session
+from interp.llm.schemes import Condition
 from interp.tasks import experts
 from probes import targets
 from tests.llm.tiny import write_tiny_chat
@@ -41,9 +42,9 @@ def test_it_is_the_session_that_the_plain_model_plays(folder: Path, played: Open
     """Predictions and activations are those of the plain model that reads each whole conversation anew: the cache of
     keys and values, the batch and the bridge change nothing."""
     model, tokenizer = load_model(str(folder))
-    begin, choices, texts = answers(tokenizer, CONDITION)
+    begin, choices, texts = answers(tokenizer, Condition.parse(CONDITION))
     for episode in range(len(EPISODES)):
-        session = Session(CONDITION, "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
+        session = Session(Condition.parse(CONDITION), "Predict.", EPISODES.advice[episode], EPISODES.labels[episode])
         for t in range(EPISODES.n_rounds):
             request = session.next()
             assert request is not None
@@ -87,9 +88,17 @@ def test_a_patch_of_a_vote_restores_all_of_it_before_it_is_read_and_nothing_afte
     assert (table["restored_low"] <= table["restored"]).all() and (table["restored"] <= table["restored_high"]).all()
 
 
+def test_votes_that_are_words_are_patched_whole(folder: Path) -> None:
+    """In the weather framing a vote is a word; here each of its letters is a token."""
+    weather = Opened.load(str(folder), prompt="Predict.", condition="weather-no-note")
+    table = weather.patch_vote(EPISODES, expert=0, round=2, names=["embed.hook_out", HOOKS[1]]).to_frame()
+    assert table["restored"].tolist() == pytest.approx([1, 0], abs=1e-3)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
+        (lambda o: Opened.load("nowhere", condition="weather-note"), "a condition without notes"),
         (lambda o: o.play(EPISODES, ["blocks.9.hook_out"]), "unknown hook point 'blocks.9.hook_out'"),
         (lambda o: o.patch_vote(EPISODES, 4, 0), r"expert must be in \[0, 3\], got 4"),
         (lambda o: o.patch_vote(EPISODES, 0, 5), r"round must be in \[0, 4\], got 5"),

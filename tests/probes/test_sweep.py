@@ -116,7 +116,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
     assert run()[1] == 0
     numbers = expected.select_dtypes("number").columns
     for frame in (first, second):
-        assert frame["site"].tolist() == expected["site"].tolist()
+        assert frame["site"].tolist() == expected["site"].tolist() and list(frame) == list(expected)
         np.testing.assert_allclose(frame[numbers], expected[numbers], atol=1e-9)
         assert frame["represented"].tolist() == expected["represented"].tolist()
     assert run(windows=[(0, 6), (5, 12)])[1] == 4

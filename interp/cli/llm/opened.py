@@ -20,6 +20,7 @@ def open_model(
     regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
     episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
     rounds: Annotated[int, options.number("Rounds per episode")] = 10,
+    condition: Annotated[str, typer.Option(help="online-no-note or weather-no-note.")] = "online-no-note",
     every: Annotated[int, options.number("Look after every so many blocks")] = 1,
     expert: Annotated[int, options.number("The expert whose vote is patched in the last round, counted from 0", 0)] = 2,
     device: options.Device = "cpu",
@@ -37,14 +38,17 @@ def open_model(
     played = sample(episodes, rounds, regime, seed)
     options.to_be_written(out)
     with working(f"opening {model}"):
-        opened = Opened.load(model, device)
+        opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
         run = opened.play(played, names, batch)
         patched = opened.patch_vote(played, expert, rounds - 1, names, batch)
-        blank = Opened.load(model, device, untrained=seed).play(played, names, batch)
+        blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
         target = probes.targets.get("counts")(played, "before")
-        fitted = [probes.fit(run.at(name), target, untrained=blank.at(name), site=name, seed=seed) for name in names]
-    tables = {"probe": pd.concat([one.to_frame() for one in fitted]), "patch": patched.to_frame()}
+        fitted = [
+            probes.fit(run.at(name), target, untrained=blank.at(name), seed=seed).to_frame().assign(site=name)
+            for name in names
+        ]
+    tables = {"probe": pd.concat(fitted), "patch": patched.to_frame()}
     for name, table in tables.items():
         say.table(table, name, name)
         say.wrote([write_text(out / f"{name}.csv", table.to_csv(index=False))])
