@@ -123,12 +123,15 @@ def probe(
     site: str = "latents",
     method: str | Any | None = None,
     seed: int = 0,
+    runs: tuple[Rollout, Rollout] | None = None,
 ) -> list[ProbeResult]:
     """Run ``model`` and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
 
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
             task's record names as ``probed``, or every variable where it names none.
+        runs: the rollouts over ``episodes`` of the model and of its untrained copy, with what the site needs cached,
+            where they are known.
 
     Raises:
         InputError: unknown targets or sites, episodes that the model cannot read, and what :func:`fit` refuses.
@@ -136,8 +139,7 @@ def probe(
     if targets is None:
         targets = interp.tasks.of(episodes).probed or None
     values = compute(targets, episodes, model)
-    run = run_with_sites(model, episodes, [site])
-    blank = run_with_sites(untrained(model, seed), episodes, [site])
+    run, blank = runs or (run_with_sites(machine, episodes, [site]) for machine in (model, untrained(model, seed)))
     settings = {name: run.settings[name] for name in ("model", "digest", "commit")}
     settings |= {"regime": episodes.regime, "episodes_seed": episodes.seed}
     results: dict[str, ProbeResult] = {}

@@ -108,7 +108,9 @@ def write_report(
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     context.folder = folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work
-    context.parts = tuple(part for part in wanted if part.applies(context))
+    applying = [part for part in wanted if part.applies(context)]
+    context.parts = tuple(part for part in applying if not (quick and part.slow))
+    context.left_out = tuple(part.title for part in applying if quick and part.slow)
     with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
         report = _compose(context, step)
         path = report.write(folder / page_name(context))

@@ -27,14 +27,15 @@ from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.errors import InputError, unknown_name
 from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.model.untrained import untrained
 from interp.tasks import Task
 from interp.training.curves import shipped_curves
 from reports.findings import Finding
 from reports.heads import Heads, heads_of
 from reports.page import Section
 
-CAUSAL_EPISODES = 24
-"""Pairs of episodes for interchange, steering and circuits of edges."""
+CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
+"""Pairs of episodes for interchange, steering and circuits of edges; in a quick report."""
 
 
 class Heading(NamedTuple):
@@ -56,6 +57,7 @@ class Part:
         applies: whether a report on this model, with these settings, has the part.
         summary: (what was computed, context) to the claims that the page opens with.
         heading: of the page, where this part says it.
+        slow: whether a quick report leaves it out.
     """
 
     key: str
@@ -65,6 +67,7 @@ class Part:
     applies: Callable[[Context], bool] = lambda context: True
     summary: Callable[[Any, Context], Sequence[Finding]] = lambda computed, context: ()
     heading: Callable[[Context], Heading] | None = None
+    slow: bool = False
 
 
 @dataclass(eq=False)
@@ -79,6 +82,7 @@ class Context:
         arguments: that :func:`interp.load` was given with ``source``.
         folder: that the page is written to; None where none is known.
         parts: of this report, in page order.
+        left_out: titles of the parts that a quick report leaves out.
         quick: whether less is computed, with wider intervals.
         findings: key of a part -> what it says of the model; filled as they are computed.
         sections: key of a part -> its first section, once it is drawn.
@@ -95,6 +99,7 @@ class Context:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     folder: Path | None = None
     parts: tuple[Part, ...] = ()
+    left_out: tuple[str, ...] = ()
     quick: bool = False
     findings: dict[str, Sequence[Finding]] = field(default_factory=dict)
     sections: dict[str, Section] = field(default_factory=dict)
@@ -153,6 +158,11 @@ class Context:
         return interp.rollout(self.model, self.episodes, names_filter=hooks, rounds=[self.looked_at])
 
     @cached_property
+    def blank_run(self) -> Rollout:
+        """An untrained copy of the model run over the episodes: the control of what is decoded."""
+        return interp.rollout(untrained(self.model, self.seed), self.episodes)
+
+    @cached_property
     def algorithm(self) -> Algorithm:
         """The algorithm that the model is held against.
 
@@ -178,7 +188,7 @@ class Context:
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
         """Two batches of episodes, just longer than the round looked at: bases and sources of interchanges."""
-        sizes = (CAUSAL_EPISODES, self.looked_at + 3)
+        sizes = (QUICK_EPISODES if self.quick else CAUSAL_EPISODES, self.looked_at + 3)
         first, second = (self.sample(*sizes, seed) for seed in (self.seed, self.seed + 1))
         return first, second
 

@@ -20,8 +20,8 @@ def report(
     quick: Annotated[
         bool, typer.Option("--quick", help="At most 20 seconds for a model that ships: less of everything.")
     ] = False,
-    episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 24 with --quick", 5)] = None,
-    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 40 with --quick", 10)] = None,
+    episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
+    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 24 with --quick", 10)] = None,
     regime: options.Regime = "",
     arguments: options.Set = None,
     seed: options.Seed = 0,
@@ -36,8 +36,8 @@ def report(
     written = write_report(
         chosen.model,
         out,
-        episodes or (24 if quick else 64),
-        rounds or (40 if quick else 100),
+        episodes or (16 if quick else 64),
+        rounds or (24 if quick else 100),
         seed,
         source=model,
         regime=regime,

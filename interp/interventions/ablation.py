@@ -17,6 +17,7 @@ which results carry, and is worth reading only beside random circuits of equal s
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
@@ -60,15 +61,25 @@ class CircuitScorer:
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph, self.graph.contributions(pair.corrupted, pair.round), ablation)
         self.rounds, self.latents = one_round(pair.clean, pair.round), pair.clean.latents[:, pair.round]
+        self._ran: dict[bytes, Readout] = {}
         self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
+
+    def through(self, metric: str | Metric) -> CircuitScorer:
+        """The same circuits by another metric; those that either has run are not run again."""
+        other = copy(self)
+        other.measure, other._measured = find_metric(metric), {}
+        for cached in ("full", "empty"):
+            other.__dict__.pop(cached, None)
+        return other
 
     def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:
         """The metric with only the kept edges; each circuit is run once."""
         key = torch.as_tensor(keep).numpy(force=True).tobytes()
-        if key not in self._measured:
+        if key not in self._ran:
             prediction, latents = self.graph.run(self.rounds, self.latents, keep, self.other)
-            measured = self.measure.measure(Readout(prediction.unsqueeze(1), latents), self.pair)
-            self._measured[key] = measured.double().numpy(force=True)
+            self._ran[key] = Readout(prediction.unsqueeze(1), latents)
+        if key not in self._measured:
+            self._measured[key] = self.measure.measure(self._ran[key], self.pair).double().numpy(force=True)
         return self._measured[key]
 
     @cached_property

@@ -70,6 +70,7 @@ def interchange_table(
     claims: Sequence[Claim] | None = None,
     runs: Runs | None = None,
     drawn: Mapping[str, Any] | None = None,
+    n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
     """Which places carry which variables of the algorithm, with controls.
 
@@ -77,6 +78,7 @@ def interchange_table(
         claims: to test; those of the task, whole activations where the variables could be, when None.
         runs: the rollouts of ``episodes`` and ``other``, where they are known.
         drawn: regime and sizes of the episodes that a learned model's state decoder is fitted on.
+        n_decoded: how many these are.
 
     Raises:
         InputError: no claims, and a task that has none.
@@ -84,7 +86,7 @@ def interchange_table(
     task, decode = tasks.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
-        known, near = task.sample_for(model, N_DECODED, t + 3, seed + 2, **(drawn or {})), range(t + 3)[max(t - 4, 0) :]
+        known, near = task.sample_for(model, n_decoded, t + 3, seed + 2, **(drawn or {})), range(t + 3)[max(t - 4, 0) :]
         held = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], held, ridge=RIDGE)
     tested = given(task, "claims", task.claims(model)) if claims is None else claims
@@ -197,7 +199,8 @@ def circuit_tables(
     areas = {"cpr": curve.cpr, "cmd": curve.cmd, "random_cpr": curve.random_cpr, "random_cmd": curve.random_cmd}
     kept = smallest(scorer, attributed.edges, TOLERANCE)
     circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
-    nodes = [ablate(CircuitScorer(pair, exit, how)) for exit in EXITS for how in get_args(Ablation)]
+    scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
+    nodes = [ablate(of.through(exit)) for exit in EXITS for of in scorers]
     edges = attributed.to_frame()
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(circuit.edges)),

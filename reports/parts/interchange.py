@@ -47,6 +47,8 @@ _ALIGNED = (
     "re-initialised model, and an equally large move in a random subspace. A basis that does not beat all of them is "
     "not evidence that the place holds the variable, and one that does need not be what the model uses elsewhere."
 )
+QUICK_DECODED = 64
+"""Episodes that a state decoder is fitted on in a quick report."""
 MOST = 0.5
 """A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""
 NEAR = 0.05
@@ -73,8 +75,9 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
         runs = context.pair_runs
         own = claims(context.circuit) if claims and context.handwired else None
-        carried = tables.interchange_table(model, bases, sources, t, seed, own, runs)
-        if context.handwired or not context.task.aligned(model):
+        known = QUICK_DECODED if context.quick else tables.N_DECODED
+        carried = tables.interchange_table(model, bases, sources, t, seed, own, runs, n_decoded=known)
+        if context.handwired or context.quick or not context.task.aligned(model):
             return _Tables(carried)
         return _Tables(carried, tables.alignment_table(model, bases, sources, t, seed, runs=runs))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from interp.library import SHIPPED
@@ -38,6 +39,8 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
 def draw(computed: None, context: Context) -> Section:
     """What the model is not, the findings of all parts, and what was run."""
     facts, table = {"Model": _describe(context.model), "Episodes": sampled(context)}, table_of(context)
+    if context.quick:
+        facts["Quick report"] = f"less of everything, and without {_and(context.left_out)}"
     return Section(TITLE, [Prose(is_not(context)), *([table] if table.rows else []), Summary(facts)])
 
 
@@ -63,6 +66,10 @@ def is_not(context: Context) -> str:
         return _ONE_RUN
     limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", (card / "README.md").read_text("utf-8"), re.M | re.S)
     return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
+
+
+def _and(titles: Sequence[str]) -> str:
+    return ", ".join(f"“{title}”" for title in titles) or "nothing that the full one has"
 
 
 def sampled(context: Context) -> str:

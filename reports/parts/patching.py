@@ -15,6 +15,8 @@ from reports.page import Section
 from reports.part import Context, Part
 
 TITLE = "Patching"
+QUICK_EPISODES = 8
+"""Episodes that are patched in a quick report, under the first difference alone."""
 _TEXT = (
     "Two runs differ in one thing. Into the corrupted run, one activation of the clean run is put, and the share of "
     "the difference between the two that comes back is what a cell shows: **1 restores the clean run, 0 does "
@@ -50,7 +52,8 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
 
     def compute(context: Context) -> list[PatchedDifference]:
         every = [Difference(record.name.capitalize(), record.key) for record in context.task.corruptions()]
-        return [patch(context, difference, n_episodes) for difference in differences or every]
+        taken = list(differences or every)[: 1 if context.quick else None]
+        return [patch(context, difference, QUICK_EPISODES if context.quick else n_episodes) for difference in taken]
 
     return Part("patching", TITLE, compute, draw, lambda context: bool(context.task.corruptions()))
 

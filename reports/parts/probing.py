@@ -39,11 +39,14 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     Args:
         targets: variables to decode; those that the task names when there are none.
-        n_claimed: the first so many of them the latents should hold; that they hold the others is not claimed.
+        n_claimed: the first so many of them the latents should hold; that they hold the others is not claimed, and a
+            quick report leaves them out.
     """
 
     def compute(context: Context) -> list[ProbeResult]:
-        return probes.probe(context.model, context.episodes, targets or context.task.probed, seed=context.seed)
+        keys, runs = targets or context.task.probed, (context.run, context.blank_run)
+        keys = keys[:n_claimed] if context.quick else keys
+        return probes.probe(context.model, context.episodes, keys, seed=context.seed, runs=runs)
 
     def summary(results: list[ProbeResult], context: Context) -> list[Finding]:
         return [_finding(result) for result in results[:n_claimed]]

@@ -46,7 +46,7 @@ def part(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
     def draw(results: Mapping[int, VerificationResult], context: Context) -> Section:
         return _softmax_only(results, outputs)
 
-    return Part("softening", TITLE, compute, draw, lambda context: context.handwired)
+    return Part("softening", TITLE, compute, draw, lambda context: context.handwired, slow=True)
 
 
 def _softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> Section:

@@ -98,6 +98,7 @@ def parts() -> tuple[Part, ...]:
             _draw_elsewhere,
             lambda context: not context.handwired,
             _elsewhere_findings,
+            slow=True,
         ),
         *experts_paper.parts(),
         learning.part(),

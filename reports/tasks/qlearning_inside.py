@@ -24,16 +24,13 @@ from reports.page import Section
 from reports.paper import titled
 from reports.part import Context, Part
 
-N_PROBED, ROUNDS_PROBED = 32, 50
-"""Episodes and rounds that the update is probed in, at most."""
-
 
 def parts() -> tuple[Part, ...]:
     """The parts, in page order: a handwired model's choices, a learned model's update and table, attention of both."""
     return (
         Part("selection", "Selection in head 3.1", select, draw_selection, _chooses),
-        Part("update", "The update", probe_update, draw_update, lambda context: not context.handwired),
-        Part("decoded", "The decoded table", decode, draw_decoded, lambda context: not context.handwired),
+        Part("update", "The update", probe_update, draw_update, lambda context: not context.handwired, slow=True),
+        Part("decoded", "The decoded table", decode, draw_decoded, lambda context: not context.handwired, slow=True),
         Part("chain", "Attention on the chain", attend, draw_chain, _serves_the_chain),
     )
 
@@ -103,8 +100,8 @@ _PARTS = ("reward", "current_value", "bootstrapped_value", "td_error")
 
 def probe_update(context: Context) -> list[ProbeResult]:
     """Linear probes of the change of the written latent: the parts of the Bellman update."""
-    few = context.sample(min(N_PROBED, context.n_episodes), min(ROUNDS_PROBED, context.n_rounds), context.seed)
-    return probes.probe(context.model, few, _PARTS, site="change", seed=context.seed)
+    runs = context.run, context.blank_run
+    return probes.probe(context.model, context.episodes, _PARTS, site="change", seed=context.seed, runs=runs)
 
 
 def draw_update(results: list[ProbeResult], context: Context) -> Section:
