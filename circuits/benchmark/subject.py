@@ -211,7 +211,7 @@ def builders(quick: bool = True, seed: int = 0) -> dict[str, Callable[[], Subjec
     """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
 
     >>> len(builders()), list(builders())[:2]
-    (53, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    (54, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
     from circuits.benchmark import trained
 

@@ -124,6 +124,7 @@ def recipes() -> dict[str, Recipe]:
                 Tie("td_error", {"resid_post[2]@Update": ((),)}, "state"),
             ),
             idle=((0, 3), (1, 3), (2, 3), (3, 2), (3, 3)),
+            doubtful=((0, 1), (2, 1), (3, 0)),
             n_layers=4,
             d_mlp=128,
             n_rounds=14,
