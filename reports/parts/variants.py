@@ -76,7 +76,7 @@ def part(variants: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple
         text = _TEXT.format(episodes=N_EPISODES, rounds=N_ROUNDS)
         return Section(TITLE, [Prose(text), *drawn, Table(measured.sizes, "The exact circuit by size")])
 
-    return Part("variants", TITLE, compute, draw, lambda context: context.handwired and not context.quick)
+    return Part("variants", TITLE, compute, draw, lambda context: context.handwired, slow=True)
 
 
 def _errors(context: Context, sweep: Sweep, variants: Sequence[str]) -> pd.DataFrame:

@@ -44,17 +44,20 @@ def parts() -> tuple[Part, ...]:
     return (
         Part("weights", "Weights as shares", weights, draw_weights),
         variants.part(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
-        Part("robustness", "Good experts, correlated experts, every regime", robustness, draw_robustness, _full),
+        Part(
+            "robustness",
+            "Good experts, correlated experts, every regime",
+            robustness,
+            draw_robustness,
+            _learned,
+            slow=True,
+        ),
         Part("attention-to-experts", "Attention to each expert", attend, draw_attention, _learned),
     )
 
 
 def _learned(context: Context) -> bool:
     return not context.handwired
-
-
-def _full(context: Context) -> bool:
-    return not (context.handwired or context.quick)
 
 
 # Weights.

@@ -53,7 +53,7 @@ def parts() -> tuple[Part, ...]:
     """The parts, in page order; a handwired model, whose state is read and not decoded, needs only the chain."""
     return (
         variants.part(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
-        Part("rewards", "Reward by family and horizon", play_families, draw_families, _full),
+        Part("rewards", "Reward by family and horizon", play_families, draw_families, _learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", agree, draw_agreement, _learned),
         *qlearning_inside.parts(),
     )
@@ -61,10 +61,6 @@ def parts() -> tuple[Part, ...]:
 
 def _learned(context: Context) -> bool:
     return not context.handwired
-
-
-def _full(context: Context) -> bool:
-    return not (context.handwired or context.quick)
 
 
 # Reward.

@@ -7,7 +7,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.tasks import mdp
-from interp.tasks.qlearning.agreement import PHASES, QUANTITIES, agreement
+from interp.tasks.qlearning.agreement import PHASES, QUANTITIES, agreement, agreement_by_round
 
 
 @pytest.fixture(scope="module")
@@ -126,3 +126,15 @@ def test_bad_input_is_refused_with_a_sentence():
         result.get("untyed")
     with pytest.raises(InputError, match="'disputed' does not exist here"):
         agreement(np.zeros((1, 1), int), mdp.sample(1, 1, 2, 2, seed=0)).get("disputed")
+
+
+def test_round_by_round_adds_up_to_the_whole() -> None:
+    """Weighted by untied steps, agreement by round is agreement, for the policy and for the table with gamma 0."""
+    episodes = mdp.sample(30, 12, 3, 2, seed=0)
+    choices = np.zeros(episodes.states.shape, np.int64)
+    by_round, whole = agreement_by_round(choices, episodes), agreement(choices, episodes)
+    for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):
+        own = by_round[by_round["key"] == key]
+        assert own["n_steps"].sum() == whole.n_steps[quantity, "all"]
+        mean = (own["estimate"] * own["n_steps"]).sum() / own["n_steps"].sum()
+        assert mean == pytest.approx(whole.get(quantity).estimate)

@@ -5,7 +5,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.tasks import mdp
-from interp.tasks.qlearning.rates import effective_rates
+from interp.tasks.qlearning.rates import effective_rates, rates_by_episode
 from interp.tasks.qlearning.tabular import replay
 
 
@@ -63,3 +63,12 @@ def test_bad_input_is_refused_with_a_sentence(episodes):
         effective_rates(np.full(episodes.q_tables.shape, np.nan), episodes)
     with pytest.raises(InputError, match="the decoded changes determine no rates"):
         effective_rates(np.zeros(episodes.q_tables.shape), episodes)
+
+
+def test_rates_of_single_episodes() -> None:
+    """True tables give every episode's own alpha and gamma; an episode without rewards gives none."""
+    episodes = mdp.sample(6, 30, 3, 2, seed=0)
+    found = rates_by_episode(episodes.q_tables, episodes)
+    assert found["alpha"].dropna().to_numpy() == pytest.approx(0.1) and found["alpha"].notna().sum() >= 4
+    assert found["gamma"].dropna().to_numpy() == pytest.approx(0.9)
+    assert rates_by_episode(np.zeros_like(episodes.q_tables), episodes)["gamma"].isna().all()

@@ -1,0 +1,111 @@
+"""The paper's figures: every one is listed with where it is, and small multiples show what they are given."""
+
+from __future__ import annotations
+
+import re
+from html import unescape
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import pandas as pd
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+import interp
+from reports import figures, panels, paper
+from reports.build import build
+from reports.figures import DIVERGING, SEQUENTIAL
+from reports.page import Section
+from reports.paper import PRINTED, Here
+from reports.part import Part
+from reports.tasks import experts, experts_paper, qlearning, qlearning_paper
+
+
+@pytest.mark.parametrize(("task", "module"), [(experts, experts_paper), (qlearning, qlearning_paper)])
+def test_every_figure_that_a_page_claims_has_a_part(task, module) -> None:  # type: ignore[no-untyped-def]
+    """A number that the paper does not print, or a part that the page does not have, would send a reader nowhere."""
+    keys = {part.key for part in task.parts()}
+    assert module.HERE.keys() <= PRINTED.keys() and {here.key for here in module.HERE.values()} <= keys
+
+
+def test_every_figure_has_a_home() -> None:
+    """Each figure is claimed by a page on experts or on Q-learning, or belongs to the page on language models."""
+    claimed = experts_paper.HERE.keys() | qlearning_paper.HERE.keys()
+    elsewhere = {number for number, printed in PRINTED.items() if printed.report.startswith("interp llm")}
+    assert claimed | elsewhere == PRINTED.keys() and len(PRINTED) == 15 + 3
+
+
+def test_the_list_says_where_and_why_not(tmp_path: Path) -> None:
+    """A part of this page, another report, and a part that failed, each in its row."""
+    shown = Part("shown", "What is shown", lambda context: 1, lambda one, context: Section("What is shown", []))
+    failed = Part("failed", "Not here", lambda context: 1 // 0, lambda one, context: Section("Not here", []))
+    here = {"8": Here("shown", "smaller"), "9": Here("failed", ""), "10": Here("missing", "")}
+    model = interp.load("wma-handwired", n_experts=2)
+    with pytest.warns(UserWarning, match="Not here"):
+        page = build(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper.part(here)))
+    rows = re.findall(r"<tr>(.*?)</tr>", page.read_text("utf-8"), re.DOTALL)
+    cells = [[unescape(c.strip()) for c in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows]
+    by_number = {row[0]: row[2:] for row in cells if len(row) == 4}
+    assert by_number["8"] == ["here: What is shown", "smaller"]
+    assert by_number["9"][0] == "nowhere" and "modulo by zero" in by_number["9"][1]
+    assert by_number["10"][0] == "the report on qlearning-learned"
+
+
+def tidy(n_panels: int, n_curves: int) -> pd.DataFrame:
+    rows = [
+        (f"panel {p}", f"curve {c}", t, float(c % 2))
+        for p in range(n_panels)
+        for c in range(n_curves)
+        for t in range(1, 4)
+    ]
+    return pd.DataFrame(rows, columns=["panel", "algorithm", "round", "mean"])
+
+
+def test_small_multiples_share_axes_and_one_legend() -> None:
+    """Five panels in rows of three: one legend, the same limits, and no axes where there is no panel."""
+    figure = panels.curves(tidy(5, 2), by="panel", ylabel="regret")
+    drawn = [axes for axes in figure.axes if axes.axison]
+    assert [axes.get_title(loc="left") for axes in drawn] == [f"panel {i}" for i in range(5)] and len(
+        figure.legends
+    ) == 1
+    assert len({axes.get_ylim() for axes in drawn}) == 1
+
+
+def test_names_at_the_ends_do_not_touch() -> None:
+    """Six curves that end at two values are named apart, in every panel."""
+    figure = panels.curves(tidy(2, 6), by="panel", ylabel="regret", columns=2, direct=True)
+    renderer = FigureCanvasAgg(figure).get_renderer()
+    figure.draw(renderer)
+    for axes in figure.axes:
+        boxes = sorted((text.get_window_extent(renderer) for text in axes.texts), key=lambda box: box.y0)
+        assert len(boxes) == 6 and all(low.y1 <= high.y0 for low, high in pairwise(boxes))
+
+
+def test_every_head_has_its_panel() -> None:
+    """Three heads and one: four pictures of what was given, thinned labels on the left and below, a colour bar."""
+    given = [np.tril(np.random.default_rng(0).random((3, 4, 4))), np.eye(4)[None]]
+    figure = panels.attention(given, list("abcd"), [["1.1", "1.2", "1.3"], ["2.1"]])
+    drawn = {axes.get_title(loc="left"): np.asarray(axes.images[0].get_array()) for axes in figure.axes if axes.images}
+    np.testing.assert_array_equal(drawn["1.2"], given[0][1])
+    np.testing.assert_array_equal(drawn["2.1"], given[1][0])
+
+
+@pytest.mark.parametrize("colours", [SEQUENTIAL, DIVERGING])
+def test_opacity_grows_with_the_magnitude(colours: matplotlib.colors.Colormap) -> None:
+    """A third of the largest value is a third opaque: four even stops once made it white."""
+    values = np.linspace(0, 1, 21)
+    shares = values if colours is SEQUENTIAL else (1 + values) / 2
+    alpha = colours(shares)[:, 3]
+    assert (np.diff(alpha) > 0).all() and np.abs(alpha - values).max() < 0.01
+
+
+def test_many_series_are_told_apart_by_what_matters() -> None:
+    """Of 32 experts the six that end farthest from the middle have hues and names; the others are one grey."""
+    reference = np.outer(np.arange(5), np.arange(32.0) - 15.5)
+    figure = figures.trajectories(reference, reference, [f"e_{i}" for i in range(32)], ylabel="log-weight")
+    legend = figure.axes[0].get_legend()
+    assert legend is not None
+    named = [text.get_text() for text in legend.get_texts()]
+    assert {"e_0", "e_31", "e_1", "e_30", "e_2", "e_29", "26 others"} <= set(named) and "e_16" not in named
