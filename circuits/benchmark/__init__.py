@@ -7,7 +7,8 @@
 
 In this room:
 
-* :mod:`circuits.benchmark.subject`: machines with their truth, in variants that look different;
+* :mod:`circuits.benchmark.subject`: machines with their truth, in variants that look different, and
+  :mod:`circuits.benchmark.subjects`: all of them by name;
 * :mod:`circuits.benchmark.questions`: what is asked, what is true, how answers are scored;
 * :mod:`circuits.benchmark.methods`: one file for each method; :func:`register` adds one of your own
   (:mod:`circuits.benchmark.method` shows how);
@@ -23,7 +24,8 @@ from circuits.benchmark.driver import run
 from circuits.benchmark.material import FULL, QUICK, Effort, Material
 from circuits.benchmark.method import METHODS, Answer, Method, register
 from circuits.benchmark.result import Result
-from circuits.benchmark.subject import Subject, build, builders
+from circuits.benchmark.subject import Subject, build
+from circuits.benchmark.subjects import builders
 
 __all__ = [
     "FULL",

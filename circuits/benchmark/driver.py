@@ -21,7 +21,8 @@ from circuits.benchmark.material import FULL, QUICK, Effort, Material
 from circuits.benchmark.method import Method, select
 from circuits.benchmark.questions import QUESTIONS
 from circuits.benchmark.result import Result
-from circuits.benchmark.subject import QUICK_SUBJECTS, Subject, builders
+from circuits.benchmark.subject import Subject
+from circuits.benchmark.subjects import QUICK_SUBJECTS, builders
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import json_values, writable, write_json
@@ -48,7 +49,7 @@ def run(
     """Grade every method on every subject.
 
     Args:
-        subjects: names of :func:`~circuits.benchmark.subject.builders`, or builders of your own by name; all when
+        subjects: names of :func:`~circuits.benchmark.subjects.builders`, or builders of your own by name; all when
             empty (the quick ones where ``quick``).
         methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
         questions: only these.
