@@ -18,7 +18,7 @@ Five checks are about no single variable of the algorithm:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -134,6 +134,7 @@ def verify(
     seed: int = 0,
     circuit_seed: int | None = None,
     done: Callable[[int], None] = lambda cases: None,
+    device: str | torch.device = "cpu",
     **arguments: Any,
 ) -> VerificationResult:
     """Check a handwired model against its algorithm.
@@ -145,6 +146,7 @@ def verify(
         dtype: "float64", "float32" or both.
         seed: of the episodes.
         circuit_seed: the argument ``seed`` of the circuit, such as that of its position codes; its default when None.
+        device: where the model runs; what it gives is compared on the CPU.
         done: called with 1 after each of :func:`n_cases` cases.
         arguments: further arguments of the circuit, the same at every size.
 
@@ -180,12 +182,13 @@ def verify(
     for size, given, circuit in cases:
         episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
         ran.append((episodes.n_rounds, len(episodes)))
-        checks += check(circuit, episodes, size, given, plan)
+        checks += check(circuit, episodes, size, given, plan, device=device)
         done(1)
     settings = provenance(
         rounds=_span(n for n, _ in ran),
         episodes=_span(n for _, n in ran),
         seed=seed,
+        device=str(device),
         arguments=arguments,
     )
     return VerificationResult(name, tuple(checks), settings)
@@ -232,11 +235,13 @@ def check(
     dtype: str,
     plan: VerificationPlan,
     model: HookedLatentTransformer | None = None,
+    device: str | torch.device = "cpu",
 ) -> list[Check]:
     """Everything that verification compares, for one circuit on given episodes.
 
     Args:
         model: what runs, where it is not the compiled circuit: a model that something was done to.
+        device: where it runs.
     """
     model = compile_circuit(circuit, getattr(torch, dtype)) if model is None else model
     values = circuit.algorithm.run(episodes)
@@ -252,7 +257,8 @@ def check(
     if circuit.layout.prediction_axes == 0:
         meters.append(_Meter("distribution", _outcomes(circuit), circuit.algorithm.distribution(values), circuit, 1.0))
     hooks = {t: [(meter.location.hook, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
-    run = rollout(model, episodes, fwd_hooks=hooks)
+    run = on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
+    model = model.cpu()
     memory = circuit.algorithm.memory
     carried = np.concatenate([values[memory][:, :1], values[NEXT + memory]], axis=1)
     measured = [(meter.key, _where(meter.location), meter.error, meter.relative) for meter in meters]
@@ -281,6 +287,12 @@ def check(
     ]
     leak = causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
+
+
+def on_cpu(run: Rollout) -> Rollout:
+    """The rollout with its tensors on the CPU, without a cache."""
+    names = ("predictions", "latents", "tokens", "values", "slots")
+    return replace(run, **{name: getattr(run, name).cpu() for name in names}, cache={})
 
 
 CARRIED = "carried_state"
@@ -360,7 +372,7 @@ class _Meter:
 
     def hook(self, t: int) -> Callable[[Tensor, Any], None]:
         def compare(activation: Tensor, hook: Any) -> None:
-            self.by_round[t] = _errors(self.read(activation), self.truth[:, t], self.unit)
+            self.by_round[t] = _errors(self.read(activation.cpu()), self.truth[:, t], self.unit)
 
         return compare
 

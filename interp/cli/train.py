@@ -48,6 +48,7 @@ def train(
     overrides: Overrides = None,
     regime: Annotated[list[str] | None, typer.Option(help="Regimes drawn in turn; the preset's by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random; the preset's by default.")] = None,
+    device: Annotated[str, typer.Option(help="cpu, cuda or mps; auto takes what there is.")] = "auto",
     out: options.Out = Path("output/training"),
     processes: Annotated[int, options.number("Processes that torchrun started; refused if fewer run")] = 1,
 ) -> None:
@@ -74,7 +75,7 @@ def train(
     with working("importing torch"):
         from interp.training.trainer import train as run
     say.facts(name=name, preset=preset, settings=chosen.to_dict())
-    written = run(chosen, out / name, name=name, n_processes=processes)
+    written = run(chosen, out / name, name=name, n_processes=processes, device=device)
     # torchrun numbers its processes: all come here, one says so.
     say.wrote([written] if os.environ.get("RANK", "0") == "0" else [])
 

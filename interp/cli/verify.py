@@ -34,6 +34,7 @@ def verify(
     arguments: options.Set = None,
     dtype: Annotated[list[str] | None, typer.Option(help="float64, float32 or both; both when none is given.")] = None,
     seed: options.Seed = 0,
+    device: options.Device = "cpu",
     out: Annotated[Path | None, typer.Option(help="Folder for verification.csv and .json; none by default.")] = None,
 ) -> None:
     """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.
@@ -50,11 +51,11 @@ def verify(
     options.sizes_of(task, model, sizes)
     grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
     given = circuit_settings(arguments or ())
-    dtypes = dtype or DTYPES
+    dtypes, place = dtype or DTYPES, options.device_called(device)
     if out is not None:
         options.to_be_written(out)
     with bar(f"verifying {model}", n_cases(model, grid, dtypes)) as done:
-        result = check(model, grid, rounds, episodes, dtypes, seed, done=done, **given)
+        result = check(model, grid, rounds, episodes, dtypes, seed, done=done, device=place, **given)
     say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
     say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
     say.line("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")

@@ -43,13 +43,22 @@ from interp.training.state import (
 
 
 @checked
-def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes: int = 1, stop_at: int = 0) -> Path:
+def train(
+    config: TrainingConfig,
+    folder: str | Path,
+    *,
+    name: str,
+    n_processes: int = 1,
+    stop_at: int = 0,
+    device: str = "auto",
+) -> Path:
     """Train, or go on training, in ``folder``; returns the folder of the final checkpoint.
 
     Args:
         config: what to train; when ``folder`` holds a run already, it must be the same configuration.
         name: the trained model's name.
         n_processes: the number of processes that must really be running (torchrun starts them).
+        device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
 
     Raises:
@@ -60,11 +69,15 @@ def train(config: TrainingConfig, folder: str | Path, *, name: str, n_processes:
     folder, name = Path(folder), folder_name("name", name)
     integer("stop_at", stop_at, 0)
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
-    on_cpu = not torch.accelerator.is_available()
+    on_cpu = device == "cpu" or not torch.accelerator.is_available()
     accelerator = Accelerator(
         cpu=on_cpu,
         # Where rounds have no payloads, the payload embedding gets no gradient.
         kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
+    )
+    kind = accelerator.device.type
+    require(
+        device in ("auto", kind), f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}"
     )
     running = accelerator.num_processes
     require(
