@@ -11,6 +11,7 @@ from interp.cli import app
 TRAINED = ["--set", "stages=[{n_rounds=2, steps=4}]", "--set", "checkpoint_every=2", "--set", "eval_every=4"]
 TRAINED += ["--set", "eval_episodes=2", "--set", "eval_rounds=2", "--set", "batch_size=2", "--set", "d_model=8"]
 TRAINED += ["--set", "n_heads=1", "--set", "precision='float32'", "--name", "m"]
+ONE_METHOD = ["--method", "zero:single"]
 COMMANDS = {
     "train": ["train", "experts", *TRAINED],
     "verify": ["verify", "wma-handwired", "--rounds", "3", "--episodes", "2"],
@@ -18,11 +19,13 @@ COMMANDS = {
     "probe": ["probe", "wma-handwired", "--episodes", "8", "--rounds", "6"],
     "evaluate": ["evaluate", "wma-handwired", "--episodes", "30"],
     "report": ["report", "wma-handwired", "--episodes", "8", "--rounds", "12"],
+    "compare": ["compare", "wma-handwired", "--quick", "--episodes", "8", "--rounds", "12"],
+    "benchmark": ["benchmark", "--quick", "--subject", "wma-handwired R, plain", "--question", "edges", *ONE_METHOD],
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "1", "--rounds", "3"],
 }
 
 
-ROOM = {"evaluate": (0, 3_000), "report": (0, 300_000)}
+ROOM = {"evaluate": (0, 3_000), "report": (0, 300_000), "compare": (300, 3_000, 10**8), "benchmark": (300, 10**8)}
 """Bytes that a file can have; most of the work of these two comes before their first write."""
 
 

@@ -1,0 +1,72 @@
+"""kill -9 at random moments of what resumes: it goes on, and ends with what an undisturbed run ends with."""
+
+import json
+import os
+import random
+import re
+import signal
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from interp.cli import app
+from tests.test_full_disk import COMMANDS
+
+RESUMING = {
+    "sweep": ["probe", "wma-handwired", "--sweep", "--episodes", "10", "--rounds", "8"],
+    "compare": COMMANDS["compare"],
+    "benchmark": COMMANDS["benchmark"],
+    "llm run": ["llm", "run", "--agent", "counter", "--episodes", "6", "--rounds", "40"],
+}
+KILLS = 8
+_OF_TIME = re.compile(r'"?(seconds|created|started|finished|time|cost|cpu_seconds)"?: *"?[-\d.e:T+ ]+"?')
+
+
+def started(arguments):
+    """The process of a command."""
+    child = os.fork()
+    if child == 0:
+        os.setpgrp()
+        sink = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(sink, 1)
+        os.dup2(sink, 2)
+        os._exit(CliRunner().invoke(app, arguments).exit_code)
+    return child
+
+
+def finished(child):
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def contents(folder):
+    """Every file by name, without what clocks say."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_file() and path.suffix in (".csv", ".json", ".jsonl"):
+            found[str(path.relative_to(folder))] = _OF_TIME.sub("", path.read_text().replace(str(folder), ""))
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = ""
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", RESUMING)
+def test_a_killed_run_goes_on_and_ends_as_an_undisturbed_one(name, tmp_path):
+    """Each command runs about twice in all: minutes together."""
+    begin = time.monotonic()
+    assert finished(started([*RESUMING[name], "--out", str(tmp_path / "whole")])) == 0
+    whole_s, draw, killed = time.monotonic() - begin, random.Random(name), 0
+    arguments = [*RESUMING[name], "--out", str(tmp_path / "broken")]
+    for _ in range(KILLS):
+        child = started(arguments)
+        time.sleep(draw.uniform(0.02, 0.6) * whole_s)
+        if os.waitpid(child, os.WNOHANG)[0] == 0:
+            os.kill(child, signal.SIGKILL)
+            killed += finished(child) == -signal.SIGKILL
+    assert finished(started(arguments)) == 0
+    assert killed >= 1
+    whole, broken = contents(tmp_path / "whole"), contents(tmp_path / "broken")
+    assert list(whole) == list(broken)
+    differing = [file for file in whole if whole[file] != broken[file]]
+    assert differing == [], json.dumps([killed, whole[differing[0]][:2000], broken[differing[0]][:2000]], indent=1)
