@@ -127,6 +127,8 @@ def probe(
 ) -> list[ProbeResult]:
     """Run ``model`` and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
 
+    An untrained copy whose activations overflow (linear heads can, over many rounds) is no control and is left out.
+
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
             task's record names as ``probed``, or every variable where it names none.
@@ -145,8 +147,9 @@ def probe(
     results: dict[str, ProbeResult] = {}
     for when in sorted({value.when for value in values}):
         group = [value for value in values if value.when == when]
-        x, x_blank = read(run, site, when), read(blank, site, when)
-        fitted = fit_targets(x, group, untrained=x_blank, site=site, method=method, seed=seed, **settings)
+        x, x_blank = read(run, site, when), as_array(read(blank, site, when), "activations of the untrained model")
+        usable = x_blank if np.isfinite(x_blank).all() else None
+        fitted = fit_targets(x, group, untrained=usable, site=site, method=method, seed=seed, **settings)
         results |= {value.key: result for value, result in zip(group, fitted, strict=True)}
     return [results[value.key] for value in values]
 

@@ -10,6 +10,7 @@ import pandas as pd
 import probes
 from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
+from probes.targets.several import compute as compute_targets
 from reports import figures
 from reports.blocks import Figure, Prose, Table, cell
 from reports.findings import Finding, Word
@@ -43,21 +44,27 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
             quick report leaves them out.
     """
 
+    def asked(context: Context) -> tuple[str, ...]:
+        keys = tuple(targets or context.task.probed)
+        return keys[:n_claimed] if context.quick else keys
+
     def compute(context: Context) -> list[ProbeResult]:
-        keys, runs = targets or context.task.probed, (context.run, context.blank_run)
-        keys = keys[:n_claimed] if context.quick else keys
+        values = compute_targets(asked(context), context.episodes, context.model)
+        keys = [value.key for value in values if value.as_numbers().varies] or asked(context)
+        runs = context.run, context.blank_run
         return probes.probe(context.model, context.episodes, keys, seed=context.seed, runs=runs)
 
     def summary(results: list[ProbeResult], context: Context) -> list[Finding]:
-        return [_finding(result) for result in results[:n_claimed]]
+        return [_finding(result) for result in results if result.target.key in asked(context)[:n_claimed]]
 
     def draw(results: list[ProbeResult], context: Context) -> Section:
-        return _drawn(results, n_claimed)
+        constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
+        return _drawn(results, asked(context)[:n_claimed], constant)
 
     return Part(KEY, TITLE, compute, draw, lambda context: bool(targets or context.task.probed), summary)
 
 
-def _drawn(results: Sequence[ProbeResult], n_claimed: int) -> Section:
+def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> Section:
     """Scores of some probes with their controls: the verdicts, a picture, then the numbers."""
     scores = pd.concat([_scores(result) for result in results], ignore_index=True)
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
@@ -72,12 +79,22 @@ def _drawn(results: Sequence[ProbeResult], n_claimed: int) -> Section:
     return Section(
         TITLE,
         [
-            Prose(_TEXT),
-            Table(_verdicts(results, n_claimed), "What is represented"),
+            Prose(_TEXT + _left_out(results, constant)),
+            Table(_verdicts(results, claimed), "What is represented"),
             Figure(picture, "Probe scores beside their controls", caption),
             Table(numbers.dropna(axis="columns", how="all"), "Every output, metric and control", collapsed=True),
         ],
     )
+
+
+def _left_out(results: Sequence[ProbeResult], constant: Sequence[str]) -> str:
+    """What could not be decoded, or not be controlled, and why."""
+    said = [
+        f"The {key.replace('_', ' ')} is constant over these episodes: there is nothing to decode." for key in constant
+    ]
+    if any("untrained" not in result.controls for result in results):
+        said.append("The untrained model is no control here: its activations overflow.")
+    return "".join(f"\n\n**Left out.** {text}" for text in said)
 
 
 def _finding(result: ProbeResult, expected: bool = True) -> Finding:
@@ -102,9 +119,9 @@ def _metric(result: ProbeResult) -> str:
     return "R²" if result.metric == "r2" else result.metric
 
 
-def _verdicts(results: Sequence[ProbeResult], n_claimed: int) -> pd.DataFrame:
+def _verdicts(results: Sequence[ProbeResult], claimed: Sequence[str]) -> pd.DataFrame:
     rows = []
-    for i, result in enumerate(results):
+    for result in results:
         strongest = _strongest(result)
         rows.append(
             {
@@ -113,7 +130,9 @@ def _verdicts(results: Sequence[ProbeResult], n_claimed: int) -> pd.DataFrame:
                 "strongest control": None if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
                 "its score": None if strongest is None else strongest.score,
                 "would have shown": result.detectable,
-                "verdict": replace(_finding(result, expected=i < n_claimed).verdict, text=result.verdict),
+                "verdict": replace(
+                    _finding(result, expected=result.target.key in claimed).verdict, text=result.verdict
+                ),
             }
         )
     return pd.DataFrame(rows)

@@ -131,7 +131,7 @@ def test_what_handwired_and_learned_models_get(model: Any) -> None:
     keys = [
         {p.key for p in experts.parts() if p.applies(Context(subject, "", 8, 12, 0))} for subject in (model, learned)
     ]
-    assert keys[0] - keys[1] == {"verification", "softening"} and keys[1] - keys[0] == {"elsewhere"}
+    assert {"verification", "softening"} <= keys[0] - keys[1] and "elsewhere" in keys[1] - keys[0]
 
 
 @pytest.mark.parametrize(("name", "variant"), [("wma-handwired", "P"), ("qlearning-handwired", "lin")])

@@ -20,7 +20,8 @@ def test_badges_follow_the_verdict() -> None:
     exact.controls["untrained"] = replace(exact.controls["untrained"], difference=held.score.minus(held.score))
     worse = replace(held.controls["inputs"], difference=Interval(-0.2, -0.3, -0.1))
     absent = replace(held, controls=held.controls | {"inputs": worse})
-    table = probing._verdicts([held, bare, exact, absent, absent], n_claimed=4)
+    unclaimed = replace(absent, target=replace(absent.target, key="unclaimed"))
+    table = probing._verdicts([held, bare, exact, absent, unclaimed], claimed=[held.target.key])
     words = ["represented", "undecided", "uninformative", "not represented", "not represented"]
     assert [verdict.text for verdict in table["verdict"]] == words
     assert [verdict.kind for verdict in table["verdict"]] == ["pass", "neutral", "neutral", "fail", "neutral"]
