@@ -37,7 +37,7 @@ _SHUFFLE, _TASK = 1, 2
 
 @dataclass(frozen=True, eq=False)
 class Control:
-    """A control's score, how much more the probe reaches, and whether the verdict asks for that.
+    """The score of a control, how much higher the probe's score is, and whether the verdict depends on it.
 
     A control that holds the target by construction (the inputs, for a target that is one of them) is shown, not asked.
     """
@@ -179,5 +179,5 @@ def controls_of(target: TargetValues, score: ProbeScore, others: dict[str, Probe
 
 
 def lacks_inputs(target: TargetValues, names: Container[str]) -> bool:
-    """Whether the inputs control should have been beaten and was not run, so that a verdict is undecided at most."""
+    """Whether the inputs control is needed for a verdict but was not run; the verdict is then undecided at most."""
     return "inputs" not in names and "inputs" not in target.implied_by

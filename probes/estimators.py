@@ -50,7 +50,7 @@ def cross_validate(
 
 
 def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "episode round k"]) -> tuple[Any, ...]:
-    """A fitted clone for each output; a class that never changes in training needs none and stands for itself."""
+    """A fitted clone for each output; where training has one class only, that class itself, which needs no fit."""
     from sklearn.base import clone
 
     rows, columns = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]).T

@@ -58,7 +58,9 @@ def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool
 
 
 def _absent(score: ProbeScore, difference: Interval, control: Control | None) -> bool:
-    """Whether nothing of interest is beyond a control (None: the constant), and this sample would have shown it."""
+    """Whether the probe beats a control by no effect of interest, in a sample that would have shown one.
+
+    The control is the constant where it is None."""
     if difference.high < 0:
         return True
     level, shown = (

@@ -44,7 +44,7 @@ mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes
 model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
 times as much."""
 EVENLY = "evenly"
-"""What the guess is called that gives every outcome the same probability: without a memory, for every task."""
+"""The name of the guess that gives every outcome the same probability; it needs no memory and serves every task."""
 
 Array = NDArray[np.float64]
 Divergences = Mapping[str, Array]

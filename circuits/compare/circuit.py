@@ -37,7 +37,7 @@ from interp.interventions.mediation import MediationResult, mediate, paths
 from interp.statistics import Interval
 
 CONTROL_ROUNDS = 3
-"""Every so-many-th of the rounds is enough for paths in untrained models, which have no interval of their own."""
+"""Paths in untrained models are measured in every so-many-th round only, as they need no interval of their own."""
 
 
 @dataclass(frozen=True)

@@ -42,7 +42,7 @@ from interp.statistics import Interval, ratio_interval
 Array = NDArray[np.float64]
 T = TypeVar("T")
 N_FAILURES = 20
-"""Rounds that are kept to be looked at."""
+"""How many rounds of largest difference are kept for the tables."""
 
 
 @checked
@@ -53,7 +53,7 @@ def run(
     effort: Effort = FULL,
     folder: str | Path | None = None,
 ) -> Comparison:
-    """Hold ``model`` against ``reference`` and against every algorithm of its task.
+    """Compare ``model`` with ``reference`` and with every algorithm of its task.
 
     Args:
         reference: another model of the task, or the name of one (a handwired one is built in sizes that the model

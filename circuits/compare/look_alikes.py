@@ -25,7 +25,7 @@ from interp.model.layout import RoundLayout
 from interp.statistics import Interval, resample_weights
 
 LOOKS, LITTLE = 0.5, 0.15
-"""A look-alike: R2 of at least the first, and an upper bound of the share carried of at most the second."""
+"""A look-alike has at least the first number as R2, and at most the second as upper bound of the share it carries."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Look:
 
 
 def looks(subject: Subject, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:
-    """What every head's attention follows best at the position of the prediction, most first.
+    """For every head, the variable that its attention at the prediction follows best; the strongest head first.
 
     Args:
         algorithm: whose variables are looked for; none are where it is None.

@@ -46,9 +46,9 @@ from interp.statistics import Interval, resample_weights
 Array = NDArray[np.float64]
 Decode = Callable[[Tensor], Tensor]
 N_RESAMPLES = 200
-"""Each is matched anew."""
+"""Draws of the bootstrap; the heads are matched anew in each."""
 _NOTHING = 1e-12
-"""Variances below are none."""
+"""Smaller variances count as none."""
 
 
 @dataclass(frozen=True)

@@ -95,7 +95,7 @@ class StatePart:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def best(self, source: str, target: str) -> Stitching:
-        """The stitching that supplies least among those that do best: with the round only where it adds .01 or more."""
+        """The best stitching; the one that also supplies the round only where this adds .01 or more."""
         own = [s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")]
         plain, helped = sorted(own, key=lambda s: len(s.supplied))
         return helped if helped.score.estimate > plain.score.estimate + 0.01 else plain

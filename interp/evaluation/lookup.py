@@ -1,4 +1,4 @@
-"""How the results of this room are asked for one of their numbers."""
+"""Look up one result of an evaluation by its key, such as a regime and a method."""
 
 from __future__ import annotations
 

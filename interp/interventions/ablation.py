@@ -45,7 +45,7 @@ SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 
 
 class CircuitScorer:
-    """Measures circuits of one pair's round: the clean run with edges cut.
+    """Measures circuits in one round of a pair: it runs the clean side with all other edges cut.
 
     Args:
         pair: a prepared pair that is read at the round it changes.
@@ -112,7 +112,7 @@ class CircuitScorer:
         return float((self.values(keep) - self.empty).mean()) / self.gap
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        """The choices behind a number."""
+        """What was chosen when these numbers were made: the pair, the round, the metric and the ablation."""
         model = self.pair.model
         return provenance(
             model=model.config.name,
@@ -182,7 +182,7 @@ class CircuitResult:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row."""
+        """The result as a table of one row."""
         estimate, low, high = self.faithfulness
         row = {
             "size": len(self.edges),

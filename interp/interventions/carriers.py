@@ -31,7 +31,7 @@ from interp.model.transformer import HookedLatentTransformer
 
 @dataclass(frozen=True)
 class Claim:
-    """These places, together, hold ``variable``, and it shows in ``outcome`` ("prediction" or "state").
+    """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or "state") shows it.
 
     >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
     Site(component='latent', layer=None, head=None, position='<z>', rounds=())

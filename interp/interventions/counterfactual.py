@@ -171,7 +171,7 @@ class InterchangeResult(Tabled):
 
 @checked
 def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: int = 0) -> Interval:
-    """How much higher the score is than under a rival algorithm, for the same pairs; the bootstrap is paired.
+    """The score less the score that the same pairs get under a rival algorithm; the bootstrap is paired.
 
     An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
     to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.

@@ -20,7 +20,7 @@ from interp.model.rollout import Rollout
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
 
 ROUNDING = 100
-"""A total effect below so many units of rounding, relative to the outcome, is none."""
+"""A total effect smaller than this counts as none; in units of the rounding of the outcome."""
 
 
 Measure = Callable[[RoundOutput, Rows], Float[Tensor, "row value"]]
@@ -125,12 +125,12 @@ def _chunk(
 
 
 def taken(place: Place, given: Tensor, own: Tensor) -> Tensor:
-    """What a place becomes that is taken from the source."""
+    """An edit that gives a place its activation in the source run."""
     return place(own, given)
 
 
 def _held(value: Tensor, own: Tensor) -> Tensor:
-    """What a site becomes that is held at a value."""
+    """An edit that holds a site at a given value."""
     return value
 
 

@@ -266,7 +266,7 @@ class Rebuilder(Recorder):
         return rebuild
 
     def _exit(self, resid: Tensor, hook: object) -> Tensor:
-        """The update is read at the last position, the prediction before it: each exit has its own stream."""
+        """Rebuild the last residual stream: the update is read at the last position, the prediction before it."""
         to_prediction, to_update = self._mixed(list(EXITS))
         last = torch.zeros_like(resid[0, :, :1])
         last[-1] = 1

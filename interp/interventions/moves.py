@@ -49,7 +49,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 
 HELD = 0.5
-"""A carried variable counts as decodable where latents say at least this share of what the others leave open."""
+"""A carried variable counts as decodable when the latents explain this share of what the others leave unexplained."""
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Writer:
 
     @checked
     def placebo(self, seed: int = 0) -> Writer:
-        """The control: moves as far, along a random direction orthogonal to every move of what is decoded here.
+        """The control: every move goes equally far, but along one random direction, orthogonal to all of its own.
 
         Raises:
             InputError: what is decoded fills the whole activation, so that no direction is left.
@@ -201,7 +201,9 @@ class Writer:
 def decodable(
     run: Rollout, values: Values, keys: Sequence[str], *, rounds: Rounds = "all", ridge: float = RIDGE
 ) -> tuple[str, ...]:
-    """Those of ``keys`` that the latents hold: the first, and each that they say more of than those before it do.
+    """The variables of ``keys`` that the latents hold.
+
+    The first one always counts; each further one counts when the latents predict it better than the earlier ones do.
 
     The number of rounds can be guessed from counts that add up with it; latents hold it only if a decoder of theirs
     beats that guess. Fitted on one half of the episodes and scored on the other.
@@ -234,7 +236,7 @@ def decodable(
 
 
 def _left(x: Tensor, target: NDArray[np.float64], half: int, ridge: float) -> float:
-    """Squares that a decoder, fitted on the first ``half`` of the episodes, leaves on the others."""
+    """Squared errors of a decoder on the later episodes; it was fitted on the first ``half`` of them."""
     decoded = Decoder.fit(x[:half], target[:half], ridge=ridge)(x[half:]).numpy(force=True)
     return float(((decoded - target[half:]) ** 2).sum())
 

@@ -22,7 +22,7 @@ from interp.model.transformer import HookedLatentTransformer, RoundOutput
 CHUNK = 8192
 """Rows (pair x round) that are run at once."""
 Edit = Callable[[Tensor], Tensor]
-"""What a site's activation becomes, from what it is."""
+"""A function from the activation at a site to its new value."""
 
 
 class Rows(NamedTuple):

@@ -33,7 +33,8 @@ class Place:
     Attributes:
         site: where.
         basis: orthonormal ``[d, rank]``; the whole activation when None.
-        elsewhere: a control: move as far as the interchange does, but inside this other subspace ``[d, rank]``.
+        elsewhere: a control: the activation moves equally far as in the interchange, but inside this other
+            subspace ``[d, rank]``.
     """
 
     site: Site
@@ -61,7 +62,7 @@ class Place:
 
     @checked
     def placebo(self, d_model: int, seed: int) -> Place | None:
-        """The control that moves the activation as far, in a random subspace orthogonal to the one interchanged.
+        """The control: the activation moves equally far, but in a random subspace orthogonal to the one interchanged.
 
         It has equal rank, or what is left of the space; where the whole activation is interchanged nothing is left,
         and it is a random line. A random subspace that was not made orthogonal holds a part of the variable: it

@@ -32,12 +32,12 @@ sites and so skip more on a CPU; an accelerator wants few launches."""
 
 
 def repeated(rounds: EncodedRounds, times: int) -> EncodedRounds:
-    """All episodes, ``times`` over."""
+    """The rows of all episodes, repeated ``times`` times."""
     return EncodedRounds(*(tile(x, times) for x in (rounds.tokens, rounds.values, rounds.slots)))
 
 
 def tile(x: Tensor, times: int) -> Tensor:
-    """The rows of ``x``, ``times`` over."""
+    """The rows of ``x``, repeated ``times`` times."""
     return x.repeat(times, *[1] * (x.ndim - 1))
 
 
@@ -153,7 +153,7 @@ class RoundPatcher:
         return Patched(indices, output.prediction, self.model.write(output.latents, output.update, rows.slots))
 
     def _own_choices(self, prediction: Tensor, n: int) -> Tensor | None:
-        """The tokens with the choices now made, or None where the base's stay."""
+        """The tokens with the choices of the patched run; None where no choice changed."""
         layout, tokens = self.run.layout, tile(self.base.tokens, n)
         if self.run.commit != "own":
             return None
