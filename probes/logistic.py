@@ -114,7 +114,7 @@ class _Fits:
         return PENALTIES[int(losses.argmin())]
 
     def probabilities(self, left_out: frozenset[int], penalty: float, fold: int) -> Float[Array, "row c"]:
-        """Probabilities of all classes in one fold: 0 for a class that was not in training, 1 for the only one that was."""
+        """Probabilities of all classes in a fold: 0 for one that was not in training, 1 for the only one that was."""
         test = self.groups == fold
         result = np.zeros((int(test.sum()), self.n_classes))
         if (probe := self.probe(left_out, penalty)) is None:
