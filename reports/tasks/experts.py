@@ -12,14 +12,12 @@ import pandas as pd
 from jaxtyping import Float
 
 from circuits.places import wired
-from interp.evaluation import suite
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.calibration import Calibration, calibration
 from reports import figures, panels, paper
-from reports.blocks import Figure, Prose, Table, Verdict, cell
-from reports.evaluation import draw as draw_tables
+from reports.blocks import Figure, Prose, Table, cell
 from reports.findings import Finding, judged
 from reports.page import Section
 from reports.paper import titled
@@ -41,7 +39,7 @@ from reports.parts import (
     verification,
 )
 from reports.parts.patching import Difference
-from reports.tasks import experts_paper
+from reports.tasks import experts_elsewhere, experts_paper
 
 _HANDWIRED = Heading(
     "Weighted Majority, wired by hand",
@@ -91,15 +89,7 @@ def parts() -> tuple[Part, ...]:
         attention.part("figures 1 and 7, right"),
         circuit.part(),
         softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-        Part(
-            "elsewhere",
-            _ELSEWHERE,
-            evaluate,
-            _draw_elsewhere,
-            lambda context: not context.handwired,
-            _elsewhere_findings,
-            slow=True,
-        ),
+        experts_elsewhere.part(),
         *experts_paper.parts(),
         learning.part(),
         paper.part(experts_paper.HERE),
@@ -171,7 +161,9 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         f"majority vote: {regret}",
     )
     above = by_key[MODEL].score.excess
-    rival = min((by_key[key].score for key in RIVALS), key=lambda score: score.excess.estimate)
+    rival = min(
+        (by_key[key].score for key in RIVALS), key=lambda score: score.excess.estimate if score.excess else np.inf
+    )
     as_good = Finding(
         f"It predicts as the Bayes predictor does, within {WITHIN} nats a round",
         {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, WITHIN)],  # type: ignore[arg-type]
@@ -247,74 +239,3 @@ def _draw_calibration(result: Calibration, context: Context) -> Section:
         f"show {result.chance.estimate:.3f} [{result.chance.low:.3f}, {result.chance.high:.3f}] by chance."
     )
     return Section("Calibration", [Figure(drawn, "Predicted probability against frequency", caption)])
-
-
-# Other regimes.
-
-_ELSEWHERE = "Other regimes and longer episodes"
-_ELSEWHERE_TEXT = (
-    "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
-    "`interp evaluate` gives the same tables, and many more numbers, with intervals."
-)
-_CONTROL = (
-    "What the latent is worth: it is cut (put back to its initial value before every round), or swapped with another "
-    "episode's; with 95 % intervals over episodes"
-)
-_PICTURES = {
-    "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
-    "length-regret": "Regret over the rounds of long episodes",
-    "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
-    "attention-update": "What the update's position attends to, by layer, mean over heads",
-}
-"""Captions by the name of a picture."""
-
-
-def evaluate(context: Context) -> suite.Evaluation:
-    """Everything that ``interp evaluate --theory`` measures."""
-    enough = max(suite.plan_of(context.model).min_episodes, context.n_episodes)
-    return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
-
-
-def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Finding]:
-    """Whether the model needs its latent, and the statements of the paper's appendix B."""
-    control = result.tables["latent_control"].set_index("quantity")
-    lost, cut = (
-        Interval(*control.loc[name, ["estimate", "low", "high"]]) for name in ("lost when cut", "accuracy, cut")
-    )
-    theory = result.tables["theory"]["holds"]
-    return [
-        Finding(
-            "It needs its latent: without it, it is less often right",
-            judged(lost, 0),
-            f"{cell(lost)} of accuracy lost when the latent is cut",
-            f"accuracy with it cut: {cell(cut)}",
-        ),
-        Finding(
-            "The statements of the paper's appendix B hold of it",
-            "pass" if theory.all() else "fail",
-            f"{int(theory.sum())} of {len(theory)} hold",
-        ),
-    ]
-
-
-def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
-    """The summary by regime, controls, pictures, and the checks of the paper's appendix B."""
-    n_episodes = result.settings["n_episodes"]
-    caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
-    theory = result.tables["theory"]
-    badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
-    shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
-    pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
-    return Section(
-        _ELSEWHERE,
-        [
-            Prose(_ELSEWHERE_TEXT),
-            Table(result.to_frame(), caption, collapsed=True),
-            Table(result.tables["latent_control"], _CONTROL),
-            *pictures,
-            Table(
-                theory.assign(holds=pd.Series(badges, dtype=object)),
-                "The statements of the paper's appendix B, as numbers",
-            ),
-        ],
-    )

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from circuits.chooser import chooser_table
 from circuits.places import wired
 from interp.model.rollout import play
 from interp.statistics import bootstrap_mean, mean_interval
@@ -43,7 +42,7 @@ from reports.parts import (
     verification,
 )
 from reports.parts.patching import Difference
-from reports.tasks import qlearning_paper
+from reports.tasks import qlearning_chooser, qlearning_paper
 
 _HANDWIRED = Heading(
     "Tabular Q-learning, wired by hand",
@@ -88,7 +87,7 @@ def parts() -> tuple[Part, ...]:
         attention.part(),
         circuit.part(),
         softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
-        Part("lemma", _LEMMA, _chooser_margins, _draw_lemma, lambda context: context.handwired),
+        qlearning_chooser.part(),
         *qlearning_paper.parts(),
         learning.part(),
         paper.part(qlearning_paper.HERE),
@@ -151,6 +150,8 @@ def _draw_agreement(result: AgreementResult, context: Context) -> Section:
 
 # Free rollouts: the model's own choices act in MDPs, beside tabular agents under the same luck.
 
+N_PLAYED = 32
+"""MDPs of each world, at most."""
 MODEL, SAME = "model", "greedy"
 """The model, and the tabular learner that it should equal when it is handwired."""
 _PLAYING_TEXT = (
@@ -202,7 +203,7 @@ def _let_play(context: Context) -> list[_Played]:
                 **{key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()},
             },
         )
-        for world, mdps in worlds(context.n_episodes, **context.sizes, seed=seed).items()
+        for world, mdps in worlds(min(context.n_episodes, N_PLAYED), **context.sizes, seed=seed).items()
     ]
 
 
@@ -263,42 +264,3 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
         result = returns.normalised_score(episodes, seed=seed)
         rows.append({"world": played.world, "agent": name, "earned": result.earned, "normalised score": result.score})
     return pd.DataFrame(rows)
-
-
-# The chooser's lemma.
-
-_LEMMA = "The chooser's margins"
-_LEAKS = (1e-4, 1e-8, 1e-12)
-_LEMMA_TEXT = (
-    "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
-    "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
-    "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
-    "sink by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the softmax attention "
-    "really missing, at that η, at every position of the round, firing and silent. It is a statement about this head "
-    "alone, and no evidence about the error of the whole circuit, which is measured above."
-)
-
-
-def _chooser_margins(context: Context) -> pd.DataFrame:
-    """What the lemma requires for rounds of this length, by position code and error, and what is measured."""
-    n_positions = context.model.layout.n_positions
-    lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
-    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
-    frame = pd.concat(tables, ignore_index=True)
-    return frame.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
-
-
-def _draw_lemma(frame: pd.DataFrame, context: Context) -> Section:
-    """The table."""
-    columns = {
-        "code": "position code",
-        "d_code": "coordinates",
-        "margin": "margin Δ",
-        "leak": "ε",
-        "eta_lemma": "η, lemma",
-        "xi_lemma": "ξ, lemma",
-        "eta": "η, corrected",
-    }
-    table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
-    caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
-    return Section(_LEMMA, [Prose(_LEMMA_TEXT), Table(table, caption)])
