@@ -13,6 +13,8 @@ from reports.page import Section
 from reports.part import Context, Part
 
 TITLE = "Other regimes and longer episodes"
+N_EPISODES = 32
+"""Episodes of each regime, at most."""
 _TEXT = (
     "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
     "`interp evaluate` gives the same tables, and many more numbers, with intervals."
@@ -37,7 +39,7 @@ def part() -> Part:
 
 def compute(context: Context) -> suite.Evaluation:
     """Everything that ``interp evaluate --theory`` measures."""
-    enough = max(suite.plan_of(context.model).min_episodes, context.n_episodes)
+    enough = max(suite.plan_of(context.model).min_episodes, min(context.n_episodes, N_EPISODES))
     return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
 
 
