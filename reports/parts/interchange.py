@@ -156,7 +156,10 @@ def draw(computed: _Tables, context: Context) -> Section:
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
-    at = aligned["variable"].str.replace("_", " ") + " at " + aligned["site"]
+    bounds = {f"{bound}_informative": f"iia_informative_{bound}" for bound in ("low", "high")}
+    aligned = aligned.rename(columns=bounds).assign(site=aligned["site"].map(_called))
+    aligned["variable"] = aligned["variable"].str.replace("_", " ")
+    at = aligned["variable"] + ", " + aligned["site"]
     refused = aligned["refused"].notna()
     why = "\n\n".join(
         f"**{where}** was not learned: {text}"
@@ -180,13 +183,40 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
     ]
 
 
+_SITES = {
+    "resid_pre": "residual stream before layer {}",
+    "resid_mid": "residual stream within layer {}",
+    "resid_post": "residual stream after layer {}",
+    "attn_out": "attention of layer {}",
+    "mlp_out": "MLP of layer {}",
+}
+"""What a component of a layer is called; layers are counted from one."""
+
+
+def _called(text: str) -> str:
+    """A site without its address: ``resid_post[0]@p?`` as ``residual stream after layer 1 at p?``.
+
+    >>> _called("resid_post[0]@p? (rank 2)"), _called("z[2.0]@w?")
+    ('residual stream after layer 1 at p? (rank 2)', 'z of head 3.1 at w?')
+    """
+
+    def said(site: re.Match[str]) -> str:
+        component, layer, head = site[1], int(site[2]) + 1, site[3]
+        if head is not None:
+            return f"{component} of head {layer}.{int(head) + 1}"
+        return _SITES.get(component, component + " of layer {}").format(layer)
+
+    return re.sub(r"(\w+)\[(\d+)(?:\.(\d+))?\]", said, text).replace("@", " at ")
+
+
 def _where(text: str) -> str:
-    """``embed@p_1 (rank 2) + embed@p_2 (rank 2)`` as ``embed@p_1, p_2 (rank 2)``."""
+    """``embed@p_1 (rank 2) + embed@p_2 (rank 2)`` as ``embed at p_1, p_2 (rank 2)``."""
     parts = [re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", part) for part in text.split(" + ")]
     grouped: dict[tuple[str, str], list[str]] = {}
     for part in parts:
         assert part is not None
         grouped.setdefault((part[1], part[3] or ""), []).append(part[2] or "")
-    return " + ".join(
+    places = [
         site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in grouped.items()
-    )
+    ]
+    return _called(" + ".join(places))

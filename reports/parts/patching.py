@@ -91,9 +91,21 @@ def draw(differences: Sequence[PatchedDifference], context: Context) -> Section:
                 limit=1,
             )
             blocks.append(Figure(drawn, f"{difference.what}: patching {saying}", f"{caption} {saying}."))
-        frame = result.to_frame().drop(columns=["metric", "direction", "round", "read", "propagate"])
+        frame = _counted(result.to_frame(), context.heads)
         blocks.append(Table(frame, f"{difference.what}: every cell, with intervals", collapsed=True))
     return Section(TITLE, blocks)
+
+
+def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """Every cell, with layers counted from one and heads by the names that the pictures call them."""
+    frame = frame.drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
+    names = [list(of_layer) for of_layer in heads]
+    places = zip(frame["layer"], frame["head"], strict=True)
+    called = [
+        None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
+        for layer, head in places
+    ]
+    return frame.assign(layer=frame["layer"] + 1, head=pd.Series(called, index=frame.index, dtype=object))
 
 
 def _positions(grid: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
