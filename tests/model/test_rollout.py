@@ -38,6 +38,19 @@ def test_replay_equals_the_sequential_pass(case, commit):
     torch.testing.assert_close(flat.unflatten(0, (4, 6)), run.latents[:, 1:], rtol=0, atol=1e-12)
 
 
+def test_a_hooked_replay_in_chunks_is_the_whole_one():
+    """To rounding: hooks that treat every row alike do not mind how many rows run at a time."""
+    model, episodes = expert_case()
+    run = rollout(model, episodes)
+    halved = [("blocks.0.hook_resid_post", lambda x, hook: x * 0.5)]
+    whole, parts = (replay(model, run, names_filter=[PATTERN], fwd_hooks=halved, chunk=n) for n in (None, 7))
+    for one, other in ((whole[0], parts[0]), (whole[1], parts[1]), (whole[2][PATTERN], parts[2][PATTERN])):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    assert (whole[0] - run.predictions).abs().max() > 1e-6
+    with pytest.raises(InputError, match="chunk must be 1 or more, got 0"):
+        replay(model, run, chunk=0)
+
+
 @pytest.mark.parametrize("case", [expert_case, q_case])
 def test_every_cached_activation_has_a_round_axis(case):
     model, episodes = case()

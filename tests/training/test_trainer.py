@@ -127,6 +127,11 @@ def test_fewer_processes_than_asked_for_are_refused(tmp_path):
         train(small(), tmp_path / "run", name="m", n_processes=2)
 
 
+def test_a_device_that_this_machine_lacks_is_refused(tmp_path):
+    with pytest.raises(InputError, match="device must be 'auto', 'cpu' or what this machine has"):
+        train(small(), tmp_path / "run", name="m", device="abacus")
+
+
 def test_another_configuration_in_the_same_folder_is_refused(tmp_path):
     train(small(), tmp_path / "run", name="m", stop_at=3)
     with pytest.raises(InputError, match=r"another configuration \(lr differ"):
