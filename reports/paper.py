@@ -95,6 +95,8 @@ def coverage(here: Mapping[str, Here], context: Context) -> pd.DataFrame:
         if (at := here.get(number)) is not None:
             if at.key in titles:
                 where, differs = f"here: {titles[at.key]}", at.differs
+            elif context.quick:
+                where = f"the full report on {printed.report}"
             if at.key in context.failures:
                 where, differs = "nowhere", f"not computed here: {context.reason(at.key)}"
         rows.append({"figure": number, "what it shows": printed.shows, "where": where, "what differs": differs})
