@@ -16,7 +16,7 @@ from interp.errors import InputError
 from interp.tasks import experts
 from reports import comparison
 from reports.build import build
-from reports.parts import compared
+from reports.parts import compared, overview
 
 SMALL = compare.Effort(known=24, test=12, rounds=14, starts=2, horizon=4, battery=8, untrained=1)
 
@@ -60,7 +60,7 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
 
 def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
     """Of either model; without a saved comparison it names the command that makes one."""
-    page = {"n_episodes": 5, "n_rounds": 10, "parts": (compared.part(),)}
+    page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.part())}
     alone = build("wma-learned", tmp_path, **page).read_text()
     assert "interp compare wma-learned --report" in alone and "<a href=" not in alone.split("<main")[-1]
     folder = tmp_path / "comparisons" / "one-against-another"
@@ -70,6 +70,9 @@ def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
         text = build(model, tmp_path, **page).read_text()
         assert '<a href="comparisons/one-against-another/comparison.html">The whole comparison</a>' in text
         assert all(f"same {question}?" in text for question in found.verdicts)
+        other = {"wma-learned": "wma-handwired", "wma-handwired": "wma-learned"}[model]
+        assert all(f"Same {question} as {other}" in text for question in found.verdicts)
+        assert 'class="badge fail"' not in text  # a difference is a finding, no fault
 
 
 @pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])
