@@ -21,7 +21,7 @@ RESUMING = {
     "llm run": ["llm", "run", "--agent", "counter", "--episodes", "6", "--rounds", "40"],
 }
 KILLS = 8
-_OF_CLOCKS = re.compile(r'"(seconds|at|cpu_s|sha256)": *("[^"]*"|[-\d.e+]+)')
+_OF_CLOCKS = re.compile(r'"(seconds|cpu_seconds|wall_seconds|at|cpu_s|sha256)": *("[^"]*"|[-\d.e+]+)')
 """What clocks say, and the digests of lines that hold it."""
 
 
