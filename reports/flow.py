@@ -117,6 +117,8 @@ def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figu
 EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
 """A colour for each exit of a round."""
 _Span = tuple[tuple[float, float], tuple[float, float]]
+_COLUMN = 0.17
+"""Inches that a position takes at least: a rotated label."""
 _BELOW = -0.44
 """Where legends begin, under the labels of positions, as a share of the height of a layer."""
 
@@ -134,7 +136,7 @@ def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: fl
     Args:
         below: inches for the legend.
     """
-    figure = Figure(figsize=(WIDTH, 1.0 + 1.25 * n_layers + below))
+    figure = Figure(figsize=(max(WIDTH, 1.2 + _COLUMN * len(labels)), 1.0 + 1.25 * n_layers + below))
     axes = figure.subplots()
     written = set(zip(frame["target"], frame["layer"], strict=True))
     for x, label in enumerate(labels):
@@ -166,6 +168,7 @@ def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str, we
         linewidth=1.6,
         alpha=0.35 + 0.6 * weight,
         zorder=2,
+        clip_on=False,
     )
 
 
