@@ -1,7 +1,7 @@
 """A task of your own, a two-armed bandit, from its record to a report, without an edit to the package.
 
 Each round an arm is pulled; the model predicts whether it pays, is told, and writes what it learned into one latent:
-``<w> <z> arm win? | reward w?``. Run it with ``python examples/own_task.py FOLDER``.
+``<w> <z> arm win? | reward w?``. Run it with ``python examples/own_task.py [FOLDER]``.
 """
 
 from __future__ import annotations
@@ -146,4 +146,4 @@ def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
 
 
 if __name__ == "__main__":
-    print(main(Path(sys.argv[1])))
+    print(main(Path(*sys.argv[1:2] or ["output/own-task"])))

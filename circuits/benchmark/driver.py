@@ -26,6 +26,7 @@ from circuits.benchmark.subjects import QUICK_SUBJECTS, builders
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import json_values, writable, write_json
+from interp.memory import refuse_endless
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.workers import each
@@ -64,6 +65,7 @@ def run(
         InputError: an unknown subject, method or question; a folder that cannot be written.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
+    refuse_endless("seeds", len(seeds))
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
     own = [method for method in methods if isinstance(method, Method)]
