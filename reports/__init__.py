@@ -9,7 +9,8 @@ draws them, and writes the page. Your own part stands beside the others::
     build("wma-learned", parts=(*default_parts(), my_part))
 
 In this room: ``parts`` (what any task's report can hold, one idea a file) and ``tasks`` (what one task's holds beside
-that), ``page`` (a report and how it becomes HTML), ``blocks`` (what a section is made of), ``figures``, ``evaluation``,
+that), ``page`` (a report and how it becomes HTML), ``blocks`` and ``findings`` (what a section is made of; claims with
+verdicts), ``index`` (the list of a folder's reports), ``figures``, ``evaluation``,
 ``flow`` and ``wiring`` (pictures), ``attention`` (interactive attention views), ``heads`` (what heads are called),
 ``svg``, ``style`` and ``palette`` (how pictures look on a page), ``progress``, and pages of their own: ``llm`` (on
 language models), ``benchmark`` (on methods) and ``comparison`` (on two models). Not here: the computations that a
@@ -31,8 +32,10 @@ __all__ = [
     "build",
     "evaluation",
     "figures",
+    "findings",
     "flow",
     "heads",
+    "index",
     "llm",
     "page",
     "palette",

@@ -27,9 +27,8 @@ _KINDS = {
     "handwired": "Wired by hand",
     "learned": "Learned",
     "comparison": "Compared",
-    "language models": "Language models",
-    "benchmark": "Methods",
 }
+"""Titles of the list's sections, by what a page says that it is."""
 _LEAD = "Every report in this folder. Each page stands by itself and opens offline."
 
 
@@ -46,7 +45,8 @@ def write_index(folder: str | Path) -> Path:
         rows = [about for about in pages if about["kind"] == kind]
         if rows:
             frame = pd.DataFrame(rows).drop(columns="kind").fillna("")
-            sections.append(Section(title, [Table(frame.loc[:, (frame != "").any()])]))
+            caption = f"{len(rows)} in this folder, with how their claims came out"
+            sections.append(Section(title, [Table(frame.loc[:, (frame != "").any()], caption)]))
     return Report("Reports", _LEAD, sections or [Section("Nothing yet", [Prose("No report was written here.")])]).write(
         Path(folder) / INDEX
     )

@@ -47,7 +47,7 @@ _ALIGNED = (
     "re-initialised model, and an equally large move in a random subspace. A basis that does not beat all of them is "
     "not evidence that the place holds the variable, and one that does need not be what the model uses elsewhere."
 )
-QUICK_DECODED = 64
+QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
 MOST = 0.5
 """A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""

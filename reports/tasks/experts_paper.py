@@ -168,8 +168,13 @@ def draw_attention(frame: pd.DataFrame, context: Context) -> Section:
                 "The share of attention on the latent, on each expert (its two tokens together), and on the rest. "
                 "Attention that tells experts apart must come from the latent: with the latent cut, none can."
             ),
-            Figure(over_layers, "Attention by layer", titled("9", f"After the last round. {text}")),
-            Figure(over_rounds, "Attention over rounds", f"What the prediction's position reads, over rounds. {text}"),
+            Figure(over_layers, "Attention by layer", titled("9", f"After the last round. {text}"), last),
+            Figure(
+                over_rounds,
+                "Attention over rounds",
+                f"What the prediction's position reads, over rounds. {text}",
+                predicts,
+            ),
             Table(
                 table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True
             ),

@@ -31,7 +31,7 @@ def parts() -> tuple[Part, ...]:
         Part("selection", "Selection in head 3.1", select, draw_selection, _chooses),
         Part("update", "The update", probe_update, draw_update, lambda context: not context.handwired, slow=True),
         Part("decoded", "The decoded table", decode, draw_decoded, lambda context: not context.handwired, slow=True),
-        Part("chain", "Attention on the chain", attend, draw_chain, _serves_the_chain),
+        Part("chain", "Attention on the chain", attend, draw_chain, _serves_the_chain, slow=True),
     )
 
 
@@ -189,9 +189,19 @@ def draw_decoded(found: Decoded, context: Context) -> Section:
                 "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
                 f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
             ),
-            Figure(error, "Error of the decoded table over rounds", titled("13", "With 95 % intervals over episodes.")),
+            Figure(
+                error,
+                "Error of the decoded table over rounds",
+                titled("13", "With 95 % intervals over episodes."),
+                found.errors,
+            ),
             Table(found.by_state, "Root mean square error of a state's values after the last round"),
-            Figure(picture, "α and γ of every trajectory", "One point a trajectory; the cross is the true pair."),
+            Figure(
+                picture,
+                "α and γ of every trajectory",
+                "One point a trajectory; the cross is the true pair.",
+                found.rates,
+            ),
             Table(quartiles, "Quartiles over trajectories"),
         ],
     )

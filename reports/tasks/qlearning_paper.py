@@ -97,6 +97,7 @@ def _curve(key: str, name: str, episodes: MDPEpisodes, seed: int) -> pd.DataFram
 def draw_families(frame: pd.DataFrame, context: Context) -> Section:
     """Six panels, then the long horizon."""
     long = frame["panel"] == f"{LONG} rounds"
+    tenths = frame[frame["round"] % 10 == 0]
     size = f"{context.sizes['n_states']} states, {context.sizes['n_actions']} actions"
     six = panels.curves(frame[~long], by="panel", ylabel="reward so far")
     one = panels.curves(frame[long], by="panel", ylabel="reward so far", columns=1, height=2.6)
@@ -112,7 +113,9 @@ def draw_families(frame: pd.DataFrame, context: Context) -> Section:
                 "can be earned: its curve stands beside the others, and the chain and the ladder are under Free "
                 "rollouts."
             ),
-            Figure(six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}")),
+            Figure(
+                six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}"), tenths
+            ),
             Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
             Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
         ],
@@ -162,7 +165,10 @@ def draw_agreement(frame: pd.DataFrame, context: Context) -> Section:
                 "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
             ),
             Figure(
-                picture, "Agreement over rounds by regime", titled("2, right", "Agreement with tabular Q-learning.")
+                picture,
+                "Agreement over rounds by regime",
+                titled("2, right", "Agreement with tabular Q-learning."),
+                shown,
             ),
             Table(share, "Agreement over all rounds"),
         ],
