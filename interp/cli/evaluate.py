@@ -17,7 +17,7 @@ def evaluate(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    episodes: Annotated[int, options.number("Episodes per regime")] = 128,
+    episodes: Annotated[int, options.number("Episodes per regime; most tasks ask for 30", 16)] = 128,
     theory: Annotated[bool, typer.Option("--theory", help="Add the checks of the task's theory.")] = False,
     arguments: options.Set = None,
     seed: options.Seed = 0,
