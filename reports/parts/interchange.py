@@ -88,9 +88,15 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
 
 
 def summary(computed: _Tables, context: Context) -> list[Finding]:
-    """For each way in which variables came out, one finding: interchanged, they move the outcome as they should."""
-    best = [_best(rows) for _, rows in computed.carried.groupby(["variable", "outcome"], sort=False)]
-    return [_together(alike) for word in WORDS if (alike := [row for row in best if row["word"] == word])]
+    """A finding for each outcome, and each way in which variables came out that should show in it."""
+    carried = computed.carried[["variable", "outcome", "control"]]
+    claimed = computed.carried.merge(
+        carried[~carried["control"].astype(bool)].drop(columns="control").drop_duplicates()
+    )
+    best = [_best(rows) for _, rows in claimed.groupby(["variable", "outcome"], sort=False)]
+    ways = [(word, outcome) for word in WORDS for outcome in _SHOWS]
+    alike = [[row for row in best if (row["word"], row["outcome"]) == way] for way in ways]
+    return [_together(rows) for rows in alike if rows]
 
 
 def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
@@ -99,7 +105,7 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
     control = max((row["control score"] for row in alike if not math.isnan(row["control score"])), default=math.nan)
     names = ", ".join(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
     return Finding(
-        f"Interchanged where they should be, these move the outcome as in the algorithm: {names}",
+        f"Interchanged where they should be, these move {_SHOWS[weakest['outcome']]} as in the algorithm: {names}",
         weakest["word"],
         f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
         f"random directions, places that should not hold them: at most {cell(control, '.3f')}",
@@ -109,8 +115,6 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
 def _best(rows: pd.DataFrame) -> dict[str, Any]:
     """The best place of one variable under one outcome, with its best control, and how that came out."""
     own = rows[~rows["control"].astype(bool)].sort_values("score", ascending=False)
-    if own.empty:
-        own = rows
     best: dict[str, Any] = {str(key): value for key, value in own.iloc[0].items()}
     others = [best["random_score"], *rows.loc[rows["control"].astype(bool), "score"]]
     control = max((value for value in others if not math.isnan(value)), default=math.nan)

@@ -98,6 +98,8 @@ def parts() -> tuple[Part, ...]:
 # Agreement.
 
 _AGREEMENT = "Agreement with the table"
+FEWEST = 20
+"""Disputed steps below which agreement on them decides nothing."""
 _AGREEMENT_TEXT = (
     "The choice at `Select` beside the greedy action of the table that the round {when} with. Ties say nothing, "
     "so they are left out or broken at random; a table with γ = 0, which never bootstraps, agrees nearly as "
@@ -123,12 +125,12 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
             f"the table with γ = 0: {cell(baseline)}",
         )
     ]
-    if result.n_steps["disputed", "all"]:
+    if n_steps := result.n_steps["disputed", "all"]:
         follows, other = result.get("disputed"), result.get("disputed_gamma0")
         text = "Where the two tables disagree, it follows the one that bootstraps"
-        findings.append(
-            Finding(text, judged(follows, 0.5), f"{cell(follows)} of disputed steps", f"γ = 0: {cell(other)}")
-        )
+        word = judged(follows, 0.5) if n_steps >= FEWEST else "cannot tell"
+        evidence = f"{cell(follows)} of {n_steps} disputed steps"
+        findings.append(Finding(text, word, evidence, f"γ = 0: {cell(other)}"))
     return findings
 
 

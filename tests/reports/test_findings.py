@@ -1,0 +1,95 @@
+"""How a part's numbers become a word: pass, fail, cannot tell, and uninformative where a control does as well."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from interp.statistics import Interval
+from reports.blocks import cell
+from reports.findings import Finding, judged
+from reports.parts import edges, interchange, steering
+
+NAN = float("nan")
+
+
+def row(variable: str, score: float, width: float, random: float, control: bool = False) -> dict[str, Any]:
+    """A claim of ``interp.interventions.carriers``."""
+    bounds = {"score_low": score - width, "score_high": score + width}
+    about = {"variable": variable, "outcome": "state", "control": control, "random_score": random}
+    return {**about, "score": score, **bounds}
+
+
+def test_interchange() -> None:
+    """By the best place of each variable, beside the best of its controls; a variable without a claim has no line."""
+    rows = [
+        row("carried", 0.1, 0.05, 0.0),
+        row("carried", 0.9, 0.05, 0.1),
+        row("absent", 0.2, 0.1, 0.3),
+        row("astride", 0.5, 0.2, 0.0),
+        row("everywhere", 0.9, 0.05, 0.1),
+        row("everywhere", 0.88, 0.05, NAN, control=True),
+        row("unseen", NAN, NAN, NAN),
+        row("elsewhere", 0.0, 0.0, 0.0, control=True),
+    ]
+    found = interchange.summary(interchange._Tables(pd.DataFrame(rows)), None)  # type: ignore[arg-type]
+    names = [(finding.word, finding.claim.rpartition(": ")[2]) for finding in found]
+    assert names == [
+        ("pass", "carried"),
+        ("fail", "absent"),
+        ("cannot tell", "astride, unseen"),
+        ("uninformative", "everywhere"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("error", "moved", "word"),
+    [(0.05, 0.5, "pass"), (0.4, 0.5, "fail"), (0.2, 0.5, "cannot tell"), (0.0, 0.01, "cannot tell")],
+)
+def test_steering(error: float, moved: float, word: str) -> None:
+    """Half as far as random directions decides, unless the algorithm itself hardly moves."""
+    frame = pd.DataFrame({"dose": [0.0, 1.0], "algorithm": [0.2, 0.2 + moved], "mean_error": [0.0, error]})
+    frame = frame.assign(mean_error_low=frame["mean_error"] - 0.03, mean_error_high=frame["mean_error"] + 0.03)
+    found = steering.summary(frame.assign(random_mean_error=0.4), None)  # type: ignore[arg-type]
+    assert [finding.word for finding in found] == [word]
+
+
+@pytest.mark.parametrize(
+    ("size", "kept", "random", "word"),
+    [(3, 1.0, 0.2, "pass"), (80, 1.0, 0.2, "fail"), (3, 0.9, 0.88, "uninformative"), (3, 0.1, 0.6, "fail")],
+)
+def test_edges(size: int, kept: float, random: float, word: str) -> None:
+    """Few edges that beat as many at random."""
+    circuit = {
+        "size": size,
+        "of": 100,
+        "faithfulness": kept,
+        "low": kept - 0.01,
+        "high": kept + 0.01,
+        "random_max": random,
+    }
+    found = edges.summary({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    assert [finding.word for finding in found] == [word]
+
+
+def test_no_number_decides_nothing() -> None:
+    """An interval that does not exist is on neither side."""
+    assert judged(Interval(0.9, NAN, NAN), 0.5) == "cannot tell"
+
+
+def test_an_expected_negative_is_not_red() -> None:
+    """What nobody made the model satisfy fails without alarm."""
+    assert Finding("It is the same", "fail", "0", expected=False).verdict.kind == "neutral"
+    assert Finding("It is the same", "fail", "0").verdict.kind == "fail"
+
+
+def test_digits_are_those_that_the_interval_leaves() -> None:
+    """Two digits of the width; no negative zero; powers of ten where all is small."""
+    shown = [
+        cell(Interval(*x)) for x in ((-1e-9, -0.2, 0.2), (12.345, 10.1, 14.6), (3e-5, 1e-5, 5e-5), (1.0, 1.0, 1.0))
+    ]
+    assert shown == ["0.00 [−0.20, 0.20]", "12.3 [10.1, 14.6]", "3.0e−5 [1.0e−5, 5.0e−5]", "1.000 [1.000, 1.000]"]
+    assert cell(np.float64(-0.001), ".2f") == "0.00"
