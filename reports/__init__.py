@@ -10,10 +10,10 @@ draws them, and writes the page. Your own part stands beside the others::
 
 In this room: ``parts`` (what any task's report can hold, one idea a file) and ``tasks`` (what one task's holds beside
 that), ``page`` (a report and how it becomes HTML), ``blocks`` and ``findings`` (what a section is made of; claims with
-verdicts), ``index`` (the list of a folder's reports), ``figures``, ``evaluation``,
+verdicts), ``index`` (the list of a folder's reports), ``figures``, ``panels`` (small multiples), ``evaluation``,
 ``flow`` and ``wiring`` (pictures), ``attention`` (interactive attention views), ``heads`` (what heads are called),
-``svg``, ``style`` and ``palette`` (how pictures look on a page), ``progress``, and pages of their own: ``llm`` (on
-language models), ``benchmark`` (on methods) and ``comparison`` (on two models). Not here: the computations that a
+``svg``, ``style`` and ``palette`` (how pictures look on a page), ``paper`` (where its figures are), ``progress``, and
+pages of their own: ``llm`` (on language models; ``llm_regret`` is its figure), ``benchmark`` (on methods) and ``comparison`` (on two models). Not here: the computations that a
 report shows; they belong to ``interp``, ``circuits`` and ``probes``.
 
     >>> from reports.blocks import Prose
@@ -37,8 +37,11 @@ __all__ = [
     "heads",
     "index",
     "llm",
+    "llm_regret",
     "page",
     "palette",
+    "panels",
+    "paper",
     "part",
     "parts",
     "progress",
