@@ -13,8 +13,9 @@ that), ``page`` (a report and how it becomes HTML), ``blocks`` and ``findings`` 
 verdicts), ``index`` (the list of a folder's reports), ``figures``, ``panels`` (small multiples), ``evaluation``,
 ``flow`` and ``wiring`` (pictures), ``attention`` (interactive attention views), ``heads`` (what heads are called),
 ``svg``, ``style`` and ``palette`` (how pictures look on a page), ``paper`` (where its figures are), ``progress``, and
-pages of their own: ``llm`` (on language models; ``llm_regret`` is its figure), ``benchmark`` (on methods) and ``comparison`` (on two models). Not here: the computations that a
-report shows; they belong to ``interp``, ``circuits`` and ``probes``.
+pages of their own: ``llm`` (on language models; ``llm_regret`` is its figure), ``benchmark`` (on methods) and
+``comparison`` (on two models). Not here: the computations that a report shows; they belong to
+``interp``, ``circuits`` and ``probes``.
 
     >>> from reports.blocks import Prose
     >>> from reports.page import Report, Section
