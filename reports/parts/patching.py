@@ -15,6 +15,8 @@ from reports.page import Section
 from reports.part import Context, Part
 
 TITLE = "Patching"
+LISTED = 0.01
+"""Cells that restore less of the difference are left to the pictures."""
 QUICK_EPISODES = 8
 """Episodes that are patched in a quick report, under the first difference alone."""
 _TEXT = (
@@ -70,7 +72,7 @@ def patch(context: Context, difference: Difference, n_episodes: int) -> PatchedD
 
 
 def draw(differences: Sequence[PatchedDifference], context: Context) -> Section:
-    """Heat maps of the residual stream and of the heads for each difference; then every cell, with intervals."""
+    """Heat maps of the residual stream and of the heads for each difference; then the cells that matter."""
     blocks: list[object] = [Prose(_TEXT)]
     for difference in differences:
         result = difference.result
@@ -90,9 +92,13 @@ def draw(differences: Sequence[PatchedDifference], context: Context) -> Section:
                 xlabel="position",
                 limit=1,
             )
-            blocks.append(Figure(drawn, f"{difference.what}: patching {saying}", f"{caption} {saying}."))
+            blocks.append(
+                Figure(drawn, f"{difference.what}: patching {saying}", f"{caption} {saying}.", grid.reset_index())
+            )
         frame = _counted(result.to_frame(), context.heads)
-        blocks.append(Table(frame, f"{difference.what}: every cell, with intervals", collapsed=True))
+        shown = frame[frame["fraction"].abs() >= LISTED]
+        said = f"{difference.what}: the {len(shown)} of {len(frame)} cells that restore at least {LISTED:.0%}"
+        blocks.append(Table(shown, said, collapsed=True))
     return Section(TITLE, blocks)
 
 
