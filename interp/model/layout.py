@@ -127,7 +127,7 @@ class RoundLayout:
         return 1
 
     @checked
-    def prediction(self, probabilities: Tensor) -> Tensor:
+    def prediction(self, probabilities: Float[Tensor, "*axes"]) -> Tensor:
         """What a model returns, from the probabilities ``[..., outcome]`` of this layout's outcomes."""
         return probabilities
 
@@ -147,7 +147,7 @@ class RoundLayout:
         return prediction.argmax(-1)
 
     @checked
-    def commit(self, tokens: Tensor, choice: Tensor) -> Tensor:
+    def commit(self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]) -> Tensor:
         """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one.
 
         Raises:

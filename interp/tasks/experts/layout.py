@@ -104,7 +104,7 @@ class ExpertRound(RoundLayout):
         return 0
 
     @checked
-    def prediction(self, probabilities: Tensor) -> Tensor:
+    def prediction(self, probabilities: Float[Tensor, "*axes outcome"]) -> Tensor:
         return probabilities[..., 1]
 
     @checked
@@ -112,5 +112,5 @@ class ExpertRound(RoundLayout):
         return torch.stack([1 - prediction, prediction], -1)
 
     @checked
-    def choose(self, prediction: Tensor) -> Tensor:
+    def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
         return (prediction > 0.5).long()
