@@ -18,7 +18,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from interp.checks import array_of, checked, non_empty
+from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
 from interp.interventions.passes import Edit, Rows, edited, passed
 from interp.interventions.sites import Site, resolve
@@ -71,6 +71,7 @@ class Place:
         """
         from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
 
+        integer("d_model", d_model, 1, 10**6)
         if self.site.kind.axes not in ("pos", "latent"):
             return None
         if self.basis is None:

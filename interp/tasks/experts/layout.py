@@ -105,6 +105,9 @@ class ExpertRound(RoundLayout):
 
     @checked
     def prediction(self, probabilities: Float[Tensor, "*axes outcome"]) -> Tensor:
+        require(
+            probabilities.shape[-1] >= 2, f"probabilities are [..., outcome], got shape {tuple(probabilities.shape)}"
+        )
         return probabilities[..., 1]
 
     @checked
