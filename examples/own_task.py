@@ -142,7 +142,7 @@ def main(folder: Path, steps: int = 20, n_episodes: int = 32) -> Path:
     print(*probes.probe(model, base, ["wins", "chances"]), sep="\n")
     print(sweep(model, *exchange_history(base, 5), 5).to_frame().head())
     print(interchange(model, base, source, laplace(), "chances", "latent@<z>").to_frame())
-    return build(str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12)
+    return build(str(folder / "run" / "model"), out=folder, n_episodes=n_episodes, n_rounds=12, quick=True)
 
 
 if __name__ == "__main__":

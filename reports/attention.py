@@ -35,6 +35,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
+from reports.html import TEMPLATES, environment, policy, stylesheet
 
 if TYPE_CHECKING:
     from interp.model.rollout import Rollout
@@ -107,16 +108,22 @@ class AttentionView:
         }
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
-    def html(self, prefix: str) -> str:
-        """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
-        from reports.page import environment
+    def html(self, prefix: str, number: int = 0) -> str:
+        """The static picture with the interactive view under it.
+
+        Args:
+            prefix: unique on the page.
+            number: of the figure, where the page numbers them.
+        """
         from reports.panels import attention
         from reports.svg import inline_svg
 
         episode, at = self.first
         shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]
         picture = inline_svg(attention(shown, self.labels, self.heads), self.title, prefix)
-        return environment().get_template("attention.html.j2").render(view=self, id=prefix, picture=picture)
+        return (
+            environment().get_template("attention.html.j2").render(view=self, id=prefix, picture=picture, number=number)
+        )
 
 
 def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, bool]:
@@ -138,11 +145,16 @@ class Shown:
         return f"Attention in {len(view.rounds)} rounds of {len(view.episodes)} episodes (drawn in a notebook)"
 
     def _repr_html_(self) -> str:
-        from reports.page import frame
-
-        page = escape(frame(self.view), quote=True)
+        page = escape(_frame(self.view), quote=True)
         style = f"width:100%;height:{_FRAME_HEIGHT}px;border:0"
         return f'<iframe title="{escape(self.view.title)}" style="{style}" srcdoc="{page}"></iframe>'
+
+
+def _frame(view: AttentionView) -> str:
+    """A page with nothing but the view, for a frame in a notebook."""
+    carried = scripts()
+    settings = {"scripts": carried, "style": stylesheet(), "policy": policy(carried)}
+    return str(environment().get_template("frame.html.j2").render(view=view, **settings))
 
 
 @checked
@@ -212,7 +224,7 @@ def library_script() -> str:
 
 def scripts() -> list[str]:
     """What a page with views carries: circuitsvis' bundle, and what feeds it."""
-    return [library_script(), (Path(__file__).parent / "templates" / "attention.js").read_text("utf-8")]
+    return [library_script(), (TEMPLATES / "attention.js").read_text("utf-8")]
 
 
 def notices() -> list[tuple[str, str]]:

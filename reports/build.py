@@ -54,6 +54,7 @@ def build(
     n_rounds: int = 100,
     seed: int = 0,
     parts: Sequence[Part] | None = None,
+    quick: bool = False,
 ) -> Path:
     """Write the report of a model and return its path, below ``out``; warn of parts that could not be computed.
 
@@ -63,12 +64,13 @@ def build(
         n_episodes, n_rounds: how much is sampled; at least 5 episodes (probes are split by episode) of 10 rounds.
         seed: of everything random.
         parts: what the page holds, in its order; what the model's task says when None.
+        quick: without slow parts, and with wider intervals in others.
 
     Raises:
         InputError: no such model or task, sizes too small, two parts of one key, or a folder that cannot be written;
             before any work.
     """
-    written = write_report(subject, out, n_episodes, n_rounds, seed, parts)
+    written = write_report(subject, out, n_episodes, n_rounds, seed, parts, quick=quick)
     if written.failures:
         listed = "; ".join(f"{title}, because {why}" for title, why in written.failures.items())
         warnings.warn(f"parts of {written.path} were not computed: {listed}", stacklevel=3)

@@ -7,25 +7,18 @@ report gives the same bytes.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from interp import files
 from interp.errors import require
-from reports import attention, palette
-from reports.blocks import Figure, Group, Table, cell, csv_of
-
-if TYPE_CHECKING:
-    import pandas as pd
-
-_TEMPLATES = Path(__file__).parent / "templates"
+from reports import attention
+from reports.blocks import Figure, Group, Table, cell
+from reports.html import environment, policy, stylesheet
 
 
 @dataclass(frozen=True)
@@ -76,9 +69,9 @@ class Report:
             .get_template("page.html.j2")
             .render(
                 report=self,
-                style=_stylesheet(),
+                style=stylesheet(),
                 scripts=scripts,
-                policy=_policy(scripts),
+                policy=policy(scripts),
                 notices=attention.notices() if views else [],
                 provenance=list(_flat(self.provenance)),
                 drawn=_drawn(blocks),
@@ -107,21 +100,6 @@ class Report:
             yield from unfold(section.blocks)
 
 
-def frame(view: attention.AttentionView) -> str:
-    """A page with nothing but an attention view, for a frame in a notebook."""
-    scripts = attention.scripts()
-    settings = {"scripts": scripts, "style": _stylesheet(), "policy": _policy(scripts)}
-    return environment().get_template("frame.html.j2").render(view=view, **settings)
-
-
-def _policy(scripts: Sequence[str]) -> str:
-    """No request of any kind. Styles are inline because SVG needs them; scripts only by their hash."""
-    digests = (base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts)
-    allowed = " ".join(f"'sha256-{digest}'" for digest in digests) or "'none'"
-    rest = "style-src 'unsafe-inline'; img-src data:; base-uri 'none'; form-action 'none'"
-    return f"default-src 'none'; script-src {allowed}; {rest}"
-
-
 def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
     """Every figure as SVG, by the identity of its block."""
     figures = [block for block in blocks if isinstance(block, Figure)]
@@ -135,15 +113,11 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
 def _numbers(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
     """What a reader calls each figure and table, such as ("Figure", 3), by the identity of its block."""
     found: dict[int, tuple[str, int]] = {}
-    for kind, name in ((Figure, "Figure"), (Table, "Table")):
+    kinds: tuple[tuple[Any, str], ...] = (((Figure, attention.AttentionView), "Figure"), (Table, "Table"))
+    for kind, name in kinds:
         of_kind = [block for block in blocks if isinstance(block, kind)]
         found |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
     return found
-
-
-def _download(frame: pd.DataFrame) -> str:
-    """A frame as the address of a CSV file that the page itself holds."""
-    return "data:text/csv;charset=utf-8;base64," + base64.b64encode(csv_of(frame).encode()).decode()
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:
@@ -152,36 +126,3 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield from _flat(value, "" if name == "versions" else f"{prefix}{name} ")
         else:
             yield f"{prefix}{name}".replace("_", " "), str(cell(value) if not isinstance(value, float) else value)
-
-
-def _stylesheet() -> str:
-    css = "\n".join((_TEMPLATES / name).read_text("utf-8") for name in ("page.css", "attention.css"))
-    light, dark = palette.css_variables(dark=False), palette.css_variables(dark=True)
-    return f":root {{ {light} }}\n@media screen and (prefers-color-scheme: dark) {{ :root {{ {dark} }} }}\n{css}"
-
-
-@cache
-def environment() -> Any:
-    """The templates, with the filters that they use."""
-    import jinja2
-    from markupsafe import Markup, escape
-
-    def prose(text: str) -> Markup:
-        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-        marked = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked)
-        target = r"#[\w-]+|(?:[\w.-]+/)*[\w.-]+\.html(?:#[\w-]+)?"
-        return Markup(re.sub(rf"\[([^\]]+)\]\(({target})\)", r'<a href="\2">\1</a>', marked))
-
-    environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=jinja2.StrictUndefined,
-    )
-    environment.filters["prose"] = prose
-    environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]
-    environment.filters["cell"] = cell
-    environment.filters["download"] = _download
-    environment.globals["identity"] = id
-    return environment

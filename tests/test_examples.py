@@ -16,7 +16,7 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     assert ran.returncode == 0, ran.stderr
     page = next(tmp_path.glob("model-*.html")).read_text()
     assert "Not computed" not in page
-    assert all(f">{title}<" in page for title in ("Probes", "Patching", "Circuits of edges"))
+    assert all(f">{title}<" in page for title in ("Probes", "Patching", "What the heads do"))
     assert "latent@<z>" in ran.stdout
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert about["config"]["layout"]["task"] == "bandit"

@@ -29,7 +29,7 @@ def default_parts() -> tuple[Part, ...]:
     """Every part that needs no more than a task's record, in page order.
 
     >>> [part.title for part in default_parts()][:4]
-    ['Summary', 'Compared with other machines', 'The state over time', 'Probes']
+    ['Verdicts', 'Compared with other machines', 'The state over time', 'Probes']
     """
     return (
         overview.part(),

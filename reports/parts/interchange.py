@@ -105,7 +105,7 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
     control = max((row["control score"] for row in alike if not math.isnan(row["control score"])), default=math.nan)
     names = ", ".join(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
     return Finding(
-        f"Interchanged where they should be, these move {_SHOWS[weakest['outcome']]} as in the algorithm: {names}",
+        f"Set to another episode's, these move {_SHOWS[weakest['outcome']]} as in the algorithm: {names}",
         weakest["word"],
         f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
         f"random directions, places that should not hold them: at most {cell(control, '.3f')}",
