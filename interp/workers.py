@@ -60,11 +60,19 @@ def each(
 def _on_cluster(work: Callable[[S, T], R], shared: S, items: Sequence[T], n_jobs: int, scheduler: str) -> Iterator[R]:
     with _client(n_jobs, scheduler) as client:
         from dask.distributed import as_completed
+        from distributed.protocol.pickle import dumps
 
-        (sent,) = client.scatter([shared], broadcast=True)
-        futures = [client.submit(work, sent, item, pure=False) for item in items]
+        # As bytes: dask's own way of sending torch modules gives them plain dicts, to which no hook can be added.
+        (sent,) = client.scatter([dumps(shared)], broadcast=True)
+        futures = [client.submit(_unpacked, work, sent, item, pure=False) for item in items]
         for _, result in as_completed(futures, with_results=True):
             yield result
+
+
+def _unpacked(work: Callable[[S, T], R], shared: bytes, item: T) -> R:
+    from distributed.protocol.pickle import loads
+
+    return work(loads(shared), item)
 
 
 @contextmanager

@@ -6,9 +6,13 @@ import os
 import time
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+import interp
+import probes
 from interp.errors import InputError
+from interp.tasks import experts
 from interp.workers import LOCAL, each
 
 
@@ -31,6 +35,18 @@ def test_a_worker_that_is_killed_costs_no_result(tmp_path: Path) -> None:
     """Two real processes; the one that is killed with -9 is replaced, and every item is done."""
     assert sorted(each(dies_once, tmp_path, range(8), n_jobs=2, scheduler=LOCAL)) == [i**2 for i in range(8)]
     assert (tmp_path / "killed").exists()
+
+
+@pytest.mark.slow
+def test_processes_run_a_models_hooks() -> None:
+    """A sweep on two real processes gives the table of one."""
+    model = interp.load("wma-handwired", n_experts=2)
+    episodes = experts.sample(8, 6, 2, seed=0)
+    here, there = (
+        probes.sweep(model, episodes, ["votes"], components="resid_post", n_jobs=2, scheduler=scheduler).to_frame()
+        for scheduler in ("", LOCAL)
+    )
+    pd.testing.assert_frame_equal(here, there)
 
 
 def test_nobody_answers_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
