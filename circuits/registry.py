@@ -194,6 +194,11 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
 
     Raises:
         InputError: a learned model, or a circuit that was edited by hand after it was built.
+
+    Example:
+        >>> circuit = from_origin(load("wma-handwired", n_experts=2).config.origin)
+        >>> [head.name for head in circuit.heads][:2]
+        ['1.1 bind', '1.2 state tag']
     """
     if "circuit" not in origin:
         raise InputError("this model was not compiled from a circuit: its config.origin names none")
@@ -210,6 +215,10 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
 
     Raises:
         InputError: a handwired model that was edited, whose variant cannot be built by name.
+
+    Example:
+        >>> sorted(set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ())))
+        ['softmax']
     """
     if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
         return model

@@ -51,6 +51,13 @@ def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episod
 
     Raises:
         InputError: no such site, or one that the rollout did not cache for all rounds.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(4, 10, 2, seed=0))
+        >>> tuple(read(run, "latents").shape)                                      # [episode, round, latent, d_model]
+        (4, 10, 1, 38)
     """
     hook = hook_of(site)
     if hook is None:

@@ -14,8 +14,6 @@ import pytest
 ROOMS = ("interp", "probes", "circuits", "reports")
 LISTS = ("interp", "interp.tasks", "probes", "circuits")
 """Packages whose ``__all__`` is what users call."""
-WITHOUT = {"differentiable", "from_origin", "play", "read", "register", "replay"}
-"""Functions that are shown in the tutorials, README or tests, and not yet in a docstring."""
 
 
 def modules() -> Iterator[ModuleType]:
@@ -72,7 +70,7 @@ def test_what_users_call_is_shown_at_work(name: str) -> None:
     package = importlib.import_module(name)
     functions = [key for key in package.__all__ if inspect.isfunction(getattr(package, key, None))]
     assert functions
-    for key in sorted(set(functions) - WITHOUT):
+    for key in functions:
         function = getattr(package, key)
         texts = [inspect.getdoc(t) or "" for t in (function, package, importlib.import_module(function.__module__))]
         shown = [line for text in texts for line in text.splitlines() if line.lstrip().startswith((">>>", "..."))]

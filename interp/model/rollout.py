@@ -205,6 +205,15 @@ def replay(
 
     Raises:
         InputError: a round out of range, an unknown hook, a chunk below 1.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> model = interp.load("wma-handwired", n_experts=2)
+        >>> run = interp.rollout(model, experts.sample(4, 10, 2, seed=0))
+        >>> _, _, cache = interp.replay(model, run, rounds=[3, 7], names_filter="blocks.1.hook_resid_post")
+        >>> tuple(cache["blocks.1.hook_resid_post"].shape)[:2]                               # [episode, round, ...]
+        (4, 2)
     """
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)
@@ -253,6 +262,14 @@ def play(
 
     Raises:
         InputError: a task without worlds, sizes that the model's layout does not serve; epsilon outside [0, 1].
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import mdp
+        >>> model = interp.load("qlearning-handwired", n_states=2, n_actions=2)
+        >>> episodes, run = interp.play(model, mdp.sample_mdps(3, 2, 2, seed=0), n_rounds=5, seed=0)
+        >>> episodes.actions.shape, tuple(run.predictions.shape)
+        ((3, 5), (3, 5, 2))
     """
     task = tasks.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")

@@ -75,6 +75,11 @@ def register(task: Task) -> Task:
 
     Raises:
         InputError: the key is taken.
+
+    Example:
+        >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
+        Traceback (most recent call last):
+        interp.errors.InputError: a task 'experts' is registered already; choose another key
     """
     taken = {known.key for known in every()}
     require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")
