@@ -20,6 +20,8 @@ LOCAL = "local"
 """The scheduler that is started for the work: a cluster of processes on this machine."""
 _SECONDS = 20
 """How long a scheduler may take to answer."""
+_ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
+"""The environment of a worker: workers share the cores."""
 
 
 def each(
@@ -79,12 +81,15 @@ def _unpacked(work: Callable[[S, T], R], shared: bytes, item: T) -> R:
 def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     """A client of the scheduler; a cluster that was started for it ends with it."""
     try:
+        import dask
         from dask.distributed import Client, LocalCluster
     except ImportError as error:
         raise InputError("a scheduler needs dask; run: pip install 'latent-context-interp[cluster]'") from error
     if scheduler == LOCAL:
         import joblib
 
+        # By default freed memory is given back at once, too (MALLOC_TRIM_THRESHOLD_), which costs as much as the work.
+        dask.config.set({"distributed.nanny.pre-spawn-environ": _ONE_THREAD})
         n_workers = joblib.cpu_count() if n_jobs < 0 else n_jobs
         with (
             LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address=None) as cluster,
