@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.checks import checked, require_columns
+from interp.checks import array_of, checked, require_columns
 from interp.errors import require
 from reports.figures import DIVERGING, SEQUENTIAL, band
 from reports.palette import INK, LIGHT, looks
@@ -190,7 +190,7 @@ def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("tru
         true, read: ``[point]``; at most 600 are drawn, evenly chosen, all are counted.
         label: what the values are.
     """
-    true, read = np.ravel(np.asarray(true, np.float64)), np.ravel(np.asarray(read, np.float64))
+    true, read = (np.ravel(array_of(what, values)) for what, values in (("true", true), ("read", read)))
     require(true.shape == read.shape and len(true) > 0, f"{len(true)} true values and {len(read)} read; give as many")
     figure = Figure(figsize=(WIDTH, 3.3))
     left, right = figure.subplots(1, 2)

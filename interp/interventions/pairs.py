@@ -82,7 +82,16 @@ class Pair:
 
     @checked
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
-        """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
+        """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes.
+
+        Raises:
+            InputError: predictions of another shape than ``[*batch, episode, round, ...]`` of these rounds.
+        """
+        wanted = self.clean.predictions[:, self.round : self.read + 1].shape
+        require(
+            predictions.shape[-len(wanted) :] == wanted,
+            f"predictions of shape {tuple(predictions.shape)} do not fit; their last axes must be {tuple(wanted)}",
+        )
         return tasks.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
 
 

@@ -152,9 +152,11 @@ def steering_table(
         run: the rollout of ``episodes``, where it is known.
 
     Raises:
-        InputError: a task that does not say how it is steered, or a round out of range.
+        InputError: a task that does not say how it is steered, episodes that the model does not read, or a round out of
+            range.
     """
     task = tasks.of(model)
+    model.layout.fit(episodes)
     integer("t", t, -episodes.n_rounds, episodes.n_rounds - 1)
     how, algorithm = given(task, "steering", task.steering)(), task.explains(model)
     held = algorithm.run(episodes)[algorithm.memory]
