@@ -34,7 +34,7 @@ from circuits.location import Location
 from circuits.plan import Size, VerificationPlan
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.algorithm import NEXT
-from interp.checks import checked
+from interp.checks import checked, device_called
 from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.model.layout import PREDICT_INDEX
@@ -154,7 +154,7 @@ def verify(
         InputError: an unknown model, dtype or argument, sizes of another task, a size or count that is not positive, a
             size among the arguments, or float32 where the circuit needs float64.
     """
-    record = handwired(name)
+    record, device = handwired(name), device_called(device)
     if circuit_seed is not None:
         arguments["seed"] = circuit_seed
     for task_size in interp.tasks.get(record.task).sizes:

@@ -109,6 +109,23 @@ def file_path(value: Any, what: str = "path") -> str:
     return os.fspath(value)
 
 
+def device_called(name: Any) -> Any:
+    """The device of torch called ``name``, or ``name`` where it is one.
+
+    Raises:
+        InputError: no such device on this machine.
+    """
+    import torch
+
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except Exception as error:
+        raise InputError(f"no device {name!r} on this machine ({str(error).splitlines()[0]}); take cpu") from None
+    require(device.type != "meta", "a model on the device 'meta' holds no numbers; take cpu")
+    return device
+
+
 def array_of(what: str, values: Any) -> NDArray[Any]:
     """Numbers as an array: of lists, arrays, tensors of any precision (gradients are let go) and pandas objects.
 

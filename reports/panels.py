@@ -192,6 +192,7 @@ def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("tru
     """
     true, read = (np.ravel(array_of(what, values)) for what, values in (("true", true), ("read", read)))
     require(true.shape == read.shape and len(true) > 0, f"{len(true)} true values and {len(read)} read; give as many")
+    require(bool(np.isfinite([true, read]).all()), "true and read must be finite numbers")
     figure = Figure(figsize=(WIDTH, 3.3))
     left, right = figure.subplots(1, 2)
     drawn = np.linspace(0, len(true) - 1, min(len(true), 600)).astype(int)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import interp.tasks
+from interp.checks import device_called
 from interp.errors import InputError, require
 
 if TYPE_CHECKING:
@@ -220,25 +221,6 @@ def _load(name: str, sizes: Mapping[str, int], arguments: Mapping[str, Any], sam
     if record.kind == "learned" and sampled and record.reads(named) and not arguments:
         return Loaded(library.load(name), named)
     return Loaded(library.load(name, **named, **arguments), arguments={**named, **arguments})
-
-
-def device_called(name: str) -> Any:
-    """The device of torch called ``name``.
-
-    Raises:
-        InputError: no such device on this machine.
-    """
-    import torch
-
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except Exception as error:
-        raise InputError(
-            f"no device {name!r} on this machine ({str(error).splitlines()[0]}); give --device cpu"
-        ) from None
-    require(device.type != "meta", "a model on the device 'meta' holds no numbers; give --device cpu")
-    return device
 
 
 Sizes = Mapping[str, int]

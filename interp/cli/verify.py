@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
+from interp.checks import device_called
 from interp.cli import options
 from interp.cli.command import command
 from interp.cli.saying import Say
@@ -51,7 +52,7 @@ def verify(
     options.sizes_of(task, model, sizes)
     grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
     given = circuit_settings(arguments or ())
-    dtypes, place = dtype or DTYPES, options.device_called(device)
+    dtypes, place = dtype or DTYPES, device_called(device)
     if out is not None:
         options.to_be_written(out)
     with bar(f"verifying {model}", n_cases(model, grid, dtypes)) as done:

@@ -22,7 +22,7 @@ import pandas as pd
 from torch import Tensor
 
 from interp.algorithm import Algorithm
-from interp.checks import checked
+from interp.checks import checked, non_empty
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
 from interp.model.rollout import Rollout, Rounds, rollout
@@ -70,7 +70,11 @@ def carriers(
         base, source: episodes that pair up.
         decode: latents to state (:class:`interp.decoder.Decoder`); the exact readout of a handwired model when None.
         runs: the rollouts of ``base`` and ``source``, where they are known.
+
+    Raises:
+        InputError: no claim.
     """
+    claims = non_empty("claims", claims, "at least one claim")
     runs = runs or (rollout(model, base), rollout(model, source))
 
     def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:

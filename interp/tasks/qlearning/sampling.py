@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, checked, integer, seed_of
+from interp.checks import array_of, checked, integer, non_empty, seed_of
 from interp.errors import require
 from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning import bellman
@@ -74,7 +74,7 @@ _STREAMS = (
 
 def stream(seed: Seed, name: str) -> np.random.Generator:
     """The generator of one purpose: streams of one seed never share a draw."""
-    parts = seed if isinstance(seed, list | tuple) else [seed]
+    parts = non_empty("seed", seed, "an integer, or several") if isinstance(seed, list | tuple) else [seed]
     return np.random.default_rng([*(seed_of(part) for part in parts), _STREAMS.index(name)])
 
 
