@@ -60,7 +60,8 @@ def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool
 def _absent(score: ProbeScore, difference: Interval, control: Control | None) -> bool:
     """Whether the probe beats a control by no effect of interest, in a sample that would have shown one.
 
-    The control is the constant where it is None."""
+    The control is the constant where it is None.
+    """
     if difference.high < 0:
         return True
     level, shown = (

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+from jaxtyping import Float
 from matplotlib.axes import Axes
 from matplotlib.colors import ListedColormap, to_rgb
 from matplotlib.figure import Figure
@@ -20,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import checked, require_columns
 from interp.errors import require
+from interp.statistics import bootstrap_mean
 from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
 from reports.style import WIDTH, styled
 
@@ -92,6 +94,20 @@ def _difference_scale(axes: Axes, difference: NDArray[np.float64]) -> None:
     decades = largest * 10.0 ** np.arange(-3, 1)
     axes.set_yticks([0, *decades], ["0", *(f"{tick:.0e}" for tick in decades)])
     axes.minorticks_off()
+
+
+def over_rounds(
+    key: str, name: str, values: Float[np.ndarray, "episode round"], seed: int, first: int = 1
+) -> pd.DataFrame:
+    """The mean over episodes in every round with its 95 % interval: a curve for :func:`curves`.
+
+    Args:
+        key: that picks colour and dash; ``name`` is for the legend.
+        first: what the first round is called.
+    """
+    mean, low, high = bootstrap_mean(values, seed=seed)
+    rounds = np.arange(first, first + len(mean))
+    return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
 
 
 @checked

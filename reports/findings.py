@@ -10,6 +10,7 @@ so that the evidence says nothing about this model.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal
@@ -21,6 +22,8 @@ from reports.blocks import Verdict
 
 Word = Literal["pass", "fail", "cannot tell", "uninformative"]
 """How a claim came out."""
+NEAR = 0.05
+"""A control that comes this close to a score makes it uninformative."""
 WORDS: tuple[Word, ...] = ("pass", "fail", "cannot tell", "uninformative")
 
 
@@ -70,8 +73,15 @@ class Findings:
         return ", ".join(f"{words.count(word)} {word}" for word in WORDS if word in words)
 
 
-def judged(value: Interval, above: float) -> Word:
-    """Whether a number is above a bound, by its whole interval; without one, or astride the bound, nobody can tell."""
-    if value.low > above:
-        return "pass"
-    return "fail" if value.high < above else "cannot tell"
+def judged(value: Interval, above: float, control: float = math.nan) -> Word:
+    """Whether a number is above a bound, by its whole interval; without one, or astride the bound, nobody can tell.
+
+    Args:
+        control: what a control reaches, where there is one; a number that is not false and within :data:`NEAR` of it,
+            or below it, is uninformative.
+    """
+    if value.high < above:
+        return "fail"
+    if control >= value.estimate - NEAR:
+        return "uninformative"
+    return "pass" if value.low > above else "cannot tell"

@@ -242,3 +242,8 @@ class Context:
                 self.failures[key] = error
                 raise
         return self._results[key]
+
+
+def learned(context: Context) -> bool:
+    """Where a part of a learned model applies."""
+    return not context.handwired

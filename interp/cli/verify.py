@@ -10,7 +10,6 @@ from typing import Annotated, Any
 import typer
 
 import interp.tasks
-from interp.checks import device_called
 from interp.cli import options
 from interp.cli.command import command
 from interp.cli.saying import Say
@@ -52,11 +51,11 @@ def verify(
     options.sizes_of(task, model, sizes)
     grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
     given = circuit_settings(arguments or ())
-    dtypes, place = dtype or DTYPES, device_called(device)
+    dtypes = dtype or DTYPES
     if out is not None:
         options.to_be_written(out)
     with bar(f"verifying {model}", n_cases(model, grid, dtypes)) as done:
-        result = check(model, grid, rounds, episodes, dtypes, seed, done=done, device=place, **given)
+        result = check(model, grid, rounds, episodes, dtypes, seed, done=done, device=device, **given)
     say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
     say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
     say.line("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")

@@ -28,6 +28,7 @@ from interp.errors import require
 from interp.interventions.effects import outcome_of, taken
 from interp.interventions.passes import CHUNK, Rows, passed
 from interp.interventions.places import Place, resolve_places
+from interp.interventions.resume import tile
 from interp.interventions.routes import Routes
 from interp.interventions.sites import Site
 from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
@@ -120,7 +121,7 @@ def effect_map(
         ]
         step = max(CHUNK // len(mine.tokens), 1)
         for some in (between[i : i + step] for i in range(0, len(between), step)):
-            many = Rows(*(x.repeat(len(some), *[1] * (x.ndim - 1)) for x in mine))
+            many = Rows(*(tile(x, len(some)) for x in mine))
             edit = partial(_alone, after[stream], some)
             moved = (
                 measure(passed(model, many, layout, [(stream, edit)])[0], many).unflatten(0, (len(some), -1)) - plain

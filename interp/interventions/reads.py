@@ -31,6 +31,7 @@ from torch import Tensor
 
 from interp.checks import checked, integer
 from interp.interventions.passes import Rows
+from interp.interventions.resume import tile
 from interp.model.layout import RoundLayout
 from interp.model.rollout import Rollout, replay, select_rounds
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
@@ -132,7 +133,7 @@ def _cut(
 ) -> tuple[Tensor, Tensor]:
     """The exits with each read cut on its own, ``[read, row, value]``."""
     n = len(rows.tokens)
-    many = Rows(*(x.repeat(len(reads), *[1] * (x.ndim - 1)) for x in rows))
+    many = Rows(*(tile(x, len(reads)) for x in rows))
 
     def without(layer: int) -> Callable[[Tensor, object], Tensor]:
         def hook(pattern: Tensor, hook: object) -> Tensor:

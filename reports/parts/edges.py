@@ -31,8 +31,6 @@ _NODES = (
     "Every node ablated on its own, in three ways: what the logit difference and the state lose, with 95 % intervals; "
     "what only zeros show is the same in every episode"
 )
-NEAR = 0.05
-"""Random circuits that come this close make the score uninformative."""
 _LISTED = 25
 """Edges listed at most."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
@@ -54,11 +52,7 @@ def summary(found: Mapping[str, pd.DataFrame], context: Context) -> list[Finding
     """That few edges suffice for the difference, and as many at random do not."""
     circuit = found["circuit"].iloc[0]
     kept, random = Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_max"]
-    word = judged(kept, random)
-    if circuit["size"] > circuit["of"] / 2:
-        word = "fail"
-    elif word != "fail" and random >= kept.estimate - NEAR:
-        word = "uninformative"
+    word = "fail" if circuit["size"] > circuit["of"] / 2 else judged(kept, random, random)
     return [
         Finding(
             "At most half of the edges suffice for the difference that another episode's latents make",

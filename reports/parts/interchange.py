@@ -51,8 +51,6 @@ QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
 MOST = 0.5
 """A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""
-NEAR = 0.05
-"""A control that comes this close to the score makes it uninformative."""
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
@@ -118,10 +116,7 @@ def _best(rows: pd.DataFrame) -> dict[str, Any]:
     best: dict[str, Any] = {str(key): value for key, value in own.iloc[0].items()}
     others = [best["random_score"], *rows.loc[rows["control"].astype(bool), "score"]]
     control = max((value for value in others if not math.isnan(value)), default=math.nan)
-    word = judged(_interval(best, "score"), MOST)
-    if word != "fail" and control >= best["score"] - NEAR:
-        word = "uninformative"
-    return best | {"control score": control, "word": word}
+    return best | {"control score": control, "word": judged(_interval(best, "score"), MOST, control)}
 
 
 def _interval(row: Mapping[Any, Any], name: str) -> Interval:

@@ -10,7 +10,7 @@ from reports.blocks import Figure, Prose, Table, Verdict, cell
 from reports.evaluation import draw as draw_tables
 from reports.findings import Finding, judged
 from reports.page import Section
-from reports.part import Context, Part
+from reports.part import Context, Part, learned
 
 TITLE = "Other regimes and longer episodes"
 N_EPISODES = 32
@@ -34,7 +34,7 @@ _PICTURES = {
 
 def part() -> Part:
     """What ``interp evaluate`` measures, in short."""
-    return Part("elsewhere", TITLE, compute, draw, lambda context: not context.handwired, summary, slow=True)
+    return Part("elsewhere", TITLE, compute, draw, learned, summary, slow=True)
 
 
 def compute(context: Context) -> suite.Evaluation:

@@ -15,7 +15,7 @@ from reports.blocks import Figure, Prose, Table
 from reports.evaluation import SHOWN
 from reports.page import Section
 from reports.paper import Here, titled
-from reports.part import Context, Part
+from reports.part import Context, Part, learned
 from reports.parts import variants
 from reports.parts.state import Held
 from reports.parts.variants import Sweep
@@ -49,15 +49,11 @@ def parts() -> tuple[Part, ...]:
             "Good experts, correlated experts, every regime",
             robustness,
             draw_robustness,
-            _learned,
+            learned,
             slow=True,
         ),
-        Part("attention-to-experts", "Attention to each expert", attend, draw_attention, _learned),
+        Part("attention-to-experts", "Attention to each expert", attend, draw_attention, learned),
     )
-
-
-def _learned(context: Context) -> bool:
-    return not context.handwired
 
 
 # Weights.

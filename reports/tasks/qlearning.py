@@ -13,7 +13,7 @@ import pandas as pd
 
 from circuits.places import wired
 from interp.model.rollout import play
-from interp.statistics import bootstrap_mean, mean_interval
+from interp.statistics import mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns, tabular
@@ -237,7 +237,9 @@ def _earned_as_much(played: _Played, seed: int) -> Finding:
 def _draw_playing(played: list[_Played], context: Context) -> Section:
     """Cumulative reward in the first world; returns and normalised scores in all."""
     seed = context.seed
-    curves = pd.concat([_curve(key, name, e, seed) for key, (name, e) in played[0].agents.items()])
+    curves = pd.concat(
+        [figures.over_rounds(key, name, returns.cumulative(e), seed) for key, (name, e) in played[0].agents.items()]
+    )
     drawn = figures.curves(curves, ylabel="reward so far")
     caption = titled("2, left", f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes.")
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
@@ -252,12 +254,6 @@ def _draw_playing(played: list[_Played], context: Context) -> Section:
         frame = pd.DataFrame({"world": [p.world for p in played], "model and tabular learner": same})
         blocks.append(Table(frame, "Same seed, same actions as the tabular learner that selects before it updates?"))
     return Section("Free rollouts", blocks)
-
-
-def _curve(key: str, name: str, episodes: MDPEpisodes, seed: int) -> pd.DataFrame:
-    mean, low, high = bootstrap_mean(returns.cumulative(episodes), seed=seed)
-    rounds = np.arange(1, episodes.n_rounds + 1)
-    return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
 
 
 def _scores(played: _Played, seed: int) -> pd.DataFrame:

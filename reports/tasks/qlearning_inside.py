@@ -11,7 +11,6 @@ import circuits
 import probes
 from interp.evaluation.attention import round_attention
 from interp.model.rollout import rollout
-from interp.statistics import bootstrap_mean
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning import bellman, rates
@@ -22,15 +21,15 @@ from reports import figures, panels
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
 from reports.paper import titled
-from reports.part import Context, Part
+from reports.part import Context, Part, learned
 
 
 def parts() -> tuple[Part, ...]:
     """The parts, in page order: a handwired model's choices, a learned model's update and table, attention of both."""
     return (
         Part("selection", "Selection in head 3.1", select, draw_selection, _chooses),
-        Part("update", "The update", probe_update, draw_update, lambda context: not context.handwired, slow=True),
-        Part("decoded", "The decoded table", decode, draw_decoded, lambda context: not context.handwired, slow=True),
+        Part("update", "The update", probe_update, draw_update, learned, slow=True),
+        Part("decoded", "The decoded table", decode, draw_decoded, learned, slow=True),
         Part("chain", "Attention on the chain", attend, draw_chain, _serves_the_chain, slow=True),
     )
 
@@ -161,11 +160,8 @@ def decode(context: Context) -> Decoded:
     missed = {"model": ("decoded table", read - episodes.q_tables), "control": ("table of zeros", episodes.q_tables)}
     frames = []
     for key, (name, error) in missed.items():
-        mean, low, high = bootstrap_mean(np.sqrt((error**2).sum((2, 3))), seed=context.seed)
-        steps = np.arange(len(mean))
-        frames.append(
-            pd.DataFrame({"algorithm": key, "name": name, "round": steps, "mean": mean, "low": low, "high": high})
-        )
+        distance = np.sqrt((error**2).sum((2, 3)))
+        frames.append(figures.over_rounds(key, name, distance, context.seed, first=0))
     last = {name: np.sqrt((error[:, -1] ** 2).mean((0, 2))) for name, error in missed.values()}
     by_state = pd.DataFrame({"state": [f"s_{i + 1}" for i in range(read.shape[2])], **last})
     found = {"decoded table": read, "true table": episodes.q_tables}

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pandas as pd
 
 from interp.model.rollout import play, rollout
-from interp.statistics import bootstrap_mean
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes
 from interp.tasks.qlearning import returns, tabular
 from interp.tasks.qlearning.agreement import agreement_by_round
 from interp.tasks.qlearning.evaluation import by_regime
 from interp.tasks.qlearning.regimes import REGIMES
-from reports import panels
+from reports import figures, panels
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
 from reports.paper import Here, titled
-from reports.part import Context, Part
+from reports.part import Context, Part, learned
 from reports.parts import variants
 from reports.parts.variants import Sweep
 from reports.tasks import qlearning_inside
@@ -53,14 +51,10 @@ def parts() -> tuple[Part, ...]:
     """The parts, in page order; a handwired model, whose state is read and not decoded, needs only the chain."""
     return (
         variants.part(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
-        Part("rewards", "Reward by family and horizon", play_families, draw_families, _learned, slow=True),
-        Part("agreement-by-step", "Agreement step by step", agree, draw_agreement, _learned),
+        Part("rewards", "Reward by family and horizon", play_families, draw_families, learned, slow=True),
+        Part("agreement-by-step", "Agreement step by step", agree, draw_agreement, learned),
         *qlearning_inside.parts(),
     )
-
-
-def _learned(context: Context) -> bool:
-    return not context.handwired
 
 
 # Reward.
@@ -85,13 +79,9 @@ def _played(context: Context, regime: str, n_rounds: int) -> pd.DataFrame:
     }
     played: dict[str, tuple[str, MDPEpisodes]] = {"model": (context.name, play(context.model, mdps, n_rounds, seed)[0])}
     played |= {key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()}
-    return pd.concat([_curve(key, name, episodes, seed) for key, (name, episodes) in played.items()])
-
-
-def _curve(key: str, name: str, episodes: MDPEpisodes, seed: int) -> pd.DataFrame:
-    mean, low, high = bootstrap_mean(returns.cumulative(episodes), seed=seed)
-    rounds = np.arange(1, episodes.n_rounds + 1)
-    return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
+    return pd.concat(
+        [figures.over_rounds(key, name, returns.cumulative(episodes), seed) for key, (name, episodes) in played.items()]
+    )
 
 
 def draw_families(frame: pd.DataFrame, context: Context) -> Section:

@@ -90,8 +90,6 @@ def parts() -> tuple[Part, ...]:
 
 # Answers by round and depth.
 
-NEAR = 0.05
-"""A rival that comes this close makes the accuracy uninformative."""
 TITLE = "Answers by round and depth"
 _TEXT = (
     "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
@@ -118,9 +116,7 @@ def findings(frame: pd.DataFrame, context: Context) -> list[Finding]:
     scores = {row["key"]: Interval(row["estimate"], row["low"], row["high"]) for row in at.to_dict("records")}
     rivals = [key for key in SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
-    word = judged(scores[MODEL], scores[strongest].high)
-    if word != "fail" and scores[strongest].estimate >= scores[MODEL].estimate - NEAR:
-        word = "uninformative"
+    word = judged(scores[MODEL], scores[strongest].high, scores[strongest].estimate)
     return [
         Finding(
             f"It knows of targets {depth} steps away in round {depth}, the first that can",

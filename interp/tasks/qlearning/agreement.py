@@ -123,7 +123,6 @@ def agreement(
     Raises:
         InputError: predictions of another shape, or that are neither choices nor probabilities.
     """
-    require(table in ("after", "before"), f"table must be 'after' or 'before', got {table!r}")
     batches = as_batches(episodes)
     given = [predictions] if isinstance(episodes, MDPEpisodes) else list(predictions)
     require(
@@ -170,7 +169,6 @@ def agreement_by_round(
     Raises:
         InputError: predictions of another shape, or that are neither choices nor probabilities.
     """
-    require(table in ("after", "before"), f"table must be 'after' or 'before', got {table!r}")
     counts = _count(_policy(predictions, episodes), episodes, table)
     weights, rows = resample_weights(len(episodes), n_resamples, seed), []
     for key, quantity in (("model", "untied"), ("no-bootstrap", "untied_gamma0")):

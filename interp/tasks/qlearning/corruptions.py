@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpy.typing import NDArray
-
 from interp.checks import checked
 from interp.errors import InputError
-from interp.tasks.qlearning.episodes import MDPEpisodes
+from interp.tasks.qlearning.episodes import TRANSITIONS, MDPEpisodes
 from interp.tasks.task import Corruption, corrupted_round, exchanged
 
 Pair = tuple[MDPEpisodes, MDPEpisodes]
@@ -22,8 +20,9 @@ Pair = tuple[MDPEpisodes, MDPEpisodes]
 def exchange_history(episodes: MDPEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
     t = corrupted_round(_mdp(episodes), round, history=True)
-    names = ("states", "actions", "rewards", "next_states")
-    return episodes, _relearned(episodes, **{name: exchanged(getattr(episodes, name), t) for name in names})
+    return episodes, episodes.relearned(
+        transitions={name: exchanged(getattr(episodes, name), t) for name in TRANSITIONS}
+    )
 
 
 @checked
@@ -32,7 +31,7 @@ def change_reward(episodes: MDPEpisodes, round: int) -> Pair:
     t = corrupted_round(_mdp(episodes), round)
     rewards = episodes.rewards.copy()
     rewards[:, t] = (rewards[:, t] + 0.5) % 1.0
-    return episodes, _relearned(episodes, rewards=rewards)
+    return episodes, episodes.relearned(transitions={"rewards": rewards})
 
 
 def records() -> tuple[Corruption, ...]:
@@ -40,24 +39,6 @@ def records() -> tuple[Corruption, ...]:
     return (
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
         Corruption("change-reward", "change the reward", 1, change_reward),
-    )
-
-
-def _relearned(episodes: MDPEpisodes, **changed: NDArray[Any]) -> MDPEpisodes:
-    """The episodes with other transitions, and the Q-tables that these produce."""
-    names = ("states", "actions", "rewards", "next_states")
-    transitions = {name: changed.get(name, getattr(episodes, name)) for name in names}
-    own = {"n_states": episodes.n_states, "n_actions": episodes.n_actions} if episodes.mdps is None else {}
-    return MDPEpisodes.from_transitions(
-        episodes.mdps,
-        **transitions,
-        alpha=episodes.alpha,
-        gamma=episodes.gamma,
-        epsilon=episodes.epsilon,
-        initial=episodes.q_tables[:, 0],
-        regime=episodes.regime,
-        seed=episodes.seed,
-        **own,
     )
 
 

@@ -11,6 +11,7 @@ An episode never ends early: a state that ends a task is written as a loop onto 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, check_fields, checked, integer
-from interp.errors import InputError, require
+from interp.errors import InputError, require, unknown_name
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
 from interp.tasks.task import chosen_indices
@@ -27,6 +28,10 @@ from interp.tasks.task import chosen_indices
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
 _TABLE_TOLERANCE = 1e-9
+
+
+TRANSITIONS = ("states", "actions", "rewards", "next_states")
+"""The arrays ``[episode, round]`` that say what happened."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -179,15 +184,28 @@ class MDPEpisodes:
         )
 
     @checked
-    def relearned(self, alpha: float | None = None, gamma: float | None = None) -> MDPEpisodes:
-        """The same transitions with the tables and targets of another learning rate or discount."""
+    def relearned(
+        self,
+        alpha: float | None = None,
+        gamma: float | None = None,
+        transitions: Mapping[str, NDArray[Any]] | None = None,
+    ) -> MDPEpisodes:
+        """The tables and targets of another learning rate or discount, or of other transitions.
+
+        Args:
+            transitions: arrays ``[episode, round]`` in place of these episodes' own, by a name of :data:`TRANSITIONS`.
+
+        Raises:
+            InputError: another name, or arrays that are no transitions of these MDPs.
+        """
+        changed = transitions or {}
+        for name in changed:
+            if name not in TRANSITIONS:
+                raise unknown_name("array of transitions", name, TRANSITIONS)
         own = {"n_states": self.n_states, "n_actions": self.n_actions} if self.mdps is None else {}
         return MDPEpisodes.from_transitions(
             self.mdps,
-            self.states,
-            self.actions,
-            self.rewards,
-            self.next_states,
+            **{name: changed.get(name, getattr(self, name)) for name in TRANSITIONS},
             alpha=self.alpha if alpha is None else alpha,
             gamma=self.gamma if gamma is None else gamma,
             epsilon=self.epsilon,
@@ -262,7 +280,7 @@ class MDPEpisodes:
             InputError: an index out of range, or nothing selected.
         """
         chosen = chosen_indices(index, len(self))
-        per_episode = ("states", "actions", "rewards", "next_states", "greedy", "q_tables", "epsilon")
+        per_episode = (*TRANSITIONS, "greedy", "q_tables", "epsilon")
         picked = {name: getattr(self, name)[chosen] for name in per_episode}
         return replace(self, mdps=None if self.mdps is None else self.mdps.select(chosen), **picked)
 
