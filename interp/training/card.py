@@ -268,7 +268,12 @@ def _sizes(config: TrainingConfig) -> str:
 def _stage_text(stage: Stage, task: str) -> str:
     bounds = [(stage.sizes.get(size.name), size.option) for size in tasks.get(task).sizes]
     sizes = " and ".join(f"{bound} {name}" for bound, name in bounds if bound)
-    return f"{stage.steps:,} batches of {stage.n_rounds} rounds" + (f" with up to {sizes}" if sizes else "")
+    until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
+    return (
+        f"{'up to ' if until else ''}{stage.steps:,} batches of {stage.n_rounds} rounds"
+        + (f" with up to {sizes}" if sizes else "")
+        + (f", until {until}" if until else "")
+    )
 
 
 def _table(frame: pd.DataFrame) -> list[str]:

@@ -43,14 +43,30 @@ class Stage:
     """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
 
     ``sizes`` bounds sizes from above, by name; a size that it lacks, or gives as 0, keeps the run's own bound.
+    ``until`` ends the stage early: after an evaluation in which every number that it names is as high as it says.
     """
 
     n_rounds: int
     steps: int
     sizes: Mapping[str, int] = field(default_factory=dict)
+    until: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+    def mastered(self, evaluation: Mapping[str, float]) -> bool:
+        """Whether an evaluation reaches what the stage asks for; never where it asks for nothing.
+
+        >>> Stage(2, 500, until={"accuracy": 0.95}).mastered({"accuracy": 0.97})
+        True
+
+        Raises:
+            InputError: a number that evaluations of this task do not have.
+        """
+        for name in self.until:
+            if name not in evaluation:
+                raise unknown_name("number that a stage waits for", name, evaluation)
+        return bool(self.until) and all(evaluation[name] >= least for name, least in self.until.items())
 
 
 @dataclass(frozen=True)
@@ -63,6 +79,7 @@ class TrainingConfig:
             model.
         sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
         start: how the task's goal sets the weights before the first step; as they were drawn when empty.
+        targets: which of the goal's targets are learned; its first when empty.
         regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default when empty.
         dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed data set.
         commit: where rounds hold a choice, it is the model's "own" or the recorded "target".
@@ -93,6 +110,7 @@ class TrainingConfig:
     position_codes: str = "index"
     init_std: float = 0.08
     start: str = ""
+    targets: str = ""
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     regimes: Sequence[str] = ()
     dataset_episodes: int = 0

@@ -60,17 +60,17 @@ class Batch:
         return replace(self, rounds=rounds, targets=change(self.targets))
 
 
-def encode(episodes: Episodes, layout: RoundLayout) -> Batch:
-    """Episodes as a batch; ``layout`` is the model's.
+def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
+    """Episodes as a batch; ``layout`` is the model's, ``targets`` a name that the task's goal knows.
 
     Raises:
-        InputError: the task gives no goal of training.
+        InputError: the task gives no goal of training, or its goal no such targets.
     """
     fitted = layout.fit(episodes)
-    targets = goal_of(tasks.of(episodes)).targets(episodes)
+    wanted = goal_of(tasks.of(episodes)).targets_of(targets)(episodes)
     rounds = fitted.encode(episodes)
     values = rounds.values.float()
-    return Batch(replace(rounds, values=values), torch.from_numpy(np.asarray(targets)).float(), fitted)
+    return Batch(replace(rounds, values=values), torch.from_numpy(np.asarray(wanted)).float(), fitted)
 
 
 class EpisodeSource:
@@ -79,6 +79,7 @@ class EpisodeSource:
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
         self.config, self.layout, self.task = config, layout, tasks.get(config.task)
         self.goal = goal_of(self.task)
+        self.goal.targets_of(config.targets)
         order = self.goal.drawn or tuple(config.sizes)
         require(
             sorted(order) == sorted(config.sizes),
@@ -97,8 +98,9 @@ class EpisodeSource:
             rng = np.random.default_rng([config.seed, TRAIN, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
-            return encode(self._from_dataset(rng, n_episodes, chosen), self.layout).truncate(chosen.n_rounds)
-        return encode(self._sample(rng, n_episodes, chosen, step), self.layout)
+            drawn = self._from_dataset(rng, n_episodes, chosen)
+            return encode(drawn, self.layout, config.targets).truncate(chosen.n_rounds)
+        return encode(self._sample(rng, n_episodes, chosen, step), self.layout, config.targets)
 
     def evaluation(self) -> list[Episodes]:
         """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""

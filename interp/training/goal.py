@@ -39,6 +39,8 @@ class TrainingGoal:
 
     Attributes:
         targets: episodes to the distribution to learn, Float[episode, round, outcome].
+        other_targets: further distributions that a run may learn instead, by name (a run's ``targets``): what is
+            watched stays the same, so that learning curves can be compared.
         presets: training runs by name.
         drawn: names of the sizes in the order in which they are drawn for a batch; the record's order when empty.
         held_out: bounds to the sizes that each held-out batch fixes, the others being drawn; when None, one batch of
@@ -54,6 +56,7 @@ class TrainingGoal:
     """
 
     targets: Callable[[Any], NDArray[Any]]
+    other_targets: Mapping[str, Callable[[Any], NDArray[Any]]] = field(default_factory=dict)
     presets: Mapping[str, TrainingConfig] = field(default_factory=dict)
     drawn: tuple[str, ...] = ()
     held_out: Callable[[Bounds], tuple[Mapping[str, int], ...]] | None = None
@@ -63,6 +66,16 @@ class TrainingGoal:
     learns: str = ""
     limits: tuple[str, ...] = ()
     former: Mapping[str, str] = field(default_factory=dict)
+
+    def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
+        """The targets that a run names; ``targets`` where it names none.
+
+        Raises:
+            InputError: no such targets.
+        """
+        if name and name not in self.other_targets:
+            raise unknown_name("targets", name, self.other_targets)
+        return self.other_targets[name] if name else self.targets
 
 
 def goal_of(task: Task) -> TrainingGoal:

@@ -125,6 +125,10 @@ class _Run:
         loss = RoundsLoss(self.model, config.commit, config.compile)
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
         self.at, self.saved = Progression(), 0
+        if any(stage.until for stage in config.curriculum):
+            watched = self.evaluate()
+            for stage in config.curriculum:
+                stage.mastered(watched)
 
     # Checkpoints.
 
@@ -168,6 +172,8 @@ class _Run:
                 due = self.at.step % self.config.eval_every == 0 or self._finished
                 if due:
                     self.at.last_evaluation = self.evaluate()
+                    if not self._finished and self.config.curriculum[self.at.stage].mastered(self.at.last_evaluation):
+                        self._next_stage()
                 if stream is not None:
                     record = {"step": self.at.step, "stage": self.at.stage, "loss": loss, "seconds": self.at.seconds}
                     stream.write(json.dumps({**record, **(self.at.last_evaluation if due else {})}) + "\n")
@@ -182,11 +188,16 @@ class _Run:
     def _finished(self) -> bool:
         return self.at.stage >= len(self.config.curriculum)
 
+    @property
+    def _planned(self) -> int:
+        """The step of the plan: a stage that ended early counts in full, so that rates still reach their end."""
+        return sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
+
     def step(self) -> float:
         """One batch of episodes, an optimizer step a window; learning rates follow :func:`schedule`."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
-        fraction = schedule(self.at.step, self.config)
+        fraction = schedule(self._planned, self.config)
         for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
             for group in optimizer.param_groups:
                 group["lr"] = rate * fraction
@@ -231,12 +242,16 @@ class _Run:
             stopping = config.patience and at.stage >= config.patience_from_stage
             done = done or bool(stopping and at.stale_epochs >= config.patience)
         if done:
-            at.stage, at.stage_step, at.stale_epochs = at.stage + 1, 0, 0
-            at.epoch_loss, at.best_epoch_loss = 0.0, math.inf
+            self._next_stage()
+
+    def _next_stage(self) -> None:
+        at = self.at
+        at.stage, at.stage_step, at.stale_epochs = at.stage + 1, 0, 0
+        at.epoch_loss, at.best_epoch_loss = 0.0, math.inf
 
 
 def schedule(step: int, config: TrainingConfig) -> float:
-    """Fraction of the learning rate at ``step``: linear warm-up, then ``config.decay`` to zero.
+    """Fraction of the learning rate at ``step`` of the plan: linear warm-up, then ``config.decay`` to zero.
 
     Neither decay is best everywhere. In runs of equal length (seed 0), linear ended nearer to the floor for the laptop
     presets of expert advice (.0006 against .0014; wide: .006 against .031), cosine for Q-learning (.020 against .024).

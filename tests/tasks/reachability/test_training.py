@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import torch
 
 from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability import sample, training
+from interp.tasks.reachability import sample, starts, training
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import train
@@ -47,20 +48,57 @@ def test_an_unknown_start_is_refused(tmp_path: Path) -> None:
         train(replace(TINY, start="matchin"), tmp_path / "run", name="tiny")
 
 
-@pytest.mark.parametrize("name", training.STARTS)
+@pytest.mark.parametrize("name", starts.STARTS)
 def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
     config = TINY.model_config("tiny")
     torch.manual_seed(0)
     model, drawn = HookedLatentTransformer(config), {}
     drawn = {key: value.clone() for key, value in model.state_dict().items()}
-    training.STARTS[name](model)
+    starts.STARTS[name](model)
     changed = [key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])]
     assert changed and all(torch.isfinite(value).all() for value in model.state_dict().values())
     if "matching" in name:
         for block in model.blocks:
             assert torch.equal(block.attn.W_K, block.attn.W_Q)
-            assert torch.allclose(block.attn.W_O, training.COPIED * block.attn.W_V.mT)
+            if "bound" not in name:
+                assert torch.allclose(block.attn.W_O, starts.COPIED * block.attn.W_V.mT)
     if "factored" in name:
         at = model.layout.position
         between = {(a, b): model.W_pos[at(a)] @ model.W_pos[at(b)] for a in ("t_3",) for b in ("s_3", "s_7")}
         assert between["t_3", "s_3"] > between["t_3", "s_7"], "an edge's two ends share a code"
+
+
+def test_bound_copies_by_place_lie_beside_the_names() -> None:
+    model = HookedLatentTransformer(TINY.model_config("tiny"))
+    starts.bound(model)
+    d_head, first = model.config.d_head, model.layout.token_ids["n_1"]
+    name = model.W_E[first]
+    assert name[:d_head].abs().sum() > 0 and name[d_head:].abs().sum() == 0
+    by_place, by_content = (name @ model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head] for head in (0, -1))
+    assert torch.allclose(by_place[d_head : 2 * d_head], starts.COPIED * name[:d_head], atol=1e-6)
+    assert torch.allclose(by_content[:d_head], starts.COPIED * name[:d_head], atol=1e-6)
+    two_heads = HookedLatentTransformer(replace(TINY, n_heads=2).model_config("tiny"))
+    with pytest.raises(InputError, match="give 4 heads or more"):
+        starts.bound(two_heads)
+
+
+def test_other_targets_ask_for_less() -> None:
+    episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
+    answers, final = (training.goal().other_targets[name](episodes) for name in ("answers", "final answers"))
+    assert (np.count_nonzero(answers[:, 1:], axis=-1) <= 2).all() and np.array_equal(answers[:, -1], final[:, -1])
+    assert answers[:, 1].any() and not final[:, :-1].any()
+
+
+def test_a_stage_ends_when_its_depth_is_answered(tmp_path: Path) -> None:
+    """Nothing is asked for by a stage that waits for an accuracy of 0: it ends at the first evaluation."""
+    stages = (Stage(2, 50, until={"answered_1": 0.0}), Stage(3, 2))
+    train(replace(TINY, stages=stages, eval_every=2), tmp_path / "run", name="tiny")
+    seen = [json.loads(line)["stage"] for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert seen == [0, 1, 1, 2]
+    with pytest.raises(InputError, match="did you mean 'answered_1'"):
+        train(replace(TINY, stages=(Stage(2, 2, until={"answered1": 0.9}),)), tmp_path / "other", name="tiny")
+
+
+def test_unknown_targets_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="did you mean 'answers'"):
+        train(replace(TINY, targets="answer"), tmp_path / "run", name="tiny")
