@@ -109,7 +109,7 @@ def evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[
     floor = -(wanted * np.log(np.maximum(wanted, tiny))).sum(-1).mean()
     right = correct(predictions, episodes)
     known = np.arange(episodes.n_rounds) >= episodes.depths[:, None]
-    by_depth = {}
+    by_depth: dict[str, float] = {}
     for d in np.unique(episodes.depths):
         of = right[episodes.depths == d]
         by_depth |= {f"answered_{d}": float(of[:, d].mean()), f"accuracy_{d}": float(of[:, -1].mean())}
