@@ -1,6 +1,7 @@
 """The report on a model of reachability: parallel breadth-first search wired by hand, or a learned model.
 
-Its own section: accuracy by round and depth, beside searches, heuristics, and the model without its recurrence.
+Its own sections: accuracy by round and depth, beside searches, heuristics, and the model without its recurrence; what
+nodes that are moved in its set do to its answers.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ import pandas as pd
 from circuits.places import wired
 from interp.evaluation.record import MODEL
 from interp.statistics import Interval
-from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for
+from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
+from interp.tasks.reachability.frontier import exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Prose, Table, cell
 from reports.findings import Finding, judged
@@ -52,7 +54,7 @@ DIFFERENCES = (
     Difference("An edge to the negative is added", "add-edge"),
 )
 """Three differences with three routes: the question (prediction), the set reached (latent), the graph (update)."""
-SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen")
+SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
 
@@ -75,6 +77,7 @@ def parts() -> tuple[Part, ...]:
             shown=("The set of episode {}", "The decoded set of episode {}"),
         ),
         Part("answers", TITLE, compute, draw, summary=findings),
+        Part("moved", MOVED, compute_moved, draw_moved, summary=moved_findings),
         probing.part(("reached", "member", "prediction")),
         patching.part(DIFFERENCES, n_episodes=32),
         interchange.part(wired),
@@ -96,15 +99,17 @@ _TEXT = (
     "can know of a target d steps away before round d; parallel search knows from round d on, at every depth. Beside "
     "the model stand searches of fewer hops or of one path, heuristics that need no search, and the model with its "
     "latent **cut** (always the initial one), **frozen** (always the first thought), **reset** once, or **swapped** "
-    "with another episode's: a model that answered as well without its recurrence would not be searching by it."
+    "with another episode's: a model that answered as well without its recurrence would not be searching by it. "
+    "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in words would."
 )
 
 
 def compute(context: Context) -> pd.DataFrame:
     """Accuracy by regime, predictor, depth and round."""
+    model, seed = context.model, context.seed
+    read, write = reading(model, seed)
     frames = [
-        answers(context.model, episodes_for(context.model, regime, context.n_episodes, context.seed), context.seed)
-        for regime in REGIMES
+        answers(model, episodes_for(model, regime, context.n_episodes, seed), read, write, seed) for regime in REGIMES
     ]
     return pd.concat(frames, ignore_index=True)
 
@@ -141,3 +146,52 @@ def draw(frame: pd.DataFrame, context: Context) -> Section:
     shown = table.rename(columns=lambda key: str(key).replace("_", " ")).rename_axis(columns=None).reset_index()
     blocks.append(Table(shown, "Accuracy in the last round"))
     return Section(TITLE, blocks)
+
+
+# Nodes moved in the set.
+
+MOVED = "Nodes moved in the set"
+_MOVED = (
+    "A set that can be decoded may still be idle. Here the set in the latent is changed by a node, in the round that "
+    "first knows of the target, and the target's share of the answer is held against what parallel breadth-first "
+    "search answers with the same change. A parent of the other candidate is the sharpest test: it changes nothing at "
+    "once, and a round later the search has expanded it. Another node, which leads nowhere, is the control."
+)
+_PARENT, _CONTROL = "a parent of the negative is added", "another node is added"
+
+
+def compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Answers after moves; the share of sets that are decoded without an error."""
+    model, seed = context.model, context.seed
+    read, write = reading(model, seed)
+    episodes = episodes_for(model, REGIMES[0], context.n_episodes, seed)
+    return moved(model, episodes, read, write, seed), exact_sets(model, episodes, read, seed)
+
+
+def moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:
+    """Whether the model expands a node that it was given, and no other."""
+    later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
+    effect, control = (
+        Interval(1 - at["model"], 1 - at["high"], 1 - at["low"]) for at in (later[_PARENT], later[_CONTROL])
+    )
+    return [
+        Finding(
+            "It expands a node that is written into its set: a parent of the other candidate counts a round later",
+            judged(effect, control.high, control.estimate),
+            f"the other candidate's share {cell(effect)} (search {1 - later[_PARENT]['search']:.2f})",
+            f"another node written: {cell(control)}",
+        )
+    ]
+
+
+def draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> Section:
+    """The two tables."""
+    moves, sets = data
+    return Section(
+        MOVED,
+        [
+            Prose(_MOVED),
+            Table(moves, "The target's share of the answer after each move, beside parallel search's"),
+            Table(sets, "The share of sets that are decoded without an error in any node, by round"),
+        ],
+    )

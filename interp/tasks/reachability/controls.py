@@ -21,25 +21,20 @@ by a decoder for a learned one.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from typing import Any
 
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.checks import checked
-from interp.decoder import Affine
 from interp.evaluation.controls import Hook, cut, swap
-from interp.interventions.steering import write_state
 from interp.model.rollout import Rollout, rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.frontier import Read, Write, codec
 
 _HOOK = "hook_latents"
-Read = Callable[[Tensor], Tensor]
-Write = Callable[[Tensor, Tensor], Tensor]
 
 
 def frozen() -> Hook:
@@ -76,27 +71,6 @@ def discrete(read: Read, write: Write, seed: int = 0) -> Hook:
     return _HOOK, commit
 
 
-def decoded(run: Rollout, reached: NDArray[Any]) -> tuple[Read, Write]:
-    """How sets are read from, and written into, the latents of a learned model: two least-squares maps of a rollout.
-
-    Args:
-        run: of other episodes than those that are controlled.
-        reached: the sets at the same rounds, Float[episode, round, node].
-    """
-    held = torch.from_numpy(reached).flatten(0, 1)
-    latents = run.latents[:, :-1, 0].flatten(0, 1).double().cpu()
-    reading, writing = Affine.fit(latents, held), Affine.fit(held, latents)
-
-    def read(given: Tensor) -> Tensor:
-        return reading(given[..., 0, :].double().cpu()).to(given)
-
-    def write(given: Tensor, state: Tensor) -> Tensor:
-        change = (state - (read(given) > 0.5).to(state)).double().cpu() @ writing.slopes
-        return given + change.unsqueeze(-2).to(given)
-
-    return read, write
-
-
 @checked
 def controlled(
     model: HookedLatentTransformer,
@@ -120,7 +94,7 @@ def controlled(
     if len(episodes) > 1:
         hooks["swapped"] = _each(rounds, swap())
     if model.is_handwired and read is None and write is None:
-        read, write = model.read_state, partial(write_state, model)
+        read, write = codec(model)
     if read is not None and write is not None:
         hooks["discrete"] = _each(rounds[1:], discrete(read, write, seed))
     return {key: rollout(model, episodes, fwd_hooks=by_round) for key, by_round in hooks.items()}

@@ -6,7 +6,9 @@ d, at every depth. The tables give that jump for the model, for the algorithms a
 (:mod:`~interp.tasks.reachability.algorithms`), and for the model whose latent is cut, frozen or exchanged
 (:mod:`~interp.tasks.reachability.controls`).
 
-Right answers say what was found, not how: a comparison of causal effects is needed for that.
+Right answers say what was found, not how. Two tables ask whether the latent holds the set and whether it is used: the
+share of sets that are decoded without an error, and the answers after nodes are moved in the set
+(:mod:`~interp.tasks.reachability.frontier`).
 """
 
 from __future__ import annotations
@@ -19,9 +21,10 @@ import pandas as pd
 from interp.evaluation.record import MODEL, Done, EvaluationPlan, Row, row
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.statistics import mean_interval
+from interp.statistics import Interval, mean_interval
 from interp.tasks.reachability.controls import controlled
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.reachability.frontier import Read, Write, codec, exact_sets, moved
 from interp.tasks.reachability.records import records
 from interp.tasks.reachability.sampling import sample
 from interp.tasks.reachability.scores import correct
@@ -30,6 +33,8 @@ REGIMES = ("matched", "prosqa")
 """Those whose answers exist: one candidate is reached, the other is not."""
 EXTRA_ROUNDS = 1
 """Rounds beyond the deepest target."""
+N_FITTED, FITTED_SEED = 512, 10_007
+"""Episodes that a learned model's sets are read by, and what their seed is beyond that of those studied."""
 
 
 def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: int = 0) -> pd.DataFrame:
@@ -58,12 +63,20 @@ def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: i
     return pd.DataFrame(rows)
 
 
-def answers(model: HookedLatentTransformer, episodes: ReachabilityEpisodes, seed: int = 0) -> pd.DataFrame:
+def reading(model: HookedLatentTransformer, seed: int) -> tuple[Read, Write]:
+    """How sets are read and written: a handwired model's own maps, a learned one's fitted on matched graphs."""
+    fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], N_FITTED, seed + FITTED_SEED)
+    return codec(model, fitted)
+
+
+def answers(
+    model: HookedLatentTransformer, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
+) -> pd.DataFrame:
     """:func:`by_round` of the model, of every algorithm, and of the model with its latent taken away."""
     predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
     for record in records():
         predicted[record.key] = record.make().run(episodes)["prediction"]
-    for key, run in controlled(model, episodes).items():
+    for key, run in controlled(model, episodes, read, write, seed).items():
         predicted[key] = run.predictions.double().numpy(force=True)
     return pd.concat([by_round(p, episodes, key, seed) for key, p in predicted.items()], ignore_index=True)
 
@@ -78,37 +91,49 @@ def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, s
 
 def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: Done) -> dict[str, pd.DataFrame]:
     """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
-    parts = []
+    parts, (read, write) = [], reading(model, seed)
     for i, regime in enumerate(REGIMES):
-        parts.append(answers(model, episodes_for(model, regime, n_episodes, seed + i), seed))
+        parts.append(answers(model, episodes_for(model, regime, n_episodes, seed + i), read, write, seed))
         done(1)
     frame = pd.concat(parts, ignore_index=True)
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
     wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
-    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame}
+    matched = episodes_for(model, REGIMES[0], n_episodes, seed)
+    tables = {
+        "summary": wide.rename_axis(columns=None).reset_index(),
+        "by_round": frame,
+        "moved": moved(model, matched, read, write, seed),
+        "sets": exact_sets(model, matched, read, seed),
+    }
+    done(1)
+    return tables
 
 
 def headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
-    """Accuracy at every depth on matched graphs, and a round too early."""
-    frame = answers(model, episodes_for(model, REGIMES[0], n_episodes, seed), seed)
+    """Accuracy at every depth on matched graphs, and a round too early; what a parent moved into the set does."""
+    read, write = reading(model, seed)
+    episodes = episodes_for(model, REGIMES[0], n_episodes, seed)
+    frame = answers(model, episodes, read, write, seed)
     rows: list[Row] = []
     for depth in sorted(frame["depth"].unique()):
         of = frame[frame["depth"] == depth].set_index(["key", "round"])
         for t, what in ((depth, f"depth {depth}, round {depth}"), (depth - 1, f"depth {depth}, a round too early")):
-            value = of.loc[(MODEL, t)]
             beside = ", ".join(
                 f"{key} {of.loc[(key, t), 'estimate']:.2f}" for key in ("breadth_first", "more_ancestors", "cut")
             )
-            rows.append(row(f"accuracy, {what}", _interval(value), beside))
+            rows.append(row(f"accuracy, {what}", _interval(of.loc[(MODEL, t)], "estimate"), beside))
+    after = moved(model, episodes, read, write, seed)
+    for move in ("a parent of the negative is added", "another node is added"):
+        value = after[(after["move"] == move) & (after["later"] == 1)].iloc[0]
+        beside = f"search {value['search']:.2f}"
+        rows.append(row(f"P(target), {move}, a round later", _interval(value, "model"), beside))
     return rows
 
 
-def _interval(value: pd.Series) -> Any:
-    from interp.statistics import Interval
-
-    return Interval(float(value["estimate"]), float(value["low"]), float(value["high"]))
+def _interval(value: pd.Series, of: str) -> Interval:
+    return Interval(float(value[of]), float(value["low"]), float(value["high"]))
 
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of reachability."""
-    return EvaluationPlan(lambda model: len(REGIMES), evaluate, headline, min_episodes=16)
+    return EvaluationPlan(lambda model: len(REGIMES) + 1, evaluate, headline, min_episodes=16)

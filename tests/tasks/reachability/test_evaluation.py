@@ -7,10 +7,12 @@ import pytest
 import torch
 
 import interp
+from interp.errors import InputError
 from interp.evaluation import suite
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability import algorithms, sample
-from interp.tasks.reachability.controls import controlled, decoded
+from interp.tasks.reachability.controls import controlled
+from interp.tasks.reachability.frontier import codec, exact_sets, moved, reached
 from interp.tasks.reachability.scores import correct
 
 SIZES = {"n_nodes": 12, "n_edges": 18}
@@ -46,14 +48,36 @@ def test_committing_to_one_node_a_round_finds_less_than_the_frontier(model: Hook
     assert (held[:, 1:-1].round().numpy() <= everything[:, 1:]).all()
 
 
+def learned(model: HookedLatentTransformer) -> HookedLatentTransformer:
+    """The same weights without the map that reads their state: what a fitted map has to find."""
+    return HookedLatentTransformer(model.config).double().requires_grad_(False)
+
+
 def test_sets_can_be_decoded_and_written_where_the_weights_do_not_say_how(model: HookedLatentTransformer) -> None:
-    train, test = sample(60, 4, **SIZES, seed=2, depths=(1, 2)), sample(20, 4, **SIZES, seed=3, depths=(1, 2))
-    read, write = decoded(interp.rollout(model, train), algorithms.breadth_first().run(train)["reached"])
-    run = interp.rollout(model, test)
-    reached = algorithms.breadth_first().run(test)["reached"]
-    assert np.array_equal((read(run.latents[:, :-1]) > 0.5).numpy(), reached > 0.5)
-    none = torch.zeros(20, 12, dtype=torch.float64)
-    assert np.allclose(model.read_state(write(run.latents[:, 2], none)), 0, atol=1e-6)
+    blind = learned(model)
+    blind.load_state_dict({**model.state_dict(), "state_map": blind.state_map}, strict=True)
+    read, write = codec(blind, sample(60, 4, **SIZES, seed=2, depths=(1, 2)))
+    test = sample(20, 4, **SIZES, seed=3, depths=(1, 2))
+    assert (exact_sets(blind, test, read)["estimate"] == 1).all()
+    latents, none = interp.rollout(model, test).latents[:, 2], torch.zeros(20, 12, dtype=torch.float64)
+    assert np.allclose(model.read_state(write(latents, none)), 0, atol=1e-6)
+    with pytest.raises(InputError, match="give episodes to fit it on"):
+        codec(blind)
+
+
+def test_moved_nodes_change_answers_as_they_change_the_search(model: HookedLatentTransformer) -> None:
+    episodes = sample(30, 5, **SIZES, seed=4, depths=(2, 3))
+    table = moved(model, episodes)
+    assert np.allclose(table["model"], table["search"], atol=1e-9)
+    found = table.set_index(["move", "later"])["model"]
+    assert (
+        found["nothing", 0] == found["another node is added", 1] == found["a parent of the negative is added", 0] == 1
+    )
+    assert found["the negative takes the target's place", 0] == 0
+    assert found["the negative is added", 0] == found["a parent of the negative is added", 1] == 0.5
+    assert (table[table["move"] != "nothing"]["n"] <= 30).all() and reached(episodes).shape == (30, 5, 12)
+    with pytest.raises(InputError, match="need a round after the deepest target"):
+        moved(model, sample(4, 3, **SIZES, seed=4, depths=(2,)))
 
 
 def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTransformer) -> None:
@@ -62,4 +86,5 @@ def test_tables_hold_the_jump_at_the_depth_of_the_target(model: HookedLatentTran
     own = frame[frame["key"] == "model"]
     assert (own[own["round"] >= own["depth"]]["estimate"] == 1).all()
     assert (own[own["round"] < own["depth"]]["estimate"] == 0.5).all()
+    assert (tables["sets"]["estimate"] == 1).all() and np.allclose(tables["moved"]["model"], tables["moved"]["search"])
     assert {"breadth_first", "more_ancestors", "cut", "frozen", "discrete"} < set(tables["summary"].columns)
