@@ -102,6 +102,21 @@ def check(x: Array, target: TargetValues) -> None:
         require(bool(target.mask.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more")
 
 
+def check_classes(target: TargetValues) -> None:
+    """Refuse classes that no logistic probe can tell apart because an output has one of them only.
+
+    Raises:
+        InputError: such an output.
+    """
+    rows = target.values.reshape(-1, target.values.shape[-1])
+    constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
+    require(
+        not constant,
+        f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} rounds, "
+        "so there is nothing to decode; sample more episodes or rounds",
+    )
+
+
 def check_untrained(x: Array, blank: Array) -> None:
     """Refuse an untrained control of another shape, or one that ran away.
 

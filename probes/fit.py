@@ -32,7 +32,7 @@ from interp.statistics import Interval
 from probes import estimators, logistic
 from probes.activations import read, run_with_sites, without_rounding
 from probes.arrays import as_array
-from probes.checks import N_FOLDS, as_groups, as_inputs, check, check_untrained, warn_of_few
+from probes.checks import N_FOLDS, as_groups, as_inputs, check, check_classes, check_untrained, warn_of_few
 from probes.controls import Problem, best, control_task, controls_of, round_index, shuffled
 from probes.estimators import classifies
 from probes.linear import ALPHAS, assign_folds
@@ -181,6 +181,9 @@ def fit_targets(
     warning = warn_of_few(n_groups)
     folds = assign_folds(n_groups, N_FOLDS, seed)[together]
     methods = [_method(method, target) for target in targets]
+    for target, name in zip(targets, methods, strict=True):
+        if name == "logistic":
+            check_classes(target)
     by_ridge = [i for i, name in enumerate(methods) if name == "ridge"]
     results: dict[int, ProbeResult] = {}
     if by_ridge:

@@ -12,6 +12,7 @@ options (``--experts 4``). ``--json`` and ``--quiet`` are added to every command
 from __future__ import annotations
 
 import functools
+import gc
 import inspect
 import logging
 import re
@@ -166,10 +167,21 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
     if not torch:
         function(**given)
         return
-    with progress.working("importing torch"):
-        import torch as _  # noqa: F401
+    with progress.working("importing torch"), _collecting_nothing():
+        import interp.model.transformer  # noqa: F401
     with one_thread():
         function(**given)
+
+
+@contextmanager
+def _collecting_nothing() -> Iterator[None]:
+    """What is made here stays until the process ends; looking for garbage among it would take an eighth of imports."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @contextmanager

@@ -291,6 +291,13 @@ def test_what_cannot_be_fitted_is_told(arguments, message):
         probes.fit(*arguments)
 
 
+def test_classes_of_which_one_is_there_are_refused_by_the_logistic_probe():
+    one_class = np.stack([np.arange(54) % 2, np.ones(54, int)], axis=-1).reshape(9, 6, 2)
+    target = TargetValues("match", one_class, ("a", "b"), kind="class")
+    with pytest.raises(InputError, match="output 'b' of target 'match' is one class in all 54 rounds"):
+        probes.fit(ones(9, 6, 2), target)
+
+
 def test_other_bad_input_is_told(run, learned, episodes):
     x, y = ones(9, 6, 2), ones(9, 6, 1)
     with pytest.raises(InputError, match="groups must be 'episode' or an array of one group id per episode, got 'rou"):
