@@ -11,7 +11,7 @@ from __future__ import annotations
 import inspect
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -139,6 +139,9 @@ def loaded(
 ) -> HookedLatentTransformer | None:
     """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
 
+    Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
+    positions.
+
     Raises:
         InputError: an unknown name, a handwired model of another task.
     """
@@ -157,7 +160,8 @@ def loaded(
     )
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).sample_options(model).items() if k in taken}
-    return interp.load(reference, **shared_sizes([model]), **options).double()
+    alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
+    return interp.load(reference, **{**alike, **shared_sizes([model]), **options}).double()
 
 
 def _remembered(model: HookedLatentTransformer) -> Predict:

@@ -31,6 +31,7 @@ def reachability(
     n_edges: int = 24,
     expand: str = "sum",
     eta: float | None = None,
+    marks: bool = True,
     rotation: int | None = None,
 ) -> Circuit:
     """The reachability circuit.
@@ -41,6 +42,8 @@ def reachability(
         expand: "sum" (head 2.1 is linear) or "mean" (it averages over the active edges).
         eta: None for hard and linear heads (exact); else every head is softmax, at inverse temperature ``eta``, and
             head 2.1 averages.
+        marks: whether a mark follows every edge, where its two ends are bound; without marks they are bound at the
+            edge's target, in rounds as learned models read them.
         rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
 
     Raises:
@@ -50,10 +53,10 @@ def reachability(
     if expand not in EXPANSIONS:
         raise unknown_name("way to expand", expand, EXPANSIONS)
     require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
-    layout = ReachabilityRound(n_nodes, n_edges, marks=True)
+    layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
     basis = replace(_basis(layout), rotation=rotation)
     mean = expand == "mean" or eta is not None
-    heads = _heads(basis, layout.outcomes, mean)
+    heads = _heads(basis, layout, mean)
     if eta is not None:
         heads = tuple(soften(head, eta) if head.rule == "hard" else head for head in heads)
     neurons = _neurons(basis, layout.outcomes, n_edges if mean else 1)
@@ -94,29 +97,34 @@ def _basis(layout: ReachabilityRound) -> Basis:
     return Basis((*content, ("pos", codes.axes)), codes)
 
 
-def _heads(basis: Basis, nodes: tuple[str, ...], mean: bool) -> tuple[Head, ...]:
+def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, ...]:
     """Layer 1 reads the round, layer 2 computes."""
-    ids, out, pos = basis["id"], basis["out"], basis["pos"]
+    ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
     sink, one = ids["w"], basis.one
+    if layout.marks:
+        looks, binding, bound, back = "marks e_i", ids["e"], "e_i", 2
+    else:
+        looks, bound, back = "targets t_i", "t_i", 1
+        binding = sum((pos[f"t_{i}"] for i in range(2, layout.n_edges + 1)), pos["t_1"])
     near = fixed_offset(
         "1.1 near",
         0,
         1,
         copy(basis, nodes, "id", "near"),
-        gate=one - ids["e"] - ids["w?"],
+        gate=one - ids["w?"] - (ids["e"] if layout.marks else 0.0 * one),
         sink=sink,
-        reads="marks e_i and w? look one token back",
-        writes="near(e_i) = t_i; near(w?) = r",
+        reads=("marks e_i and w? look" if layout.marks else "w? looks") + " one token back",
+        writes=("near(e_i) = t_i; " if layout.marks else "") + "near(w?) = r",
     )
     source = fixed_offset(
         "1.2 source",
         0,
-        2,
+        back,
         copy(basis, nodes, "id", "far"),
-        gate=one - ids["e"],
+        gate=one - binding,
         sink=sink,
-        reads="marks e_i look two tokens back",
-        writes="far(e_i) = s_i",
+        reads=f"{looks} look {'two tokens' if layout.marks else 'one token'} back",
+        writes=f"far({bound}) = s_i",
     )
     fetch = content_chooser(
         "1.3 fetch z",
@@ -137,7 +145,8 @@ def _heads(basis: Basis, nodes: tuple[str, ...], mean: bool) -> tuple[Head, ...]
         reads="every node looks for itself in z",
         writes="out[in](c_k) = [c_k in z_t]",
     )
-    matches, moves = match(basis, nodes, "near", "far"), copy(basis, nodes, "near", "near")
+    matches = match(basis, nodes, "near", "far")
+    moves = copy(basis, nodes, "near" if layout.marks else "id", "near")
     reads = "w? looks at the edges whose source is in near(w?)"
     writes = "near(w?) += the targets of active edges"
     expand = (

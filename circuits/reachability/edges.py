@@ -8,13 +8,9 @@ from circuits.edges import Edge, table
 from interp.tasks.reachability.layout import ReachabilityRound
 
 BOTH = """
-tokens               1.1                        query     constant  MARKS w?   who looks one token back
-tokens               1.2                        query     constant  MARKS      who looks two tokens back
 positions            1.1, 1.2, 1.3, 1.4         query     constant  ALL        who asks; what the sink scores
 tokens               1.1, 1.2, 1.3              key       constant  <w>        the sink
 positions            1.1                        key       constant  BACK1      which position is one before
-positions            1.2                        key       constant  BACK2      which position is two before
-tokens               1.1                        value     content   TARGETS r  where each edge ends; the root
 tokens               1.2                        value     content   SOURCES    where each edge starts
 tokens               1.3                        query     constant  w?         who asks for the nodes reached
 positions            1.3, 1.4                   key       constant  <z>        where z is
@@ -29,8 +25,7 @@ positions            1.4                        value     constant  <z>        t
 1.1                  2.1                        query     content   MARKS w?   the root
 1.3                  2.1                        query     content   w?         the nodes reached
 1 clip               2.1                        query     content   w?         minus what is there twice
-1.2                  2.1                        key       content   MARKS      where each edge starts
-1.1                  2.1                        value     content   MARKS      where each edge ends
+1.2                  2.1                        key       content   BOUND      where each edge starts
 tokens               2.2                        query     constant  p?         who answers
 positions            2.2                        query     constant  ALL        what the sink scores
 tokens               2.2                        key       constant  <w>        the sink
@@ -53,6 +48,19 @@ tokens               update                     residual  constant  w?         t
 2 at most once       update                     residual  content   w?         minus what is there twice
 2 clear, 2 clear w?  update                     residual  clean-up  w?         minus everything else
 """
+MARKED = """
+tokens     1.1  query  constant  MARKS w?   who looks one token back
+tokens     1.2  query  constant  MARKS      who looks two tokens back
+positions  1.2  key    constant  BACK2      which position is two before
+tokens     1.1  value  content   TARGETS r  where each edge ends; the root
+1.1        2.1  value  content   MARKS      where each edge ends
+"""
+UNMARKED = """
+tokens     1.1  query  constant  w?         who looks one token back
+positions  1.2  key    constant  BACK1      which position is one before
+tokens     1.1  value  content   r          the root
+tokens     2.1  value  content   TARGETS    where each edge ends
+"""
 AVERAGE = """
 positions  2.1  query  constant  ALL  what the sink scores
 tokens     2.1  key    constant  <w>  the sink
@@ -71,8 +79,9 @@ def edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool) -> tuple[
         "SOURCES": numbered("s"),
         "TARGETS": numbered("t"),
         "NODES": [*numbered("s"), *numbered("t"), "c_1", "c_2", "r"],
-        "MARKS": numbered("e"),
+        "MARKS": numbered("e") if layout.marks else [],
+        "BOUND": numbered("e" if layout.marks else "t"),
         "BACK1": every[:-1],
         "BACK2": every[:-2],
     }
-    return table(BOTH + (AVERAGE if mean else ""), parts, groups)
+    return table(BOTH + (MARKED if layout.marks else UNMARKED) + (AVERAGE if mean else ""), parts, groups)

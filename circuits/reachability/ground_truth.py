@@ -3,7 +3,7 @@
 Locations by variable of ``interp.tasks.reachability.algorithms.breadth_first``, for ``circuit.location(key, name)``::
 
     reached        latent, w? scores are no location of it: near(w?) holds the frontier
-    source, target marks                 one-hot at every e_i, blocks far and near
+    source, target edges                 one-hot at every e_i, blocks far and near; without marks at t_i, far and id
     candidates     embed                 one-hot
     root           embed                 one-hot
     frontier       w?                    near(w?); with the linear head 2.1 the root counts twice from round 2 on
@@ -30,7 +30,8 @@ BOTH = "prediction and update"
 
 def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> dict[str, tuple[Location, ...]]:
     """The locations of every variable; ``exact`` where heads are hard and linear, ``mean`` where 2.1 averages."""
-    nodes, marks = layout.outcomes, tuple(f"e_{i}" for i in range(1, layout.n_edges + 1))
+    nodes = layout.outcomes
+    bound = tuple(f"{'e' if layout.marks else 't'}_{i}" for i in range(1, layout.n_edges + 1))
     candidates = ("c_1", "c_2")
 
     def each(name: str, hook: str, labels: tuple[str, ...], block: str, drives: str) -> Location:
@@ -40,14 +41,14 @@ def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> d
     score = Location(
         "score 2.1",
         "blocks.1.attn.hook_attn_scores",
-        ("w?",) * len(marks),
-        keys=marks,
+        ("w?",) * len(bound),
+        keys=bound,
         head="2.1",
         drives="update",
     )
     return {
-        "source": (each("marks", POST(0), marks, "far", "update"),),
-        "target": (each("marks", POST(0), marks, "near", "update"),),
+        "source": (each("edges", POST(0), bound, "far", "update"),),
+        "target": (each("edges", POST(0), bound, "near" if layout.marks else "id", "update"),),
         "root": (each("embed", "hook_embed", ("r",), "id", "update"),),
         "candidates": (each("embed", "hook_embed", candidates, "id", "prediction"),),
         "reached": (each("latent", "hook_embed", ("<z>",), "id", BOTH),),
@@ -69,8 +70,8 @@ CARRIED = (
     Carried("root", ("embed",), "state"),
     Carried("frontier", ("w?",), "state"),
     Carried("active", ("score 2.1",), "state"),
-    Carried("source", ("marks",), "state"),
-    Carried("target", ("marks",), "state"),
+    Carried("source", ("edges",), "state"),
+    Carried("target", ("edges",), "state"),
     Carried("prediction", ("p?",), "prediction"),
     Carried("next_reached", ("w?",), "state"),
 )

@@ -56,6 +56,15 @@ def test_every_variable_is_exact_in_both_dtypes(expand: str, dtype: str) -> None
     assert {"source", "target", "root", "reached", "frontier", "member", "active", "next_reached"} < set(found)
 
 
+@pytest.mark.parametrize("form", [{}, {"expand": "mean"}, {"eta": 30.0}], ids=["sum", "mean", "softmax"])
+def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) -> None:
+    found = errors(battery(*SMALL, 60, 7), marks=False, **form)
+    assert found["next_reached"] == found["carried_state"] == 0.0
+    assert found["prediction"] < 1e-9 and ("eta" in form or exact(found))
+    marked, plain = reachability(*SMALL), reachability(*SMALL, marks=False)
+    assert plain.layout.labels == tuple(label for label in marked.layout.labels if not label.startswith("e_"))
+
+
 @pytest.mark.slow(reason="6,000 graphs of three sizes, several minutes")
 @pytest.mark.parametrize(("size", "n_rounds"), [((5, 4), 6), ((14, 20), 15), ((30, 60), 30)])
 @pytest.mark.parametrize("expand", ["sum", "mean"])
