@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interp import tasks
 from interp.checks import checked
 from interp.errors import require
 from interp.files import writable
@@ -51,7 +52,7 @@ def build(
     out: str | Path = "output",
     *,
     n_episodes: int = 64,
-    n_rounds: int = 100,
+    n_rounds: int | None = None,
     seed: int = 0,
     parts: Sequence[Part] | None = None,
     quick: bool = False,
@@ -61,7 +62,8 @@ def build(
     Args:
         subject: a model, or what :func:`interp.load` takes: a model's name or a checkpoint folder.
         out: folder for the page.
-        n_episodes, n_rounds: how much is sampled; at least 5 episodes (probes are split by episode) of 10 rounds.
+        n_episodes, n_rounds: how much is sampled; at least 5 episodes (probes are split by episode) of 10 rounds, or
+            of as many as the task says anything new in; 100 rounds, 20 with ``quick``, or so many, when None.
         seed: of everything random.
         parts: what the page holds, in its order; what the model's task says when None.
         quick: without slow parts, and with wider intervals in others.
@@ -82,7 +84,7 @@ def write_report(
     subject: str | HookedLatentTransformer,
     out: str | Path,
     n_episodes: int,
-    n_rounds: int,
+    n_rounds: int | None,
     seed: int,
     parts: Sequence[Part] | None = None,
     *,
@@ -99,12 +101,15 @@ def write_report(
         regime, sizes, arguments, quick: see :class:`~reports.part.Context`.
     """
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
-    require(n_rounds >= 10, f"a report needs at least 10 rounds an episode, got {n_rounds}")
     import interp
     from reports.part import Context
     from reports.parts.default import parts_for
 
     source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
+    task = tasks.of(model)
+    n_rounds = task.at_most(20 if quick else 100) if n_rounds is None else n_rounds
+    least = task.at_most(10)
+    require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
     context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {})
     context.quick = quick
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()

@@ -59,7 +59,8 @@ def run(
         reference: another model of the task, or the name of one (a handwired one is built in sizes that the model
             serves, and at the rates of the model's own episodes); None: against algorithms alone, which gives verdicts
             on behaviour and update.
-        effort: episodes, rounds, untrained models and seed; :data:`~circuits.compare.QUICK` does a quarter.
+        effort: episodes, rounds (at most as many as the task says anything new in), untrained models and seed;
+            :data:`~circuits.compare.QUICK` does a quarter.
         folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
 
     Raises:
@@ -68,6 +69,7 @@ def run(
     other = loaded(model, reference)
     sizes = shared_sizes([model] if other is None else [model, other])
     task, started = tasks.of(model), time.process_time()
+    effort = effort.of_rounds(task.at_most(effort.rounds))
     samples = Samples.draw(model, effort, sizes)
     subject = Subject(model, samples)
     controls = _controls(model, samples, effort)

@@ -56,6 +56,20 @@ class Effort:
         )
         require(self.untrained >= 1, f"the control needs at least 1 untrained model, got {self.untrained}")
 
+    def of_rounds(self, rounds: int) -> Effort:
+        """The same with ``rounds`` per episode; where they are few, models start in fewer rounds and run on for less.
+
+        >>> short = Effort().of_rounds(6)
+        >>> short.rounds, short.horizon, short.starts
+        (6, 2, 3)
+
+        Raises:
+            InputError: fewer than 3 rounds.
+        """
+        horizon = max(1, min(self.horizon, rounds // 3))
+        starts = max(1, min(self.starts, rounds - horizon - 1))
+        return replace(self, rounds=rounds, horizon=horizon, starts=starts)
+
     @property
     def at(self) -> list[int]:
         """The rounds that latents are put in at, evenly spaced; not the first ones, which hold next to nothing."""

@@ -53,7 +53,7 @@ def compare(
     held = reference or next(iter(interp.tasks.of(subject).circuits), "none")
     effort = replace(room.QUICK if quick else room.FULL, seed=seed)
     if rounds is not None:
-        effort = replace(effort, rounds=rounds)
+        effort = effort.of_rounds(rounds)
     if episodes is not None:
         effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
     folder = options.to_be_written(out / f"{Path(model).name}-against-{Path(held).name}")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+import interp.tasks
 from interp.cli import options
 from interp.cli.command import command
 from interp.cli.saying import Say
@@ -41,7 +42,9 @@ def patch(
     sizes: options.Sizes,
     model: options.ModelName,
     corruption: Corruption = "",
-    round_: Annotated[int, options.number("The round that is corrupted and patched", 0, "--round")] = 20,
+    at: Annotated[
+        int | None, options.number("The round that is corrupted and patched; 20 by default, or halfway", 0, "--round")
+    ] = None,
     propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
     read: ReadAt = None,
     components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
@@ -62,6 +65,7 @@ def patch(
     loaded = chosen.model
     from interp.interventions import command as run
 
+    round_ = interp.tasks.of(loaded).at_most(40) // 2 if at is None else at
     folder = options.to_be_written(out / Path(model).name)
     say.facts(model=loaded.config.name, round=round_, n_episodes=episodes, seed=seed)
     drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}

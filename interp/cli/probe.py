@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+import interp.tasks
 from interp.cli import options
 from interp.cli.command import command
 from interp.cli.saying import Say
@@ -31,7 +32,7 @@ def probe(
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
     episodes: Annotated[int, options.number("Number of episodes", 5)] = 256,
-    rounds: Annotated[int, options.number("Rounds per episode")] = 100,
+    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, or what the task has")] = None,
     regime: options.Regime = "",
     arguments: options.Set = None,
     seed: options.Seed = 0,
@@ -47,10 +48,11 @@ def probe(
     from interp.progress import working
     from probes import command as run
 
+    n_rounds = rounds or interp.tasks.of(loaded).at_most(100)
     spans = [run.window(text) for text in windows] if windows else None
-    sampled = run.sample(loaded, episodes, rounds, seed, regime, chosen.sizes)
+    sampled = run.sample(loaded, episodes, n_rounds, seed, regime, chosen.sizes)
     folder = out / Path(model).name
-    say.facts(model=loaded.config.name, n_episodes=episodes, n_rounds=rounds, regime=sampled.regime, seed=seed)
+    say.facts(model=loaded.config.name, n_episodes=episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
     if not sweep:
         with working("fitting probes"):
             results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)

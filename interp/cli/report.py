@@ -21,7 +21,7 @@ def report(
         bool, typer.Option("--quick", help="At most 20 seconds for a model that ships: less of everything.")
     ] = False,
     episodes: Annotated[int | None, options.number("Number of episodes; 64 by default, 16 with --quick", 5)] = None,
-    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 10)] = None,
+    rounds: Annotated[int | None, options.number("Rounds per episode; 100 by default, 20 with --quick", 2)] = None,
     regime: options.Regime = "",
     arguments: options.Set = None,
     seed: options.Seed = 0,
@@ -37,7 +37,7 @@ def report(
         chosen.model,
         out,
         episodes or (16 if quick else 64),
-        rounds or (20 if quick else 100),
+        rounds,
         seed,
         source=model,
         regime=regime,

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Family
-from interp.checks import array_of, checked, fit
+from interp.checks import array_of, checked, fit, integer
 from interp.errors import InputError, require, unknown_name
 
 if TYPE_CHECKING:
@@ -176,6 +176,8 @@ class Task:
             episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was predicted.
         interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
             (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
+        rounds: of an episode in which something new can still happen; analyses sample no more by default. 0 where
+            there is no end, as in learning.
         regimes: names of what episodes can be drawn from, each with what it is.
         algorithms: the algorithms that it registers, in order of preference: a variable that several share is the
             first one's.
@@ -207,6 +209,7 @@ class Task:
     losses: Callable[[torch.Tensor, Any, slice], torch.Tensor]
     sample_options: Callable[[HookedLatentTransformer], Mapping[str, Any]] = lambda model: {}
     interaction: Callable[..., Any] | None = None
+    rounds: int = 0
     regimes: Callable[[], Mapping[str, str]] = dict
     algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
     families: Callable[[], tuple[Family, ...]] | None = None
@@ -230,8 +233,13 @@ class Task:
             object.__setattr__(self, name, fit(name, getattr(self, name), kind))
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
         taken = [size.name for size in self.sizes]
+        integer("rounds", self.rounds, 0)
         twice = max(taken, key=taken.count, default="")
         require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {twice!r}")
+
+    def at_most(self, n_rounds: int) -> int:
+        """``n_rounds``, or as many as an episode of this task has new things in."""
+        return min(n_rounds, self.rounds) if self.rounds else n_rounds
 
     @checked
     def sizes_of(self, layout: Any) -> dict[str, int]:

@@ -30,6 +30,7 @@ TASK = Task(
     layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
     sample=sample,
     losses=lazy("interp.tasks.reachability.hypotheses:losses"),
+    rounds=6,
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
     algorithms=lazy("interp.tasks.reachability.records:records"),
     families=lazy("interp.tasks.reachability.families:families"),
