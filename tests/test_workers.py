@@ -12,7 +12,9 @@ import pytest
 import interp
 import probes
 from interp.errors import InputError
+from interp.evaluation import suite
 from interp.tasks import experts
+from interp.tasks.experts.evaluation import by_regime
 from interp.workers import LOCAL, each
 
 
@@ -60,3 +62,14 @@ def test_errors_come_through_and_no_workers_are_refused() -> None:
         list(each(refuse, None, [1]))
     with pytest.raises(InputError, match="n_jobs must be"):
         list(each(refuse, None, [1], n_jobs=0))
+
+
+@pytest.mark.slow
+def test_processes_evaluate_a_model_part_by_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Regimes that two real processes measure give the tables of one."""
+    monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "drift"])
+    model = interp.load("wma-handwired", n_experts=2)
+    here, there = (suite.evaluate(model, n_episodes=30, n_jobs=2, scheduler=s).tables for s in ("", LOCAL))
+    assert list(here) == list(there)
+    for name, table in here.items():
+        pd.testing.assert_frame_equal(table, there[name])

@@ -23,6 +23,8 @@ def evaluate(
     seed: options.Seed = 0,
     device: options.Device = "cpu",
     out: options.Out = Path("output/evaluation"),
+    jobs: Annotated[int, options.number("Regimes and other parts that are measured at once")] = 1,
+    scheduler: options.Scheduler = "",
 ) -> None:
     """Measure what a model is worth, beside baselines and controls: tables and figures in OUT/MODEL.
 
@@ -33,8 +35,10 @@ def evaluate(
     from interp.progress import bar
 
     folder = options.to_be_written(out / Path(model).name)
-    with bar(f"evaluating {loaded.config.name}", suite.n_steps(loaded)) as done:
-        result = suite.evaluate(loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done)
+    with bar(f"evaluating {loaded.config.name}", len(suite.parts_of(loaded))) as done:
+        result = suite.evaluate(
+            loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler
+        )
     result.write(folder)
     from reports.evaluation import save
 

@@ -2,8 +2,8 @@
 
     >>> import interp
     >>> from interp.evaluation import suite
-    >>> suite.n_steps(interp.load("qlearning-handwired"))              # steps of suite.evaluate(model)
-    26
+    >>> len(suite.parts_of(interp.load("qlearning-handwired")))        # what suite.evaluate(model) measures
+    25
 
 ``record`` (the plan that a task gives), ``suite`` (all tables and the headline of one model), ``controls`` (latents cut
 or swapped), ``attention`` (the mean pattern of a round), ``lookup`` (one number of a result). What is measured is in

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -26,15 +26,18 @@ class EvaluationPlan:
     """How models of a task are evaluated.
 
     Attributes:
-        n_steps: model to how many times ``done`` is called, for a progress bar.
-        evaluate: ``(model, n_episodes, seed, done)`` to tidy frames by name; "summary" is the one to print.
+        parts: model to the names of what is measured apart, such as the regimes.
+        measure: ``(model, part, n_episodes, seed)`` to what ``tables`` needs of a part. A part depends on nothing else,
+            so that parts can be measured on different machines.
+        tables: ``(model, parts by name)`` to tidy frames by name; "summary" is the one to print.
         headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
         theory: ``(model, n_episodes, seed)`` to checks of what the task's theory says, one a row.
         min_episodes: fewer are refused.
     """
 
-    n_steps: Callable[[HookedLatentTransformer], int]
-    evaluate: Callable[[HookedLatentTransformer, int, int, Done], dict[str, pd.DataFrame]]
+    parts: Callable[[HookedLatentTransformer], Sequence[str]]
+    measure: Callable[[HookedLatentTransformer, str, int, int], Any]
+    tables: Callable[[HookedLatentTransformer, Mapping[str, Any]], dict[str, pd.DataFrame]]
     headline: Callable[[HookedLatentTransformer, int, int], Sequence[Row]] | None = None
     theory: Callable[[HookedLatentTransformer, int, int], pd.DataFrame] | None = None
     min_episodes: int = 1

@@ -1,14 +1,15 @@
 """Everything that is measured of one model, as named tables: what ``interp evaluate`` writes.
 
     >>> import interp
-    >>> n_steps(interp.load("wma-handwired", n_experts=2))
-    21
+    >>> len(parts_of(interp.load("wma-handwired", n_experts=2)))
+    20
 
 What is measured is the task's to say (:class:`~interp.evaluation.record.EvaluationPlan`); nothing is computed here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,7 @@ from interp.evaluation.record import Done, EvaluationPlan
 from interp.files import write_json, write_text
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
+from interp.workers import each
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,9 +82,9 @@ def plan_of(model: HookedLatentTransformer) -> EvaluationPlan:
     return task.evaluation()
 
 
-def n_steps(model: HookedLatentTransformer) -> int:
-    """How many times ``done`` is called, for a progress bar."""
-    return plan_of(model).n_steps(model)
+def parts_of(model: HookedLatentTransformer) -> Sequence[str]:
+    """The names of what is measured apart."""
+    return plan_of(model).parts(model)
 
 
 def evaluate(
@@ -92,22 +94,29 @@ def evaluate(
     seed: int = 0,
     with_theory: bool = False,
     done: Done = lambda steps: None,
+    n_jobs: int = 1,
+    scheduler: str = "",
 ) -> Evaluation:
     """Measure everything that the model's task plans.
 
     Args:
         n_episodes: per regime; long episodes use half of it.
         with_theory: add the checks of the task's theory.
-        done: called with 1 after each of :func:`n_steps` parts.
+        done: called with 1 after each of :func:`parts_of`.
+        n_jobs, scheduler: workers that measure the parts, as :func:`interp.workers.each` takes them.
 
     Raises:
-        InputError: too few episodes, or a task without evaluation or theory.
+        InputError: too few episodes, a task without evaluation or theory, a scheduler that does not answer.
     """
     plan = plan_of(model)
     require(n_episodes >= plan.min_episodes, f"episodes must be at least {plan.min_episodes}, got {n_episodes}")
     if with_theory and plan.theory is None:
         raise InputError(f"the evaluation of {model.layout.task!r} has no theory to check; leave --theory out")
-    tables = plan.evaluate(model, n_episodes, seed, done)
+    names, found = plan.parts(model), {}
+    for name, part in each(_measured, (model, n_episodes, seed), names, n_jobs=n_jobs, scheduler=scheduler):
+        found[name] = part
+        done(1)
+    tables = plan.tables(model, {name: found[name] for name in names})
     if with_theory and plan.theory is not None:
         tables["theory"] = plan.theory(model, n_episodes, seed)
     settings = provenance(
@@ -115,6 +124,11 @@ def evaluate(
         commit="own", origin=model.config.origin,
     )  # fmt: skip
     return Evaluation(tables, settings)
+
+
+def _measured(asked: tuple[HookedLatentTransformer, int, int], part: str) -> tuple[str, Any]:
+    model, n_episodes, seed = asked
+    return part, plan_of(model).measure(model, part, n_episodes, seed)
 
 
 def headline(model: HookedLatentTransformer, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:

@@ -47,7 +47,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     steps = []
     result = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)
     names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention", "theory"}
-    assert set(result.tables) == names and sum(steps) == suite.n_steps(model) == 5
+    assert set(result.tables) == names and sum(steps) == len(suite.parts_of(model)) == 4
     assert result.tables["theory"]["holds"].all()
     result.write(tmp_path)
     again = pd.read_csv(tmp_path / "summary.csv")
@@ -60,8 +60,9 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
 
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):
     """From the shell, on one regime and short play; the same code runs them all."""
-    monkeypatch.setattr(qlearning, "evaluate", partial(qlearning.evaluate, regimes=("grid",)))
-    monkeypatch.setattr(playing, "evaluate", partial(playing.evaluate, regimes=("grid",), horizons=(10,)))
+    monkeypatch.setattr(qlearning, "EVALUATED", ("grid",))
+    monkeypatch.setattr(playing, "PLAYED", ("grid",))
+    monkeypatch.setattr(playing, "evaluate", partial(playing.evaluate, horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")
     ran = CliRunner().invoke(app, ["evaluate", str(folder), "--episodes", "30", "--out", str(tmp_path / "out")])
     assert ran.exit_code == 0, ran.output
@@ -103,8 +104,9 @@ def test_a_task_may_plan_its_own_evaluation(learner, monkeypatch):
     """The room runs whatever the record names, and says what a record lacks."""
     frame = pd.DataFrame({"accuracy": [0.75]})
     plan = EvaluationPlan(
-        n_steps=lambda model: 1,
-        evaluate=lambda model, n_episodes, seed, done: {"summary": frame.assign(n_episodes=n_episodes)},
+        parts=lambda model: ["all"],
+        measure=lambda model, part, n_episodes, seed: frame.assign(n_episodes=n_episodes),
+        tables=lambda model, found: {"summary": found["all"]},
         headline=lambda model, n_episodes, seed: [row("accuracy", Interval(0.75, 0.7, 0.8), "chance 0.5")],
         theory=lambda model, n_episodes, seed: frame,
     )

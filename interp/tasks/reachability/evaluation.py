@@ -13,12 +13,13 @@ share of sets that are decoded without an error, and the answers after nodes are
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from interp.evaluation.record import MODEL, Done, EvaluationPlan, Row, row
+from interp.evaluation.record import MODEL, EvaluationPlan, Row, row
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, mean_interval
@@ -31,6 +32,8 @@ from interp.tasks.reachability.scores import correct
 
 REGIMES = ("matched", "prosqa")
 """Those whose answers exist: one candidate is reached, the other is not."""
+SETS = "sets"
+"""The part of an evaluation beside the regimes."""
 EXTRA_ROUNDS = 1
 """Rounds beyond the deepest target."""
 N_FITTED, FITTED_SEED = 512, 10_007
@@ -89,24 +92,25 @@ def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, s
     return drawn.with_rounds(int(drawn.depths.max()) + 1 + EXTRA_ROUNDS)
 
 
-def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: Done) -> dict[str, pd.DataFrame]:
-    """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
-    parts, (read, write) = [], reading(model, seed)
-    for i, regime in enumerate(REGIMES):
-        parts.append(answers(model, episodes_for(model, regime, n_episodes, seed + i), read, write, seed))
-        done(1)
-    frame = pd.concat(parts, ignore_index=True)
-    last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
-    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
+def measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+    """The answers in a regime, or the tables of sets by name."""
+    read, write = reading(model, seed)
+    if part in REGIMES:
+        episodes = episodes_for(model, part, n_episodes, seed + REGIMES.index(part))
+        return answers(model, episodes, read, write, seed)
     matched = episodes_for(model, REGIMES[0], n_episodes, seed)
-    tables = {
-        "summary": wide.rename_axis(columns=None).reset_index(),
-        "by_round": frame,
+    return {
         "moved": moved(model, matched, read, write, seed),
         "sets": exact_sets(model, matched, read, seed),
     }
-    done(1)
-    return tables
+
+
+def tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
+    frame = pd.concat([found[regime] for regime in REGIMES], ignore_index=True)
+    last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
+    wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
+    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **found[SETS]}
 
 
 def headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
@@ -136,4 +140,4 @@ def _interval(value: pd.Series, of: str) -> Interval:
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of reachability."""
-    return EvaluationPlan(lambda model: len(REGIMES) + 1, evaluate, headline, min_episodes=16)
+    return EvaluationPlan(lambda model: [*REGIMES, SETS], measure, tables, headline, min_episodes=16)

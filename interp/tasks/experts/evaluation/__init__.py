@@ -18,4 +18,4 @@ def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of expert advice."""
     from interp.tasks.experts.evaluation import appendix_b, headline, parts
 
-    return EvaluationPlan(parts.n_steps, parts.evaluate, headline.rows, appendix_b.checks, min_episodes=30)
+    return EvaluationPlan(parts.parts, parts.measure, parts.tables, headline.rows, appendix_b.checks, min_episodes=30)

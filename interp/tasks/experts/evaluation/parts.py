@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
-from interp.evaluation.record import MODEL, Done
+from interp.evaluation.lookup import joined
+from interp.evaluation.record import MODEL
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.calibration import calibration
@@ -14,24 +18,31 @@ from interp.tasks.experts.evaluation.attention import attention_to_experts
 from interp.tasks.experts.evaluation.latent import latent_control
 from interp.tasks.experts.predictors import bayes
 
+LONG, BATCH = "long episodes", "one batch"
+"""The parts beside the regimes."""
 N_ATTENDED = 64
 """Episodes that attention is averaged over, at most."""
 
 
-def n_steps(model: HookedLatentTransformer) -> int:
-    """A step for each regime, and three more."""
-    return len(by_regime.fitting_regimes(model)) + 3
+def parts(model: HookedLatentTransformer) -> list[str]:
+    """The regimes that fit the model, episodes longer than training's, and what is read from one batch of episodes."""
+    return [*by_regime.fitting_regimes(model), LONG, BATCH]
 
 
-def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: Done) -> dict[str, pd.DataFrame]:
-    """All tables of a model of expert advice, by name."""
-    scored = by_regime.evaluate(model, n_episodes=n_episodes, seed=seed, done=done)
-    long = lengths.evaluate(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
-    done(1)
+def measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+    """Scores of a regime or of long episodes, or the tables that are read from one batch."""
+    if part == LONG:
+        return lengths.evaluate(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
+    if part == BATCH:
+        return _of_batch(model, n_episodes, seed)
+    return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+
+
+def _of_batch(model: HookedLatentTransformer, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
+    """What the latent is needed for, calibration, and attention to experts, by the table's name."""
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
     control = latent_control(model, episodes, seed, run)
-    done(1)
     reliability = [
         calibration(predictions, episodes, seed=seed)
         for predictions in (run.predictions.double().numpy(force=True), bayes(episodes).predictions)
@@ -42,16 +53,24 @@ def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: D
     ]
     few = episodes.select(slice(N_ATTENDED))
     attended = attention_to_experts(model, few, seed=seed, run=run if len(few) == len(episodes) else None)
-    done(1)
+    return {
+        "latent_control": control.to_frame(),
+        "calibration": pd.concat(calibrated, ignore_index=True),
+        "attention": attended.to_frame(),
+    }
+
+
+def tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """All tables of a model of expert advice, by name."""
+    by_name = [part for name, part in found.items() if name not in (LONG, BATCH)]
+    scored = joined(by_name, "scores", "divergences", "best_etas")
     frame = scored.to_frame()
     return {
         "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
         "regimes": frame,
         "regret_curves": scored.curves(),
-        "lengths": long.to_frame(),
-        "latent_control": control.to_frame(),
-        "calibration": pd.concat(calibrated, ignore_index=True),
-        "attention": attended.to_frame(),
+        "lengths": found[LONG].to_frame(),
+        **found[BATCH],
     }
 
 

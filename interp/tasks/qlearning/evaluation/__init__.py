@@ -18,4 +18,4 @@ def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of Q-learning; tables are decoded by five folds of three sizes."""
     from interp.tasks.qlearning.evaluation import headline, parts
 
-    return EvaluationPlan(parts.n_steps, parts.evaluate, headline.rows, min_episodes=30)
+    return EvaluationPlan(parts.parts, parts.measure, parts.tables, headline.rows, min_episodes=30)

@@ -2,49 +2,69 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import pandas as pd
 
 from interp.evaluation.attention import round_attention
-from interp.evaluation.record import MODEL, Done
+from interp.evaluation.lookup import joined
+from interp.evaluation.record import MODEL
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.qlearning.evaluation import by_regime, playing, tables
+from interp.tasks.qlearning.evaluation import by_regime, playing
+from interp.tasks.qlearning.evaluation import tables as rates
 from interp.tasks.qlearning.evaluation.discount import followed_discount
 from interp.tasks.qlearning.sampling import sample
 
+_PLAYED, _DISCOUNT, _RATES, _CHAIN = "played: ", "followed discount", "effective rates", "attention in a chain"
+"""Parts beside the regimes; the first begins the names of those that are played."""
 _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", "disputed", "disputed_gamma0")
 
 
-def n_steps(model: HookedLatentTransformer) -> int:
-    """A step for each regime that is evaluated or played, and three more."""
-    return len(by_regime.EVALUATED) + len(playing.PLAYED) + 3
+def parts(model: HookedLatentTransformer) -> list[str]:
+    """Every regime that is evaluated or played, whose discount is followed, which rates, where a chain is attended."""
+    played = [f"{_PLAYED}{regime}" for regime in playing.PLAYED]
+    return [*by_regime.EVALUATED, _DISCOUNT, _RATES, *played, *([_CHAIN] if _serves_a_chain(model) else [])]
 
 
-def evaluate(model: HookedLatentTransformer, n_episodes: int, seed: int, done: Done) -> dict[str, pd.DataFrame]:
+def measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+    """Scores of a regime, read or played, or a table."""
+    if part.startswith(_PLAYED):
+        regimes = [part.removeprefix(_PLAYED)]
+        return playing.evaluate(model, regimes, n_episodes=n_episodes // 2, seed=seed + 2)
+    if part == _DISCOUNT:
+        batches = by_regime.sample(model, "grid", n_episodes, seed=seed)
+        choices = [rollout(model, batch).choices.numpy(force=True) for batch in batches]
+        followed = followed_discount(choices, batches, table=by_regime.reference_table(model), seed=seed)
+        return followed.to_frame().assign(commit="own")
+    if part == _RATES:
+        return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
+    if part == _CHAIN:
+        chain = sample(16, 50, 4, 2, regime="chain", seed=seed)
+        return round_attention(model, chain, rounds=slice(10, None)).assign(commit="own")
+    return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+
+
+def tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
-    scored = by_regime.evaluate(model, n_episodes=n_episodes, seed=seed, done=done)
-    batches = by_regime.sample(model, "grid", n_episodes, seed=seed)
-    choices = [rollout(model, batch).choices.numpy(force=True) for batch in batches]
-    followed = followed_discount(choices, batches, table=by_regime.reference_table(model), seed=seed)
-    done(1)
-    rates = tables.evaluate(model, n_episodes=n_episodes, seed=seed + 1)
-    done(1)
-    played = playing.evaluate(model, n_episodes=n_episodes // 2, seed=seed + 2, done=done)
+    scored = joined([found[regime] for regime in by_regime.EVALUATED], "results")
+    played = joined([part for name, part in found.items() if name.startswith(_PLAYED)], "scores", "rates")
     agreement, returns = scored.to_frame(), played.to_frame()
-    found = {
+    return {
         "summary": _overview(agreement, returns),
         "agreement": agreement,
-        "followed_discount": followed.to_frame().assign(commit="own"),
-        "effective_rates": rates.to_frame(),
+        "followed_discount": found[_DISCOUNT],
+        "effective_rates": found[_RATES],
         "returns": returns,
         "reward_rates": played.rates_frame(),
+        **({"attention_chain": found[_CHAIN]} if _CHAIN in found else {}),
     }
+
+
+def _serves_a_chain(model: HookedLatentTransformer) -> bool:
     (low_s, high_s), (low_a, high_a) = by_regime.bounds(model)
-    if low_s <= 4 <= high_s and low_a <= 2 <= high_a:
-        chain = sample(16, 50, 4, 2, regime="chain", seed=seed)
-        found["attention_chain"] = round_attention(model, chain, rounds=slice(10, None)).assign(commit="own")
-    done(1)
-    return found
+    return low_s <= 4 <= high_s and low_a <= 2 <= high_a
 
 
 def _overview(agreement: pd.DataFrame, returns: pd.DataFrame) -> pd.DataFrame:
