@@ -1,9 +1,12 @@
 """The examples run as they stand, and do what they say."""
 
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+
+import interp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -20,3 +23,13 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     assert "latent@<z>" in ran.stdout
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert about["config"]["layout"]["task"] == "bandit"
+
+
+def test_controls_of_a_continuous_thought_tell_use_from_appearance():
+    spec = importlib.util.spec_from_file_location("continuous_thought", EXAMPLES / "continuous_thought.py")
+    example = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(example)
+    found = example.row(interp.load("reachability-handwired", n_nodes=8, n_edges=12), n_episodes=24)
+    assert found["depth 1"] == found["depth 2"] == found["exact sets"] == 1
+    assert found["cut"] == 0.5 and found["decoded R2"] > found["R2, untrained"] + 0.5
+    assert found["parent written"] == 0.5 and found["another written"] == 0

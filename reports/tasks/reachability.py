@@ -54,6 +54,8 @@ DIFFERENCES = (
     Difference("An edge to the negative is added", "add-edge"),
 )
 """Three differences with three routes: the question (prediction), the set reached (latent), the graph (update)."""
+FEW = 8
+"""Episodes of a depth at least, for a verdict on it."""
 SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
@@ -116,7 +118,10 @@ def compute(context: Context) -> pd.DataFrame:
 
 def findings(frame: pd.DataFrame, context: Context) -> list[Finding]:
     """Whether the model knows of the deepest targets in the round that can first know, as heuristics do not."""
-    depth = frame.loc[frame["regime"] == REGIMES[0], "depth"].max()
+    known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= FEW)]
+    if known.empty:
+        return []
+    depth = known["depth"].max()
     at = frame[(frame["regime"] == REGIMES[0]) & (frame["depth"] == depth) & (frame["round"] == depth)]
     scores = {row["key"]: Interval(row["estimate"], row["low"], row["high"]) for row in at.to_dict("records")}
     rivals = [key for key in SHOWN if key in scores and key not in (MODEL, "breadth_first")]
