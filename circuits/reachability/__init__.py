@@ -11,12 +11,14 @@ thought. Here the latent is ``z_t = sum of u_v over the nodes v reached`` in blo
 * layer 2 adds the target of every edge whose source is in F_t (2.1) and shares the answer among the marked candidates
   (2.2); its neurons clip every node to 0 or 1, so that errors of one round do not reach the next.
 
-Variants: ``expand="sum"`` (default: head 2.1 is linear), ``expand="mean"`` (it attends to all active edges evenly), and
-``eta``, which makes every head softmax and takes "mean".
+Variants: ``expand="sum"`` (default: head 2.1 is linear), ``expand="mean"`` (it attends to all active edges evenly),
+``eta``, which makes every head softmax and takes "mean", and ``marks=False``: rounds without ``e_i``, as learned models
+read them, in which 1.2 binds each source at its edge's target and 2.1 copies the target from there.
 
 Exact means equal to the algorithm for axis-aligned coordinates, in float64 and in float32; a rotated basis rounds. With
 softmax heads no set is wrong from some eta on, and the error of the prediction falls with eta (see the tests).
-Positions are one-hot, so d_head is the number of positions.
+One-hot positions make d_head the number of positions; with ``positions="sinusoidal"`` it is that of nodes or of 2 K + 1
+for K lines, sets stay exact, and the prediction rounds (4e-14 at 28 nodes and 54 edges, 1e-5 in float32).
 
     >>> from circuits.reachability import reachability
     >>> circuit = reachability(n_nodes=5, n_edges=4)

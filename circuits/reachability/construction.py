@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from circuits.basis import Basis, PositionCode
+from circuits.basis import MIN_MARGIN, Basis, PositionCode
 from circuits.carried import present
 from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, soften
@@ -17,7 +17,7 @@ from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
 
-EXPANSIONS = ("sum", "mean")
+EXPANSIONS, POSITIONS = ("sum", "mean"), ("one-hot", "sinusoidal")
 NAME = "reachability-handwired"
 ANSWER = 60.0
 """Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
@@ -32,6 +32,9 @@ def reachability(
     expand: str = "sum",
     eta: float | None = None,
     marks: bool = True,
+    positions: str = "one-hot",
+    n_lines: int = 16,
+    seed: int = 0,
     rotation: int | None = None,
 ) -> Circuit:
     """The reachability circuit.
@@ -44,6 +47,8 @@ def reachability(
             head 2.1 averages.
         marks: whether a mark follows every edge, where its two ends are bound; without marks they are bound at the
             edge's target, in rounds as learned models read them.
+        positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``, which needs
+            marks: heads are then as wide as there are nodes or lines, not positions.
         rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
 
     Raises:
@@ -53,8 +58,20 @@ def reachability(
     if expand not in EXPANSIONS:
         raise unknown_name("way to expand", expand, EXPANSIONS)
     require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
+    if positions not in POSITIONS:
+        raise unknown_name("position code", positions, POSITIONS)
+    require(
+        marks or positions == "one-hot",
+        "without marks an edge's target is told by its position, which sinusoidal codes do not; give marks=True, or "
+        "positions='one-hot'",
+    )
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
-    basis = replace(_basis(layout), rotation=rotation)
+    codes = (
+        PositionCode.one_hot(layout.labels)
+        if positions == "one-hot"
+        else PositionCode.sinusoidal(layout.labels, min(n_lines, layout.n_positions), seed)
+    )
+    basis = replace(_basis(layout, codes), rotation=rotation)
     mean = expand == "mean" or eta is not None
     heads = _heads(basis, layout, mean)
     if eta is not None:
@@ -77,7 +94,7 @@ def reachability(
         sites=located,
         carried=present(CARRIED, located),
         not_carried=NOT_CARRIED,
-        edges=edges(layout, names((*heads, *neurons)), mean),
+        edges=edges(layout, names((*heads, *neurons)), mean, positions == "one-hot"),
     )
 
 
@@ -85,9 +102,9 @@ def _name(token: str) -> str:
     return token.strip("<>")
 
 
-def _basis(layout: ReachabilityRound) -> Basis:
+def _basis(layout: ReachabilityRound, codes: PositionCode) -> Basis:
     """Blocks id (tokens), near and far (nodes), out (nodes, and the mark ``in`` of reached candidates), pos."""
-    nodes, codes = layout.outcomes, PositionCode.one_hot(layout.labels)
+    nodes = layout.outcomes
     content = (
         ("id", tuple(map(_name, layout.vocabulary))),
         ("near", nodes),
@@ -100,7 +117,10 @@ def _basis(layout: ReachabilityRound) -> Basis:
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, ...]:
     """Layer 1 reads the round, layer 2 computes."""
     ids, out, pos, nodes = basis["id"], basis["out"], basis["pos"], layout.outcomes
-    sink, one = ids["w"], basis.one
+    sink, one, at = ids["w"], basis.one, layout.position
+    z = basis.code(at("<z>"))
+    # What of z's code the sink has, too.
+    shared = basis.positions.overlap(at("<z>"), at("<w>"))
     if layout.marks:
         looks, binding, bound, back = "marks e_i", ids["e"], "e_i", 2
     else:
@@ -129,7 +149,7 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
     fetch = content_chooser(
         "1.3 fetch z",
         0,
-        ((ids["w?"], pos["<z>"]),),
+        ((ids["w?"], z),),
         copy(basis, nodes, "id", "near"),
         sink,
         reads="w? looks at z",
@@ -138,10 +158,10 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
     member = content_chooser(
         "1.4 member",
         0,
-        (*match(basis, nodes, "id", "id"), (one, pos["<z>"])),
-        ((pos["<z>"], out["in"]),),
+        (*match(basis, nodes, "id", "id"), (one, z)),
+        ((z - shared * sink, out["in"]),),
         sink,
-        theta=1.5,
+        theta=2.0 - basis.positions.margin / 2,
         reads="every node looks for itself in z",
         writes="out[in](c_k) = [c_k in z_t]",
     )
@@ -154,7 +174,7 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
         if mean
         else Head("2.1 expand", 1, "linear", matches, moves, reads, writes)
     )
-    candidates = 2.0 * (pos["c_1"] + pos["c_2"]) + out["in"]
+    candidates = 2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2"))) + out["in"]
     answer = Head(
         "2.2 answer",
         1,
@@ -165,6 +185,24 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
         "out(p?) = P(c_1) u_{c_1} + P(c_2) u_{c_2}",
     )
     return near, source, fetch, member, expand, answer
+
+
+def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
+    """By how much the candidates' codes overlap with both of them more than those of all positions before p?.
+
+    Raises:
+        InputError: some other position looks like the candidates.
+    """
+    candidates = layout.position("c_1"), layout.position("c_2")
+    alike = [sum(codes.overlap(j, c) for c in candidates) for j in range(layout.predict_position + 1)]
+    others = [value for j, value in enumerate(alike) if j not in candidates]
+    apart = min(alike[c] for c in candidates) - max(others)
+    require(
+        apart > MIN_MARGIN,
+        f"{len(codes.lines)} lines do not tell the candidates from all other positions (margin {apart:.2g}, "
+        f"{MIN_MARGIN:g} is needed); give more lines, another seed, or one-hot positions",
+    )
+    return apart
 
 
 def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, ...]:

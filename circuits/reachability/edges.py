@@ -13,13 +13,13 @@ tokens               1.1, 1.2, 1.3              key       constant  <w>        t
 positions            1.1                        key       constant  BACK1      which position is one before
 tokens               1.2                        value     content   SOURCES    where each edge starts
 tokens               1.3                        query     constant  w?         who asks for the nodes reached
-positions            1.3, 1.4                   key       constant  <z>        where z is
+positions            1.3, 1.4                   key       constant  AT_Z       where z is
 latents              1.3                        value     content   <z>        the nodes reached
 tokens               1.4                        query     content   NODES      which node asks
 latents              1.4                        query     content   <z>        z finds itself
 tokens               1.4                        key       content   <w> NODES  the sink; equal nodes
 latents              1.4                        key       content   <z>        the nodes reached
-positions            1.4                        value     constant  <z>        the mark of z
+positions            1.4                        value     constant  OF_Z       the mark of z
 1.1                  1 clip                     residual  content   MARKS w?   the root, if found twice
 1.3                  1 clip                     residual  content   w?         the nodes reached
 1.1                  2.1                        query     content   MARKS w?   the root
@@ -29,7 +29,7 @@ positions            1.4                        value     constant  <z>        t
 tokens               2.2                        query     constant  p?         who answers
 positions            2.2                        query     constant  ALL        what the sink scores
 tokens               2.2                        key       constant  <w>        the sink
-positions            2.2                        key       constant  c_1 c_2    where the candidates are
+positions            2.2                        key       constant  AT_C       where the candidates are
 1.4                  2.2                        key       content   <z> NODES  which nodes are reached
 tokens               2.2                        value     content   c_1 c_2    the candidates
 1.1                  2 reached, 2 at most once  residual  content   MARKS w?   the root (read, unused, at e_i)
@@ -61,13 +61,16 @@ positions  1.2  key    constant  BACK1      which position is one before
 tokens     1.1  value  content   r          the root
 tokens     2.1  value  content   TARGETS    where each edge ends
 """
+SINUSOIDAL = """
+tokens  1.4  value  constant  <w>  what of z's code the sink has, taken away
+"""
 AVERAGE = """
 positions  2.1  query  constant  ALL  what the sink scores
 tokens     2.1  key    constant  <w>  the sink
 """
 
 
-def edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool) -> tuple[Edge, ...]:
+def edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool, one_hot: bool) -> tuple[Edge, ...]:
     """Every edge, for at least two edges of the graph; ``mean`` where head 2.1 averages."""
     every = layout.labels
 
@@ -81,7 +84,12 @@ def edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool) -> tuple[
         "NODES": [*numbered("s"), *numbered("t"), "c_1", "c_2", "r"],
         "MARKS": numbered("e") if layout.marks else [],
         "BOUND": numbered("e" if layout.marks else "t"),
-        "BACK1": every[:-1],
-        "BACK2": every[:-2],
+        # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
+        "BACK1": every[:-1] if one_hot else every,
+        "BACK2": every[:-2] if one_hot else every,
+        "AT_Z": ["<z>"] if one_hot else every,
+        "OF_Z": ["<z>"] if one_hot else ["<w>", "<z>"],
+        "AT_C": ["c_1", "c_2"] if one_hot else every,
     }
-    return table(BOTH + (MARKED if layout.marks else UNMARKED) + (AVERAGE if mean else ""), parts, groups)
+    lines = BOTH + (MARKED if layout.marks else UNMARKED)
+    return table(lines + (AVERAGE if mean else "") + ("" if one_hot else SINUSOIDAL), parts, groups)

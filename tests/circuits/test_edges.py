@@ -22,7 +22,10 @@ FORMS: list[tuple[str, dict[str, Any]]] = [
         for v in ("mlp", "softmlp", "lin")
         for form in ({}, {"eta": 80.0}, SINUSOIDAL, SIGNED, {"beta": 2.0}, {"rewards": (0.0, 0.01)})
     ),
-    *((R, form) for form in ({}, {"expand": "mean"}, {"eta": 60.0}, {"marks": False}, {"marks": False, "eta": 60.0})),
+    *(
+        (R, form)
+        for form in ({}, {"expand": "mean"}, {"eta": 60.0}, {"marks": False}, {"marks": False, "eta": 60.0}, SINUSOIDAL)
+    ),
 ]
 SMALL = {
     W: ({"n_experts": 3}, {"n_experts": 2}),

@@ -14,6 +14,7 @@ from circuits.compiler import compile_circuit
 from circuits.reachability import reachability
 from circuits.reachability.ground_truth import PLAN
 from circuits.verification import check
+from interp.errors import InputError
 from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
 from interp.tasks.reachability.episodes import joined
 
@@ -63,6 +64,24 @@ def test_without_marks_edges_are_bound_at_their_targets(form: dict[str, Any]) ->
     assert found["prediction"] < 1e-9 and ("eta" in form or exact(found))
     marked, plain = reachability(*SMALL), reachability(*SMALL, marks=False)
     assert plain.layout.labels == tuple(label for label in marked.layout.labels if not label.startswith("e_"))
+
+
+@pytest.mark.parametrize(("dtype", "tolerance"), [("float64", 1e-11), ("float32", 1e-4)])
+def test_sinusoidal_positions_round_and_make_no_wrong_set(dtype: str, tolerance: float) -> None:
+    found = errors(battery(*SMALL, 60, 7), dtype, positions="sinusoidal")
+    assert found["next_reached"] == found["carried_state"] == 0.0
+    assert 0 < max(found.values()) < tolerance
+
+
+def test_sinusoidal_positions_make_heads_narrow() -> None:
+    narrow, wide = (
+        compile_circuit(reachability(28, 54, positions=positions)).config for positions in ("sinusoidal", "one-hot")
+    )
+    assert narrow.d_head == 33 and wide.d_head == wide.layout.n_positions == 169
+    with pytest.raises(InputError, match="give marks=True"):
+        reachability(*SMALL, marks=False, positions="sinusoidal")
+    with pytest.raises(InputError, match=r"cannot tell|do not tell"):
+        reachability(28, 54, positions="sinusoidal", n_lines=2)
 
 
 @pytest.mark.slow(reason="6,000 graphs of three sizes, several minutes")
