@@ -7,6 +7,7 @@ the runs ended, and settings were not tuned one by one.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         folders: runs, finished or not, such as output/training/NAME.
 
     Returns:
-        tidy: ``setting`` (what tells the groups apart, such as "latent_update=add"), ``seed``, ``step``, ``minutes``,
-        and the evaluation's columns: ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
+        tidy: ``setting`` (what tells the groups apart, such as "latent_update=add"; where runs differ in several
+        settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the evaluation's columns:
+        ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
 
     Raises:
         InputError: no run in a folder, no evaluation yet, or runs of two tasks.
@@ -40,11 +42,12 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     require(len(tasks) == 1, f"runs of one task can be compared, got {' and '.join(tasks)}")
     settings = [run.config.to_dict() for run in runs]
     differing = [name for name in settings[0] if name != "seed" and any(s[name] != settings[0][name] for s in settings)]
+    usual = {name: Counter(said(name, s[name]) for s in settings).most_common(1)[0][0] for name in differing}
     parts = []
     for folder, run, given in zip(folders, runs, settings, strict=True):
         require("excess" in run.metrics, f"the run in {str(folder)!r} was not evaluated yet; train it for longer")
         seen = run.metrics.dropna(subset=["excess"])
-        label = _label(given, differing)
+        label = _label(given, differing, usual if len(differing) > 1 else {})
         parts.append(
             seen.drop(columns=["stage", "loss", "seconds"]).assign(
                 setting=label, seed=run.config.seed, minutes=seen["seconds"] / 60
@@ -76,5 +79,19 @@ def shipped_curves(source: str) -> pd.DataFrame | None:
     return None
 
 
-def _label(settings: dict[str, Any], differing: Sequence[str]) -> str:
-    return ", ".join(f"{name}={settings[name]}" for name in differing) or "all alike"
+def said(name: str, value: Any) -> str:
+    """A setting as a label says it; of a curriculum, the rounds of its stages.
+
+    >>> said("stages", [{"n_rounds": 2, "steps": 9}, {"n_rounds": 4, "steps": 9}]), said("start", "")
+    ('stages=2, 4 rounds', 'start=none')
+    """
+    if name == "stages":
+        return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
+    return f"{name}={'none' if value == '' else value}"
+
+
+def _label(settings: dict[str, Any], differing: Sequence[str], usual: dict[str, str]) -> str:
+    """What a run's settings are, but for those that are as ``usual``."""
+    labels = [said(name, settings[name]) for name in differing]
+    unlike = [label for name, label in zip(differing, labels, strict=True) if label != usual.get(name)]
+    return ", ".join(unlike) or ("as most" if differing else "all alike")

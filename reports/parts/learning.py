@@ -15,18 +15,22 @@ from reports.part import Part
 TITLE = "How the update of the latent learns"
 _TEXT = (
     "The same task, curriculum and optimiser; only the setting named differs. An added latent keeps what it held "
-    "without doing anything; one that is written over must copy the state through attention before it can change it. "
-    "NOT evidence of what a setting would reach with more steps or a learning rate of its own."
+    "without doing anything; one that is written over must copy the state through attention before it can change it."
 )
+_NOT = " NOT evidence of what a setting would reach with more steps or a learning rate of its own."
 
 
-def part() -> Part:
-    """The learning curves that ship beside a model."""
+def part(title: str = TITLE, text: str = _TEXT) -> Part:
+    """The learning curves that ship beside a model.
+
+    Args:
+        title, text: what the runs were compared for.
+    """
     return Part(
         "learning",
-        TITLE,
+        title,
         lambda context: context.curves,
-        lambda curves, context: learning(curves, goal_of(context.task).floor),
+        lambda curves, context: learning(curves, goal_of(context.task).floor, title, text),
         lambda context: context.curves is not None,
     )
 
@@ -37,19 +41,20 @@ def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
     return figures.curves(spread, x="step", ylabel=f"loss above {floor} (nats)", log_y=True)
 
 
-def learning(curves: pd.DataFrame, floor: str) -> Section:
+def learning(curves: pd.DataFrame, floor: str, title: str = TITLE, text: str = _TEXT) -> Section:
     """The curves, and what each run came to.
 
     Args:
         curves: of :func:`interp.training.curves.learning_curves`.
         floor: what the loss is measured above.
+        title, text: of the section.
     """
     last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
     caption = "Held-out loss while training; the line is the mean over seeds, the band runs from lowest to highest"
     return Section(
-        TITLE,
+        title,
         [
-            Prose(_TEXT),
+            Prose(text + _NOT),
             Figure(draw(curves, floor), "Loss over training steps", caption),
             Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True),
         ],

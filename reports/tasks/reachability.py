@@ -88,9 +88,18 @@ def parts() -> tuple[Part, ...]:
         attention.part(),
         circuit.part(),
         softening.part({"prediction": "P", "carried_state": "set reached"}, n_episodes=10),
-        learning.part(),
+        learning.part(LEARNED_BY, _LEARNED_BY),
         reproduce.part(),
     )
+
+
+LEARNED_BY = "What it takes to learn"
+_LEARNED_BY = (
+    "Small models (10 names, 14 edges) with one setting changed each: what their weights start from (matching heads, "
+    "position codes factored into edge and role, tokens apart from places, copies apart from names), whether every "
+    "round or the last alone is told an answer, whether it is told all nodes reached, whether depth grows with what is "
+    "known, and whether the latent is added to or written over."
+)
 
 
 # Answers by round and depth.

@@ -40,6 +40,11 @@ def test_runs_are_grouped_by_what_differs(runs):
     assert set(learning_curves(runs[:2])["setting"]) == {"all alike"}
 
 
+def test_where_runs_differ_in_several_settings_a_label_says_what_is_unusual(runs, tmp_path):
+    wide = run(tmp_path / "wide", n_heads=1)
+    assert set(learning_curves([*runs[:3], wide])["setting"]) == {"as most", "latent_update=replace", "n_heads=1"}
+
+
 def test_a_mean_is_over_every_seed(runs):
     """A step that one seed did not reach has no mean: it would jump there."""
     curves = learning_curves(runs)
