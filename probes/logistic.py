@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
+from scipy import special
 
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
-    from sklearn.preprocessing import StandardScaler
 
 PENALTIES = (1e-2, 1.0, 1e2)
 """Values of C tried."""
@@ -82,12 +82,12 @@ def _cross_validate(
         penalties.append(fits.best_penalty(_NONE))
         probe = fits.probe(_NONE, penalties[-1])
         assert probe is not None, "a target that is constant is refused before"
-        scaler, regression = probe
-        raw = regression.coef_ / scaler.scale_
+        scaling, regression = probe
+        raw = regression.coef_ / scaling.scale
         classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
         columns = classes if m > 1 else np.zeros(1, dtype=int)
         weights[:, columns] = raw.T
-        intercept[columns] = regression.intercept_ - raw @ scaler.mean_
+        intercept[columns] = regression.intercept_ - raw @ scaling.mean
     return LogisticFit(probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties), weights, intercept)
 
 
@@ -99,7 +99,7 @@ class _Fits:
     labels: Int[Array, " row"]
     groups: Int[Array, " row"]
     n_classes: int
-    _scalers: dict[frozenset[int], StandardScaler] = field(default_factory=dict)
+    _scalings: dict[frozenset[int], _Scaling] = field(default_factory=dict)
     _fitted: dict[tuple[frozenset[int], float], LogisticRegression] = field(default_factory=dict)
 
     def best_penalty(self, left_out: frozenset[int]) -> float:
@@ -120,32 +120,51 @@ class _Fits:
         if (probe := self.probe(left_out, penalty)) is None:
             result[:, self.labels[self._training(left_out)][0]] = 1.0
         else:
-            scaler, regression = probe
-            result[:, regression.classes_] = regression.predict_proba(_scaled(self.rows[test], scaler))
+            scaling, regression = probe
+            result[:, regression.classes_] = _probabilities(regression, scaling(self.rows[test]))
         return result
 
-    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[StandardScaler, LogisticRegression] | None:
+    def probe(self, left_out: frozenset[int], penalty: float) -> tuple[_Scaling, LogisticRegression] | None:
         """The probe fitted on all other folds; None where only one class is there."""
-        from sklearn.preprocessing import StandardScaler
-
         train = self._training(left_out)
         labels = self.labels[train]
         if (labels == labels[0]).all():
             return None
         if (left_out, penalty) not in self._fitted:
-            if left_out not in self._scalers:
-                self._scalers[left_out] = StandardScaler().fit(self.rows[train])
-            scaled = _scaled(self.rows[train], self._scalers[left_out])
+            if left_out not in self._scalings:
+                self._scalings[left_out] = _Scaling.of(self.rows[train])
+            scaled = self._scalings[left_out](self.rows[train])
             self._fitted[left_out, penalty] = _fit(scaled, labels, penalty)
-        return self._scalers[left_out], self._fitted[left_out, penalty]
+        return self._scalings[left_out], self._fitted[left_out, penalty]
 
     def _training(self, left_out: frozenset[int]) -> Bool[Array, " row"]:
         return ~np.isin(self.groups, list(left_out))
 
 
-def _scaled(rows: Float[Array, "row d"], scaler: StandardScaler) -> Float[Array, "row d"]:
-    """``scaler.transform(rows)`` without its checks, which take as long as a fit of few rows."""
-    return (rows - scaler.mean_) / scaler.scale_
+@dataclass(frozen=True, eq=False)
+class _Scaling:
+    """What ``StandardScaler`` does, without its checks, which take as long as a fit of few rows."""
+
+    mean: Float[Array, " d"]
+    scale: Float[Array, " d"]
+
+    @classmethod
+    def of(cls, rows: Float[Array, "row d"]) -> _Scaling:
+        """To mean 0 and standard deviation 1; a constant column to 0."""
+        mean, scale = rows.mean(0), rows.std(0)
+        rounding = len(rows) * np.finfo(np.float64).eps * np.abs(mean)
+        return cls(mean, np.where(scale <= rounding, 1.0, scale))
+
+    def __call__(self, rows: Float[Array, "row d"]) -> Float[Array, "row d"]:
+        return (rows - self.mean) / self.scale
+
+
+def _probabilities(probe: LogisticRegression, x: Float[Array, "row d"]) -> Float[Array, "row c"]:
+    """``probe.predict_proba(x)`` of scaled rows, without its checks."""
+    scores = x @ probe.coef_.T + probe.intercept_
+    if scores.shape[1] == 1:
+        return np.concatenate([special.expit(-scores), special.expit(scores)], axis=1)
+    return np.asarray(special.softmax(scores, axis=1))
 
 
 def _fit(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> LogisticRegression:
