@@ -43,6 +43,7 @@ class TrainedRun:
         model: in evaluation mode, on the CPU.
         config: what was trained.
         step: batches that it was trained on.
+        stage: of the curriculum, from 0; the number of stages when all are over, early or not.
         seconds: time spent in them.
         metrics: one row per batch that was written to the run's metrics.
         about: the run's own record: versions and git revision it started with.
@@ -51,14 +52,15 @@ class TrainedRun:
     model: HookedLatentTransformer
     config: TrainingConfig
     step: int
+    stage: int
     seconds: float
     metrics: pd.DataFrame
     about: dict[str, Any]
 
     @property
     def finished(self) -> bool:
-        """Whether every step of the curriculum was made."""
-        return self.step >= self.config.total_steps
+        """Whether every stage of the curriculum is over."""
+        return self.stage >= len(self.config.curriculum)
 
 
 @checked
@@ -88,6 +90,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
         model=model.eval(),
         config=config,
         step=step,
+        stage=state.progress.stage,
         seconds=state.progress.seconds,
         metrics=metrics[metrics["step"] <= step],
         about=read_json(about) if about.is_file() else {},
@@ -186,7 +189,7 @@ def card(
         ),
         "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
         "Seed": str(config.seed),
-        "Batches and time": f"{run.step:,} of {config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
+        "Batches and time": f"{run.step:,} of {'at most ' * config.may_end_early}{config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
         "Machine": machine or run.about.get("machine") or this_machine(),
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
