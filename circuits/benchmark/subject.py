@@ -200,7 +200,7 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
     """The variants that a form of a machine has: position codes and states overlap where its construction allows it.
 
     >>> variants("wma-handwired", "R"), variants("reachability-handwired", "sum")
-    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors'))
+    (('plain', 'rotated', 'distractors', 'superposed', 'simplex'), ('plain', 'rotated', 'distractors', 'superposed'))
     """
     compact = "n_lines" in inspect.signature(handwired(machine).build).parameters
     lacking = {"superposed": not compact, "simplex": form not in _OVERLAPPING}

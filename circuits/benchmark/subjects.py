@@ -14,7 +14,7 @@ def builders(quick: bool = True, seed: int = 0) -> dict[str, Callable[[], Subjec
     """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
 
     >>> len(builders()), list(builders())[:2]
-    (54, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    (57, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
     """
     handmade: dict[str, Callable[[], Subject]] = {
         f"{machine} {form}, {variant}": partial(build, machine, form, variant, quick=quick, seed=seed)
