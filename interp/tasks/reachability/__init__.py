@@ -8,8 +8,9 @@
 ``graphs`` (adjacency, distances, ancestors), ``episodes``, ``regimes``, ``sampling`` and ``prosqa`` (the data),
 ``layout`` (the round), ``algorithms``, ``paths`` and ``heuristics`` (causal models: breadth-first search and its
 rivals), ``families`` and ``battery`` (what could explain a model, and episodes that tell it), ``corruptions``,
-``hypotheses`` (what interventions test), ``training``, ``evaluation`` and ``controls``. No handwired model
-(``circuits``) and no picture (``reports``) lives here.
+``hypotheses`` (what interventions test), ``training`` and ``starts`` (what is learned, from which weights),
+``evaluation``, ``controls`` (the model without its recurrence) and ``frontier`` (nodes moved in its set). No handwired
+model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
