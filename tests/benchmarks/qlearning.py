@@ -4,6 +4,8 @@ The cost law: one dense forward over T = 3 |A| + 10 positions of width d = 3 (|S
 O(T d (heads d_head) + T^2 heads d_head) a step; the NumPy learner's update is O(1) a step and episode.
 """
 
+from functools import partial
+
 import torch
 
 import interp
@@ -24,8 +26,10 @@ def main() -> None:
         episodes = mdp.sample(BATCH, ROUNDS, n_states, n_actions, seed=0)
         model = interp.load("qlearning-handwired", n_states=n_states, n_actions=n_actions)
         steps = BATCH * ROUNDS
-        ours = steps / seconds(lambda m=model, e=episodes: interp.rollout(m, e, commit="target"), 3)
-        theirs = steps / seconds(lambda e=episodes: tabular.replay(e), 3)
+        taken = seconds(
+            partial(interp.rollout, model, episodes, commit="target"), partial(tabular.replay, episodes), repeats=3
+        )
+        ours, theirs = (steps / each for each in taken)
         size, sizes = f"{n_states} x {n_actions}", (model.layout.n_positions, model.config.d_model)
         print(f"{size:>10} {sizes[0]:9} {sizes[1]:8} {ours:14,.0f} {theirs:14,.0f} {theirs / ours:8.1f}")
 

@@ -23,7 +23,7 @@ _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", 
 
 
 def parts(model: HookedLatentTransformer) -> list[str]:
-    """Regimes that are evaluated, the discount followed, effective rates, regimes that are played, attention in a chain."""
+    """Regimes evaluated, the discount followed, effective rates, regimes played, attention in a chain."""
     played = [f"{_PLAYED}{regime}" for regime in playing.PLAYED]
     return [*by_regime.EVALUATED, _DISCOUNT, _RATES, *played, *([_CHAIN] if _serves_a_chain(model) else [])]
 
