@@ -189,7 +189,10 @@ def card(
         ),
         "Commit": f"{choice} was the {config.commit} choice in training, own in every number below" if choice else "",
         "Seed": str(config.seed),
-        "Batches and time": f"{run.step:,} of {'at most ' * config.may_end_early}{config.total_steps:,} batches, {run.seconds / 60:.0f} minutes in them",
+        "Batches and time": (
+            f"{run.step:,} of {'at most ' * config.may_end_early}{config.total_steps:,} batches, "
+            f"{run.seconds / 60:.0f} minutes in them"
+        ),
         "Machine": machine or run.about.get("machine") or this_machine(),
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
