@@ -6,6 +6,7 @@ nodes that are moved in its set do to its answers.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -14,7 +15,7 @@ from circuits.places import wired
 from interp.evaluation.record import MODEL
 from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
-from interp.tasks.reachability.frontier import exact_sets, moved
+from interp.tasks.reachability.frontier import Read, Write, exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Prose, Table, cell
 from reports.findings import Finding, judged
@@ -115,18 +116,28 @@ _TEXT = (
 )
 
 
-def compute(context: Context) -> pd.DataFrame:
-    """Accuracy by regime, predictor, depth and round."""
+@dataclass(frozen=True)
+class Answers:
+    """Accuracy by regime, predictor, depth and round; how sets are read and written."""
+
+    frame: pd.DataFrame
+    read: Read
+    write: Write
+
+
+def compute(context: Context) -> Answers:
+    """Answers of all predictors, and the maps that later parts use."""
     model, seed = context.model, context.seed
-    read, write = reading(model, seed)
+    read, write = reading(model, seed, 8 * context.n_episodes)
     frames = [
         answers(model, episodes_for(model, regime, context.n_episodes, seed), read, write, seed) for regime in REGIMES
     ]
-    return pd.concat(frames, ignore_index=True)
+    return Answers(pd.concat(frames, ignore_index=True), read, write)
 
 
-def findings(frame: pd.DataFrame, context: Context) -> list[Finding]:
+def findings(data: Answers, context: Context) -> list[Finding]:
     """Whether the model knows of the deepest targets in the round that can first know, as heuristics do not."""
+    frame = data.frame
     known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= FEW)]
     if known.empty:
         return []
@@ -146,8 +157,9 @@ def findings(frame: pd.DataFrame, context: Context) -> list[Finding]:
     ]
 
 
-def draw(frame: pd.DataFrame, context: Context) -> Section:
+def draw(data: Answers, context: Context) -> Section:
     """A picture a regime, of the deepest targets; the table of the last round."""
+    frame = data.frame
     blocks: list[Any] = [Prose(_TEXT)]
     for regime, of in frame.groupby("regime", sort=False):
         depth = of["depth"].max()
@@ -176,10 +188,9 @@ _PARENT, _CONTROL = "a parent of the negative is added", "another node is added"
 
 def compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Answers after moves; the share of sets that are decoded without an error."""
-    model, seed = context.model, context.seed
-    read, write = reading(model, seed)
+    model, seed, known = context.model, context.seed, context.result("answers")
     episodes = episodes_for(model, REGIMES[0], context.n_episodes, seed)
-    return moved(model, episodes, read, write, seed), exact_sets(model, episodes, read, seed)
+    return moved(model, episodes, known.read, known.write, seed), exact_sets(model, episodes, known.read, seed)
 
 
 def moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:

@@ -36,8 +36,9 @@ SETS = "sets"
 """The part of an evaluation beside the regimes."""
 EXTRA_ROUNDS = 1
 """Rounds beyond the deepest target."""
-N_FITTED, FITTED_SEED = 512, 10_007
-"""Episodes that a learned model's sets are read by, and what their seed is beyond that of those studied."""
+N_FITTED, FITTED_SEED = 256, 10_007
+"""Episodes that a learned model's sets are read by, at most and by default, and what their seed is beyond that of those
+studied."""
 
 
 def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: int = 0) -> pd.DataFrame:
@@ -66,9 +67,10 @@ def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: i
     return pd.DataFrame(rows)
 
 
-def reading(model: HookedLatentTransformer, seed: int) -> tuple[Read, Write]:
+def reading(model: HookedLatentTransformer, seed: int, n_episodes: int = N_FITTED) -> tuple[Read, Write]:
     """How sets are read and written: a handwired model's own maps, a learned one's fitted on matched graphs."""
-    fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], N_FITTED, seed + FITTED_SEED)
+    n_fitted = min(n_episodes, N_FITTED)
+    fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], n_fitted, seed + FITTED_SEED)
     return codec(model, fitted)
 
 
