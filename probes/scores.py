@@ -189,10 +189,10 @@ def rank_correlation(y: PerRound, predictions: Float[Array, "episode round k"], 
 
 def _ranks(values: Float[Array, " entry"]) -> Float[Array, " entry"]:
     """Ranks about their mean."""
-    if not len(values):
-        return np.zeros(0)
+    if not values.any():
+        return np.zeros(len(values))
     # Rounding first: predictions that agree to 12 digits must not be ranked by their rounding errors.
-    rounded = np.round(values, 12 - int(np.ceil(np.log10(np.abs(values).max() + 1e-300))))
+    rounded = np.round(values, 12 - int(np.ceil(np.log10(np.abs(values).max()))))
     # As scipy's rankdata, whose import takes a second: ties share the mean of their ranks.
     _, which, counts = np.unique(rounded, return_inverse=True, return_counts=True)
     ranks = (counts.cumsum() - (counts - 1) / 2)[which]

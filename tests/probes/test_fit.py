@@ -331,6 +331,14 @@ def test_what_is_below_rounding_is_not_read(model, episodes):
     assert (probes.fit(x.astype(np.float32), x[..., :1] + 1e5 * x[..., 1:]).weights != 0).all()
 
 
+def test_what_is_always_zero_has_no_rank_correlation():
+    """A node that no episode names gives neither a warning nor a number."""
+    y = np.zeros((4, 3, 2))
+    y[..., 1] = np.arange(12).reshape(4, 3)
+    assert rank_correlation(y, y, None).estimate == pytest.approx(1)
+    assert np.isnan(rank_correlation(y[..., :1], y[..., 1:], None).estimate)
+
+
 @pytest.mark.parametrize("decimals", [0, 1, 9])
 def test_rank_correlation_is_spearmans(decimals):
     """With many ties and with none, as scipy computes it, whose import takes too long for every probe."""
