@@ -22,6 +22,8 @@ from interp.evaluation.suite import evaluate
 from interp.model.transformer import HookedLatentTransformer
 
 OUT = Path("output/continuous-thought.csv")
+FEW = 4
+"""Graphs of a depth at least, for a number on it."""
 PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
@@ -30,8 +32,8 @@ def row(model: HookedLatentTransformer, n_episodes: int = 256, seed: int = 0) ->
     tables = evaluate(model, n_episodes=n_episodes, seed=seed).tables
     frame = tables["by_round"]
     matched = frame[frame["regime"] == "matched"]
-    known = matched[(matched["key"] == "model") & (matched["round"] == matched["depth"])].set_index("depth")["estimate"]
-    found = {f"depth {depth}": value for depth, value in known.items()}
+    known = matched[(matched["key"] == "model") & (matched["round"] == matched["depth"]) & (matched["n"] >= FEW)]
+    found = {f"depth {depth}": value for depth, value in zip(known["depth"], known["estimate"], strict=True)}
     deep = matched[(matched["round"] == matched["round"].max()) & (matched["depth"] > 1)]
     for key in ("cut", "frozen", "discrete"):
         of = deep[deep["key"] == key]
