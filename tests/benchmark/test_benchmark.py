@@ -166,7 +166,7 @@ def test_a_json_that_is_no_benchmark_is_refused(tmp_path):
         (lambda: select(questions=["edge"]), "unknown question 'edge'"),
         (lambda: register(Method("oracle", "mine", "edges", heads_first)), "a method 'oracle' of 'edges' exists"),
         (lambda: build("wma-handwired", "lin"), "unknown form of 'wma-handwired' 'lin'"),
-        (lambda: build("reachability-handwired", "sum", "superposed"), "cannot be superposed; take plain, rotated"),
+        (lambda: build("reachability-handwired", "sum", "simplex"), "cannot be simplex; take plain, rotated"),
         (lambda: benchmark.run(["wma-handwired R, plane"]), "did you mean 'wma-handwired R, plain'"),
     ],
 )
