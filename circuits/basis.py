@@ -31,6 +31,7 @@ POS = "pos"
 ONE = "1"
 """The constant coordinate of the position block: 1 at every position."""
 
+POSITIONS = ("one-hot", "sinusoidal")
 MIN_MARGIN = 1e-3
 """Smallest margin of a position code: far above rounding in float32, where half of it decides a score."""
 
@@ -80,6 +81,18 @@ class PositionCode:
             f"n_lines={n_lines} cannot tell {T} positions apart: the best of 100 draws has margin {best:.2g}, and "
             f"{MIN_MARGIN:g} is needed; give more lines (8 to 16), or one-hot positions"
         )
+
+    @classmethod
+    def named(cls, name: str, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
+        """The code that a construction's ``positions`` names; at most as many lines as there are positions.
+
+        Raises:
+            InputError: no such code, or lines that do not tell positions apart.
+        """
+        if name not in POSITIONS:
+            raise unknown_name("position code", name, POSITIONS)
+        labels = tuple(labels)
+        return cls.one_hot(labels) if name == "one-hot" else cls.sinusoidal(labels, min(n_lines, len(labels)), seed)
 
     @property
     def axes(self) -> tuple[str, ...]:

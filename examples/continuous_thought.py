@@ -20,11 +20,11 @@ import probes
 from interp import tasks
 from interp.evaluation.suite import evaluate
 from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.reachability.frontier import OTHER, PARENT
 
 OUT = Path("output/continuous-thought.csv")
 FEW = 4
 """Graphs of a depth at least, for a number on it."""
-PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
 def row(model: HookedLatentTransformer, n_episodes: int = 256, seed: int = 0) -> dict[str, float]:

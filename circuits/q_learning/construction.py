@@ -20,7 +20,6 @@ from interp.tasks.qlearning.layout import QLearningRound
 
 NAME = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")
-POSITIONS = ("one-hot", "sinusoidal")
 LARGEST_FLOAT32 = 2.0**120
 """The largest M for which sums of a few values and scores stay far from float32's overflow at 2^128."""
 
@@ -73,8 +72,6 @@ def q_learning(
     arguments = dict(locals())
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
-    if positions not in POSITIONS:
-        raise unknown_name("position code", positions, POSITIONS)
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
     require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps")
     require(tau is None or bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0 or None, got {tau!r}")
@@ -87,11 +84,7 @@ def q_learning(
     arguments["rewards"] = [float(reward) for reward in rewards]
     require_rewards(variant, signed, float(rewards[0]), "rewards")
     layout = QLearningRound(n_states, n_actions)
-    codes = (
-        PositionCode.one_hot(layout.labels)
-        if positions == "one-hot"
-        else PositionCode.sinusoidal(layout.labels, min(n_lines, layout.n_positions), seed)
-    )
+    codes = PositionCode.named(positions, layout.labels, n_lines, seed)
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
     basis = Basis.of(blocks, (token.strip("<>") for token in layout.vocabulary), codes, rotation)
     slope = relative_tau * bound if tau is None else tau

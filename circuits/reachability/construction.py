@@ -17,7 +17,7 @@ from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
 
-EXPANSIONS, POSITIONS = ("sum", "mean"), ("one-hot", "sinusoidal")
+EXPANSIONS = ("sum", "mean")
 NAME = "reachability-handwired"
 ANSWER = 60.0
 """Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
@@ -58,18 +58,12 @@ def reachability(
     if expand not in EXPANSIONS:
         raise unknown_name("way to expand", expand, EXPANSIONS)
     require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
-    if positions not in POSITIONS:
-        raise unknown_name("position code", positions, POSITIONS)
+    layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
+    codes = PositionCode.named(positions, layout.labels, n_lines, seed)
     require(
         marks or positions == "one-hot",
         "without marks an edge's target is told by its position, which sinusoidal codes do not; give marks=True, or "
         "positions='one-hot'",
-    )
-    layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
-    codes = (
-        PositionCode.one_hot(layout.labels)
-        if positions == "one-hot"
-        else PositionCode.sinusoidal(layout.labels, min(n_lines, layout.n_positions), seed)
     )
     basis = replace(_basis(layout, codes), rotation=rotation)
     mean = expand == "mean" or eta is not None

@@ -29,7 +29,6 @@ from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
 
 VARIANTS = ("R", "P")
-POSITIONS = ("one-hot", "sinusoidal")
 NAME = "wma-handwired"
 GATE = 60.0
 """Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
@@ -70,17 +69,11 @@ def weighted_majority(
     arguments = dict(locals())
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
-    if positions not in POSITIONS:
-        raise unknown_name("position code", positions, POSITIONS)
     for name, value in {"log_gamma": log_gamma, "heavy": heavy, "match_logit": match_logit, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
     require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
     layout = ExpertRound(n_experts)
-    codes = (
-        PositionCode.one_hot(layout.labels)
-        if positions == "one-hot"
-        else PositionCode.sinusoidal(layout.labels, min(n_lines, layout.n_positions), seed)
-    )
+    codes = PositionCode.named(positions, layout.labels, n_lines, seed)
     basis = Basis.of(("id", "buf1", "buf2", "buf3"), map(_name, layout.vocabulary), codes, rotation)
     heads = _heads(basis, n_experts, variant, log_gamma)
     if eta is not None:

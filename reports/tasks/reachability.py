@@ -15,7 +15,7 @@ from circuits.places import wired
 from interp.evaluation.record import MODEL
 from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
-from interp.tasks.reachability.frontier import Read, Write, exact_sets, moved
+from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Prose, Table, cell
 from reports.findings import Finding, judged
@@ -183,7 +183,6 @@ _MOVED = (
     "search answers with the same change. A parent of the other candidate is the sharpest test: it changes nothing at "
     "once, and a round later the search has expanded it. Another node, which leads nowhere, is the control."
 )
-_PARENT, _CONTROL = "a parent of the negative is added", "another node is added"
 
 
 def compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -196,14 +195,12 @@ def compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
 def moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:
     """Whether the model expands a node that it was given, and no other."""
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
-    effect, control = (
-        Interval(1 - at["model"], 1 - at["high"], 1 - at["low"]) for at in (later[_PARENT], later[_CONTROL])
-    )
+    effect, control = (Interval(at["model"], at["low"], at["high"]).complement for at in (later[PARENT], later[OTHER]))
     return [
         Finding(
             "It expands a node that is written into its set: a parent of the other candidate counts a round later",
             judged(effect, control.high, control.estimate),
-            f"the other candidate's share {cell(effect)} (search {1 - later[_PARENT]['search']:.2f})",
+            f"the other candidate's share {cell(effect)} (search {1 - later[PARENT]['search']:.2f})",
             f"another node written: {cell(control)}",
         )
     ]

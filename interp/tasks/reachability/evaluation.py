@@ -25,7 +25,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, mean_interval
 from interp.tasks.reachability.controls import controlled
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.frontier import Read, Write, codec, exact_sets, moved
+from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, codec, exact_sets, moved
 from interp.tasks.reachability.records import records
 from interp.tasks.reachability.sampling import sample
 from interp.tasks.reachability.scores import correct
@@ -129,7 +129,7 @@ def headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list
             )
             rows.append(row(f"accuracy, {what}", _interval(of.loc[(MODEL, t)], "estimate"), beside))
     after = moved(model, episodes, read, write, seed)
-    for move in ("a parent of the negative is added", "another node is added"):
+    for move in (PARENT, OTHER):
         value = after[(after["move"] == move) & (after["later"] == 1)].iloc[0]
         beside = f"search {value['search']:.2f}"
         rows.append(row(f"P(target), {move}, a round later", _interval(value, "model"), beside))

@@ -42,6 +42,8 @@ Read = Callable[[Tensor], Tensor]
 Write = Callable[[Tensor, Tensor], Tensor]
 Set = NDArray[Any]
 _HOOK = "hook_latents"
+PARENT, OTHER = "a parent of the negative is added", "another node is added"
+"""The sharpest move, and its control."""
 
 
 @checked
@@ -117,8 +119,8 @@ def moves(episodes: ReachabilityEpisodes, seed: int = 0) -> dict[str, tuple[Set,
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        "a parent of the negative is added": (_one(_parents(episodes), seed), nothing),
-        "another node is added": (_one(_others(episodes), seed), nothing),
+        PARENT: (_one(_parents(episodes), seed), nothing),
+        OTHER: (_one(_others(episodes), seed), nothing),
     }
 
 
