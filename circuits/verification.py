@@ -38,7 +38,8 @@ from interp.checks import checked, device_called
 from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.model.layout import PREDICT_INDEX
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 

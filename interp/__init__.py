@@ -25,7 +25,9 @@ from interp.rooms import strangers
 
 if TYPE_CHECKING:
     from interp.library import load, models
-    from interp.model.rollout import Rollout, play, replay, rollout
+    from interp.model.replay import replay
+    from interp.model.rollout import play, rollout
+    from interp.model.run import Rollout
 
 __version__ = "0.1.0"
 
@@ -38,9 +40,9 @@ for sentence in strangers():
 _HOMES = {
     "load": "interp.library",
     "models": "interp.library",
-    "Rollout": "interp.model.rollout",
+    "Rollout": "interp.model.run",
     "play": "interp.model.rollout",
-    "replay": "interp.model.rollout",
+    "replay": "interp.model.replay",
     "rollout": "interp.model.rollout",
 }
 

@@ -18,7 +18,8 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.interventions.sites import Site, check
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from probes.targets.values import When
 

@@ -24,7 +24,7 @@ import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require, unknown_name
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance

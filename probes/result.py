@@ -17,7 +17,7 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require, unknown_name
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.statistics import Interval
 from probes.activations import read
 from probes.arrays import as_array

@@ -31,7 +31,9 @@ from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
-from interp.model.rollout import REPLAY_BATCH, Rollout, replay, rollout
+from interp.model.replay import REPLAY_BATCH, replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.progress import bar

@@ -38,7 +38,7 @@ from interp.errors import InputError, require
 from reports.html import TEMPLATES, environment, policy, stylesheet
 
 if TYPE_CHECKING:
-    from interp.model.rollout import Rollout
+    from interp.model.run import Rollout
     from reports.heads import Heads
 
 N_EPISODES, N_ROUNDS = 3, 10

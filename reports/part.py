@@ -25,7 +25,7 @@ from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.errors import InputError, unknown_name
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.tasks import Task

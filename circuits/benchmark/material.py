@@ -26,7 +26,8 @@ from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
 from interp.interventions.resume import one_round
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 
 T = TypeVar("T")
 Exit = Literal["prediction", "state", "latents"]

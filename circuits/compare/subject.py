@@ -16,7 +16,8 @@ from interp.checks import check_fields
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.carriers import Claim
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.task import Task
 

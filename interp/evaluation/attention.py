@@ -11,7 +11,8 @@ import pandas as pd
 
 from interp.algorithm import Episodes
 from interp.errors import require
-from interp.model.rollout import Rounds, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rounds
 from interp.model.transformer import HookedLatentTransformer
 
 

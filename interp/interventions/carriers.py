@@ -25,7 +25,8 @@ from interp.algorithm import Algorithm
 from interp.checks import checked, non_empty
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
-from interp.model.rollout import Rollout, Rounds, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds
 from interp.model.transformer import HookedLatentTransformer
 
 

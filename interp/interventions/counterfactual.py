@@ -31,7 +31,7 @@ from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.statistics import Interval, ratio_interval, resample_weights
 
 Outcome = Literal["prediction", "state"]

@@ -16,7 +16,7 @@ from interp.interventions.passes import Rows, passed
 from interp.interventions.places import Place
 from interp.interventions.routes import Sites
 from interp.model.layout import RoundLayout
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
 
 ROUNDING = 100

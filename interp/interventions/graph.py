@@ -30,7 +30,7 @@ from interp.errors import unknown_name
 from interp.interventions.resume import one_round
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 Ablation = Literal["resample", "mean", "zero"]

@@ -32,7 +32,8 @@ from interp.errors import require, unknown_name
 from interp.interventions.counterfactual import InterchangeResult, Outcome, judged, score_difference
 from interp.interventions.places import Place, intervened, resolve_places
 from interp.interventions.sites import Site
-from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 

@@ -31,7 +31,8 @@ from interp.interventions.places import Place, resolve_places
 from interp.interventions.resume import tile
 from interp.interventions.routes import Routes
 from interp.interventions.sites import Site
-from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 

@@ -55,7 +55,8 @@ from interp.interventions.effects import effects, outcome_of
 from interp.interventions.places import Place, resolve_places
 from interp.interventions.routes import Routes
 from interp.interventions.sites import Site, sites
-from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance

@@ -44,7 +44,9 @@ from interp.interventions.counterfactual import InterchangeResult, judged
 from interp.interventions.interchange import check
 from interp.interventions.passes import Edit, edited
 from interp.interventions.sites import Site, resolve
-from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
+from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 

@@ -13,7 +13,8 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require
 from interp.model.layout import RoundLayout
-from interp.model.rollout import Rollout, rollout, select_rounds
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import Corruption
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from interp.errors import require
 from interp.interventions.sites import Site, write
 from interp.model.layout import RoundLayout
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
 
 CHUNK = 8192

@@ -39,7 +39,8 @@ from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
 from interp.interventions.resume import Patched, RoundPatcher, activations, one_round, repeated, tile
 from interp.interventions.sites import Site, resolve, sites
-from interp.model.rollout import Rollout, run_round
+from interp.model.rollout import run_round
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import percentile_bounds, resample_weights

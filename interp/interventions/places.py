@@ -22,7 +22,7 @@ from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
 from interp.interventions.passes import Edit, Rows, edited, passed
 from interp.interventions.sites import Site, resolve
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 

@@ -33,7 +33,8 @@ from interp.checks import checked, integer
 from interp.interventions.passes import Rows
 from interp.interventions.resume import tile
 from interp.model.layout import RoundLayout
-from interp.model.rollout import Rollout, replay, select_rounds
+from interp.model.replay import replay
+from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer, RoundOutput
 from interp.statistics import mean_interval
 

@@ -23,7 +23,8 @@ from interp.errors import require
 from interp.interventions.sites import Site
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import Rollout, replay
+from interp.model.replay import replay
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 CHUNK_CPU, CHUNK_ACCELERATOR = 256, 65_536

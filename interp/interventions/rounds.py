@@ -29,7 +29,8 @@ from interp.interventions.pairs import Readout, prepare
 from interp.interventions.patching import Direction
 from interp.interventions.resume import RoundPatcher, activations, one_round, repeated
 from interp.interventions.sites import Site, resolve
-from interp.model.rollout import Rounds, run_round, select_rounds
+from interp.model.rollout import run_round
+from interp.model.run import Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean

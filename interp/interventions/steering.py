@@ -31,7 +31,8 @@ from interp.interventions.moves import Writer, decodable
 from interp.interventions.resume import one_round, tile
 from interp.kinds import shown
 from interp.memory import refuse_beyond_machine
-from interp.model.rollout import Rollout, rollout, select_rounds
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean

@@ -34,7 +34,8 @@ from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer
 from interp.model.layout import EncodedRounds
-from interp.model.rollout import Rollout, rollout, run_round, select_rounds
+from interp.model.rollout import rollout, run_round
+from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval

@@ -29,7 +29,8 @@ from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, steer
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import Task
 

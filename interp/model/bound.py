@@ -38,7 +38,7 @@ from interp.checks import checked
 from interp.errors import require
 from interp.model.hooked import RuntimeConfig
 from interp.model.layout import RoundLayout
-from interp.model.rollout import Rollout, Rounds, select_rounds
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 
 _LOG_FLOOR = 1e-30

@@ -21,6 +21,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.kinds import NO, fitted, shown
 
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
+Hooks = Sequence[tuple[str, HookFunction]]
 NamesFilter = str | Sequence[str] | Callable[[str], bool] | None
 
 _ON_REQUEST = {
@@ -144,3 +145,35 @@ class CheckedHooks(HookedRootModule):
         require(bool(args) or "tokens" in kwargs, "give tokens and latents: run_with_cache(tokens, latents, values)")
         output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
         return output, ActivationCache(cache, self)
+
+
+class FiringCounter:
+    """Wraps hooks so that one that never fires is an error.
+
+    Attributes:
+        hooks: the same, counted.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self.fired = [0] * len(hooks)
+        self.names = [name for name, _ in hooks]
+        self.hooks = [(name, self._counting(i, function)) for i, (name, function) in enumerate(hooks)]
+
+    def _counting(self, i: int, function: HookFunction) -> HookFunction:
+        def counted(activation: Tensor, hook: Any) -> Tensor | None:
+            self.fired[i] += 1
+            return function(activation, hook)
+
+        return counted
+
+    def check(self) -> None:
+        """Refuse hooks that have not fired.
+
+        Raises:
+            InputError: with their names.
+        """
+        silent = [name for name, count in zip(self.names, self.fired, strict=True) if not count]
+        if silent:
+            raise InputError(
+                f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
+            )

@@ -3,8 +3,8 @@
 The recurrence goes only through the latents, ``m_{t+1} = write(m_t, update(round_t, m_t))``, which gives two passes:
 
 * the *sequential* pass (:func:`rollout`, :func:`play`) computes predictions and latents round after round;
-* the *replay* pass (:func:`replay`), latents known, runs every (episode, round) at once as one big batch. Activations
-  are cached, probed and patched by replay: it equals the sequential pass to float precision.
+* the *replay* pass (:mod:`interp.model.replay`), latents known, runs every (episode, round) at once as one big batch.
+  Activations are cached, probed and patched by replay: it equals the sequential pass to float precision.
 
 Where a round holds a token that the model itself chooses (``a*``), ``commit="own"`` feeds the choice that it makes
 at ``Select`` and ``commit="target"`` the recorded one. Hooks may be given for all rounds, or per round; their effect
@@ -13,112 +13,26 @@ runs on into later rounds (``propagate=True``) or later latents are held at thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, replace
-from typing import Any, Literal, get_args
+from dataclasses import dataclass, replace
+from typing import Any, get_args
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from interp import tasks
 from interp.algorithm import Episodes
-from interp.checks import checked, fit
-from interp.display import table_html
+from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_beyond_machine
-from interp.model.hooked import HookFunction, NamesFilter
+from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.plain import PlainRounds
+from interp.model.replay import replay
+from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer, plain_rounds
 from interp.provenance import provenance
-
-Commit = Literal["own", "target"]
-Hooks = Sequence[tuple[str, HookFunction]]
-Rounds = int | slice | Sequence[int] | Literal["all"]
-
-REPLAY_BATCH = 1024
-"""Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
-
-
-@dataclass(frozen=True, repr=False)
-class Rollout:
-    """What a model did over a batch of episodes.
-
-    Attributes:
-        predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
-            (expert advice: P(y = 1) ``[episode, round]``).
-        latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
-        tokens, values, slots: the rounds as they were fed, choices committed (:class:`EncodedRounds`).
-        layout: the token layout of these rounds.
-        commit: where the choice tokens came from, "own" or "target".
-        cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
-        cached_rounds: the rounds that the cache holds, in order.
-        settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds, versions.
-    """
-
-    predictions: Tensor
-    latents: Float[Tensor, "episode round_plus_1 latent d_model"]
-    tokens: Int[Tensor, "episode round pos"]
-    values: Float[Tensor, "episode round pos"]
-    slots: Int[Tensor, "episode round"]
-    layout: RoundLayout
-    commit: str
-    cache: dict[str, Tensor] = field(default_factory=dict)
-    cached_rounds: tuple[int, ...] = ()
-    settings: dict[str, Any] = field(default_factory=dict)
-
-    def __repr__(self) -> str:
-        cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
-        model = self.settings.get("model", "a model")
-        return f"Rollout({model}: {self.n_episodes} episodes of {self.n_rounds} rounds, commit {self.commit!r}{cached})"
-
-    def _repr_html_(self) -> str:
-        import pandas as pd  # the model's room does without it elsewhere
-
-        held = {"predictions": self.predictions, "latents": self.latents, **self.cache}
-        rows = [{"holds": name, "shape": " x ".join(map(str, x.shape))} for name, x in held.items()]
-        return table_html(repr(self), pd.DataFrame(rows))
-
-    @property
-    def n_episodes(self) -> int:
-        """How many episodes were run."""
-        return self.tokens.shape[0]
-
-    @property
-    def n_rounds(self) -> int:
-        """How many rounds of every episode were run."""
-        return self.tokens.shape[1]
-
-    @property
-    def choices(self) -> Int[Tensor, "episode round"]:
-        """The most probable outcome at every round: the lowest index on ties."""
-        return self.layout.choose(self.predictions)
-
-
-def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
-    """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all".
-
-    Raises:
-        InputError: a round outside ``0 .. n_rounds - 1``, or nothing selected.
-    """
-    rounds = fit("rounds", rounds, Rounds)
-    if isinstance(rounds, str):
-        return list(range(n_rounds))
-    if isinstance(rounds, slice):
-        ends = [
-            fit("the ends of a slice of rounds", end, int | None) for end in (rounds.start, rounds.stop, rounds.step)
-        ]
-        require(ends[2] != 0, "a slice of rounds needs a step other than 0")
-        selected = list(range(n_rounds))[slice(*ends)]
-        require(bool(selected), f"{rounds} selects none of the {n_rounds} rounds")
-        return selected
-    selected = [rounds] if isinstance(rounds, int) else list(rounds)
-    require(bool(selected), "no rounds were selected; give at least one, or 'all'")
-    for t in selected:
-        require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
-    return [t % n_rounds for t in selected]
 
 
 @checked
@@ -179,67 +93,6 @@ def rollout(
     if names:
         run = replace(run, cache=_cached(model, run, cached, names, hooks), cached_rounds=tuple(cached))
     return run
-
-
-@checked
-def replay(
-    model: HookedLatentTransformer,
-    run: Rollout,
-    *,
-    rounds: Rounds = "all",
-    names_filter: NamesFilter = None,
-    fwd_hooks: Hooks = (),
-    chunk: int | None = None,
-) -> tuple[Tensor, Tensor, dict[str, Tensor]]:
-    """Run chosen rounds of ``run`` again at once, from its latents and tokens.
-
-    Args:
-        fwd_hooks: applied to the whole batch; row ``e * len(rounds) + i`` is episode e at the i-th chosen round.
-        chunk: rows that run at a time, so that memory does not grow with episodes and rounds. Hooks then see one chunk
-            after the other, which is right where they treat every row alike. All rows run at once where it is None and
-            there are hooks.
-
-    Returns:
-        Predictions ``[episode, chosen round, ...]``, updates ``[episode, chosen round, d_model]`` and the cache
-        ``name -> [episode, chosen round, ...]``.
-
-    Raises:
-        InputError: a round out of range, an unknown hook, a chunk below 1.
-
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> model = interp.load("wma-handwired", n_experts=2)
-        >>> run = interp.rollout(model, experts.sample(4, 10, 2, seed=0))
-        >>> _, _, cache = interp.replay(model, run, rounds=[3, 7], names_filter="blocks.1.hook_resid_post")
-        >>> tuple(cache["blocks.1.hook_resid_post"].shape)[:2]                               # [episode, round, ...]
-        (4, 2)
-    """
-    require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
-    chosen = select_rounds(rounds, run.n_rounds)
-    names = model.hook_names(names_filter) if names_filter is not None else []
-    index = torch.tensor(chosen, device=run.tokens.device)
-    tokens, values = run.tokens[:, index].flatten(0, 1), run.values[:, index].flatten(0, 1)
-    latents = run.latents[:, index].flatten(0, 1)
-    counter = _FiringCounter(fwd_hooks)
-    step = chunk or (len(tokens) if fwd_hooks else REPLAY_BATCH)
-    predictions, updates = [], []
-    cache: dict[str, list[Tensor]] = {name: [] for name in names}
-    with torch.no_grad():
-        for start in range(0, len(tokens), step):
-            rows = slice(start, start + step)
-            kept: dict[str, Tensor] = {}
-            saving = [(name, _saver(kept, name)) for name in names]
-            with model.hooks(fwd_hooks=[*counter.hooks, *saving]):
-                out = model(tokens[rows], latents[rows], values[rows])
-            predictions.append(out.prediction)
-            updates.append(out.update)
-            for name in names:
-                cache[name].append(_fired(kept, name))
-    counter.check()
-    shape = (run.n_episodes, len(chosen))
-    joined = {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
-    return torch.cat(predictions).unflatten(0, shape), torch.cat(updates).unflatten(0, shape), joined
 
 
 @checked
@@ -371,7 +224,7 @@ def _sequential(
     """All rounds in order; with ``clean``, only those that the hooks can change."""
     n_episodes, n_rounds, _ = encoded.tokens.shape
     first = min(hooks, default=0)
-    counters = {t: _FiringCounter(pairs) for t, pairs in hooks.items()}
+    counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
     latents = model.initial_latents(n_episodes, layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
@@ -460,39 +313,3 @@ def _hooks_by_round(fwd_hooks: Hooks | Mapping[int, Hooks], n_rounds: int) -> di
     if isinstance(fwd_hooks, Mapping):
         return {select_rounds(t, n_rounds)[0]: pairs for t, pairs in fwd_hooks.items() if pairs}
     return dict.fromkeys(range(n_rounds), fwd_hooks) if fwd_hooks else {}
-
-
-class _FiringCounter:
-    """Wraps hooks so that one that never fires is an error."""
-
-    def __init__(self, hooks: Hooks) -> None:
-        self.fired = [0] * len(hooks)
-        self.names = [name for name, _ in hooks]
-        self.hooks = [(name, self._counting(i, function)) for i, (name, function) in enumerate(hooks)]
-
-    def _counting(self, i: int, function: HookFunction) -> HookFunction:
-        def counted(activation: Tensor, hook: Any) -> Tensor | None:
-            self.fired[i] += 1
-            return function(activation, hook)
-
-        return counted
-
-    def check(self) -> None:
-        silent = [name for name, count in zip(self.names, self.fired, strict=True) if not count]
-        if silent:
-            raise InputError(
-                f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
-            )
-
-
-def _saver(kept: dict[str, Tensor], name: str) -> HookFunction:
-    def save(activation: Tensor, hook: Any) -> None:
-        kept[name] = activation.detach()
-
-    return save
-
-
-def _fired(kept: dict[str, Tensor], name: str) -> Tensor:
-    if name not in kept:
-        raise InputError(f"hook {name!r} never fired, so there is nothing to cache")
-    return kept[name]

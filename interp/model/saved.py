@@ -26,7 +26,7 @@ from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import json_values, reading, write_atomic
 from interp.model.layout import layout_from_dict
-from interp.model.rollout import Rollout
+from interp.model.run import Rollout
 
 _TENSORS = ("predictions", "latents", "tokens", "values", "slots")
 _CACHE = "cache."

@@ -20,7 +20,7 @@ from interp import tasks
 from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
-from interp.model.rollout import Commit
+from interp.model.run import Commit
 
 Precision = Literal["auto", "float32", "bfloat16"]
 Decay = Literal["cosine", "linear"]

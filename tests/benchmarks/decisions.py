@@ -16,7 +16,8 @@ import pandas as pd
 import torch
 
 from interp.model.config import LatentTransformerConfig
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound

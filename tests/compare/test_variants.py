@@ -9,7 +9,7 @@ import interp
 from circuits.compare.variants import noisy, rotated, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
-from interp.model.rollout import replay
+from interp.model.replay import replay
 from interp.model.untrained import untrained
 
 MODELS = [

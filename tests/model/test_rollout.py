@@ -5,7 +5,9 @@ import torch
 
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.model.rollout import play, replay, rollout, select_rounds
+from interp.model.replay import replay
+from interp.model.rollout import play, rollout
+from interp.model.run import select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound

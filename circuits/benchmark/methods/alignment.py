@@ -17,7 +17,8 @@ from circuits.benchmark.method import Answer, Method, register
 from circuits.benchmark.subject import Subject
 from interp.errors import InputError
 from interp.interventions.alignment import AlignmentError, AlignmentResult, align
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 

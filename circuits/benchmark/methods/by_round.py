@@ -21,7 +21,8 @@ from circuits.benchmark.methods.reading import FAINT
 from circuits.benchmark.questions.rounds import Item, changes, sides
 from circuits.benchmark.subject import Subject
 from interp.interventions.rounds import round_map
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 
 
 def patching(own_round: bool, subject: Subject, material: Material) -> Answer:

@@ -21,7 +21,7 @@ from circuits.benchmark.questions.where import variables
 from circuits.benchmark.subject import Subject
 from interp.decoder import RIDGE, Affine
 from interp.interventions.sites import Site
-from interp.model.rollout import replay
+from interp.model.replay import replay
 
 THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""

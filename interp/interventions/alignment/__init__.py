@@ -52,7 +52,8 @@ from interp.interventions.alignment.pairs import Pairs, make_pairs, split
 from interp.interventions.alignment.training import Budget, Fit, RoundsFromSite, fit, has_gradient
 from interp.interventions.interchange import of_rounds
 from interp.interventions.sites import Site, resolve
-from interp.model.rollout import Rollout, Rounds, rollout, select_rounds
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance

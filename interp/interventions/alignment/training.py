@@ -34,7 +34,8 @@ from transformer_lens.tools.analysis.interchange import (
 from interp.errors import require
 from interp.interventions.alignment.pairs import Pairs
 from interp.interventions.sites import Site
-from interp.model.rollout import Rollout, replay
+from interp.model.replay import replay
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 BATCH = 128

@@ -29,7 +29,8 @@ from torch import Tensor
 
 from interp.checks import checked
 from interp.evaluation.controls import Hook, cut, swap
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.frontier import Read, Write, codec

@@ -21,7 +21,9 @@ import pandas as pd
 from interp.checks import checked
 from interp.display import Tabled
 from interp.evaluation.controls import cut
-from interp.model.rollout import Rollout, Rounds, replay, rollout, select_rounds
+from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean

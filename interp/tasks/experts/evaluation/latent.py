@@ -18,7 +18,8 @@ import pandas as pd
 from interp.checks import checked
 from interp.errors import require
 from interp.evaluation.controls import cut, swap
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval

@@ -29,7 +29,8 @@ from interp.errors import InputError, require
 from interp.evaluation.controls import cut
 from interp.evaluation.lookup import lookup
 from interp.evaluation.record import MODEL
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks.qlearning import sampling

@@ -29,7 +29,8 @@ from jaxtyping import Float
 from interp.checks import checked
 from interp.decoder import cross_fitted
 from interp.display import Tabled
-from interp.model.rollout import Rollout, rollout
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance

@@ -1,0 +1,97 @@
+"""What a run of a model is: everything that it did over episodes, with a round axis; and how rounds are selected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from interp.checks import fit
+from interp.display import table_html
+from interp.errors import require
+from interp.model.layout import RoundLayout
+
+Commit = Literal["own", "target"]
+Rounds = int | slice | Sequence[int] | Literal["all"]
+
+
+@dataclass(frozen=True, repr=False)
+class Rollout:
+    """What a model did over a batch of episodes.
+
+    Attributes:
+        predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
+            (expert advice: P(y = 1) ``[episode, round]``).
+        latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
+        tokens, values, slots: the rounds as they were fed, choices committed (:class:`EncodedRounds`).
+        layout: the token layout of these rounds.
+        commit: where the choice tokens came from, "own" or "target".
+        cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
+        cached_rounds: the rounds that the cache holds, in order.
+        settings: model name and digest, dtype and its rounding, commit, propagate, hooked rounds, versions.
+    """
+
+    predictions: Tensor
+    latents: Float[Tensor, "episode round_plus_1 latent d_model"]
+    tokens: Int[Tensor, "episode round pos"]
+    values: Float[Tensor, "episode round pos"]
+    slots: Int[Tensor, "episode round"]
+    layout: RoundLayout
+    commit: str
+    cache: dict[str, Tensor] = field(default_factory=dict)
+    cached_rounds: tuple[int, ...] = ()
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        cached = f", cache of {len(self.cache)} activations in {len(self.cached_rounds)} rounds" if self.cache else ""
+        model = self.settings.get("model", "a model")
+        return f"Rollout({model}: {self.n_episodes} episodes of {self.n_rounds} rounds, commit {self.commit!r}{cached})"
+
+    def _repr_html_(self) -> str:
+        import pandas as pd  # the model's room does without it elsewhere
+
+        held = {"predictions": self.predictions, "latents": self.latents, **self.cache}
+        rows = [{"holds": name, "shape": " x ".join(map(str, x.shape))} for name, x in held.items()]
+        return table_html(repr(self), pd.DataFrame(rows))
+
+    @property
+    def n_episodes(self) -> int:
+        """How many episodes were run."""
+        return self.tokens.shape[0]
+
+    @property
+    def n_rounds(self) -> int:
+        """How many rounds of every episode were run."""
+        return self.tokens.shape[1]
+
+    @property
+    def choices(self) -> Int[Tensor, "episode round"]:
+        """The most probable outcome at every round: the lowest index on ties."""
+        return self.layout.choose(self.predictions)
+
+
+def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
+    """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all".
+
+    Raises:
+        InputError: a round outside ``0 .. n_rounds - 1``, or nothing selected.
+    """
+    rounds = fit("rounds", rounds, Rounds)
+    if isinstance(rounds, str):
+        return list(range(n_rounds))
+    if isinstance(rounds, slice):
+        ends = [
+            fit("the ends of a slice of rounds", end, int | None) for end in (rounds.start, rounds.stop, rounds.step)
+        ]
+        require(ends[2] != 0, "a slice of rounds needs a step other than 0")
+        selected = list(range(n_rounds))[slice(*ends)]
+        require(bool(selected), f"{rounds} selects none of the {n_rounds} rounds")
+        return selected
+    selected = [rounds] if isinstance(rounds, int) else list(rounds)
+    require(bool(selected), "no rounds were selected; give at least one, or 'all'")
+    for t in selected:
+        require(-n_rounds <= t < n_rounds, f"round {t} is out of range: the episodes have rounds 0 to {n_rounds - 1}")
+    return [t % n_rounds for t in selected]
