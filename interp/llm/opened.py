@@ -23,8 +23,6 @@ reliability is kept. Rounds must be equally many tokens for all episodes, which 
 
 from __future__ import annotations
 
-import json
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -34,10 +32,9 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
-from interp.llm.local import answers, load_model, prompt_ids
-from interp.llm.prompts import built_in
-from interp.llm.protocol import Session
-from interp.llm.schemes import Condition, expert_keys, label_words
+from interp.llm.conversations import Conversations
+from interp.llm.local import load_model
+from interp.llm.schemes import Condition, expert_keys
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -185,8 +182,8 @@ class Opened:
         self._check(names)
         parts = []
         for start in range(0, len(episodes), batch):
-            table = _Table(self, episodes.select(slice(start, start + batch)))
-            parts.append([table.round(names) for _ in range(episodes.n_rounds)])
+            told = self._conversations(episodes.select(slice(start, start + batch)))
+            parts.append([told.round(names) for _ in range(episodes.n_rounds)])
         predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
         cache = {
             name: torch.cat([torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]) for name in names
@@ -210,13 +207,16 @@ class Opened:
         require(0 <= round < episodes.n_rounds, f"round must be in [0, {episodes.n_rounds - 1}], got {round}")
         found = []
         for start in range(0, len(episodes), batch):
-            table = _Table(self, episodes.select(slice(start, start + batch)))
+            told = self._conversations(episodes.select(slice(start, start + batch)))
             for _ in range(round):
-                table.round(())
-            found.append(table.patch(expert, names))
+                told.round(())
+            found.append(told.patch(expert, names))
         full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
         settings = self._settings() | {"expert": expert, "round": round}
         return VotePatch(tuple(names), full, patched, control, settings)
+
+    def _conversations(self, episodes: ExpertEpisodes) -> Conversations:
+        return Conversations(self.bridge, self.tokenizer, self.condition, self.prompt, episodes)
 
     def _check(self, names: Sequence[str]) -> None:
         for name in names:
@@ -227,150 +227,6 @@ class Opened:
         return provenance(model=self.name, condition=self.condition.name, forced_format=True)
 
 
-class _Table:
-    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them."""
-
-    def __init__(self, opened: Opened, episodes: ExpertEpisodes):
-        from transformers import DynamicCache
-
-        prompt = opened.prompt or built_in(opened.condition.scheme, episodes.n_experts).text
-        self.opened, self.n_experts = opened, episodes.n_experts
-        self.words = [json.dumps(word) for word in label_words(opened.condition.framing)]
-        self.sessions = [
-            Session(opened.condition, prompt, advice, labels)
-            for advice, labels in zip(episodes.advice, episodes.labels, strict=True)
-        ]
-        self.begin, self.choices, self.texts = answers(opened.tokenizer, opened.condition)
-        self.read: list[list[int]] = [[] for _ in self.sessions]
-        self.keys = DynamicCache(config=opened.bridge.original_model.config)
-
-    def round(self, names: Sequence[str]) -> tuple[Tensor, dict[str, Tensor]]:
-        """P(1) of each episode and the kept activations; the answers go into the conversations."""
-        ids = self._conversations()
-        self._read_shared(ids)
-        places = [[len(row) - 1, *self._votes(row)] for row in ids]
-        kept: dict[str, Tensor] = {}
-        logits = self._run(ids, {name: _keep(kept, name, self._after_cache(places, ids)) for name in names})
-        missing = [name for name in names if name not in kept]
-        require(not missing, f"the hook points {', '.join(missing)} did not fire; choose others")
-        shares = logits[:, list(self.choices)].float().softmax(dim=-1)[:, 1].cpu()
-        for session, share in zip(self.sessions, shares.tolist(), strict=True):
-            session.feed(self.texts[int(share > 0.5)])
-        return shares, kept
-
-    def patch(self, expert: int, names: Sequence[str]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The full effect of the opposite vote, and that of its activation in place and at another expert's vote."""
-        ids = self._conversations()
-        self._read_shared(ids)
-        opposite, other = self._conversations(opposite=expert), (expert + 1) % self.n_experts
-        here, elsewhere = [], []
-        for row, swapped in zip(ids, opposite, strict=True):
-            votes = self._votes(row)
-            n = 1 + votes[expert] - next(i for i, (a, b) in enumerate(zip(row, swapped, strict=True)) if a != b)
-            here.append([votes[expert] - i for i in range(n)])  # all tokens of the word that differ or follow
-            elsewhere.append([votes[other] - i for i in range(n)])
-        before = min(place for row in (*here, *elsewhere) for place in row)
-        self._run([row[:before] for row in ids], {})  # what stands before both votes is read once
-        own: dict[str, Tensor] = {}
-        new: dict[str, Tensor] = {}
-        shift = self._after_cache(here, ids)
-        base = self._difference(self._run(ids, {name: _keep(own, name, shift) for name in names}, stay=True))
-        keep = {name: _keep(new, name, shift) for name in names}
-        full = self._difference(self._run(opposite, keep, stay=True)) - base
-        effects = []
-        for target in (here, elsewhere):
-            at = self._after_cache(target, ids)
-            runs = [self._run(ids, {name: _add(new[name] - own[name], at)}, stay=True) for name in names]
-            effects.append(np.stack([self._difference(logits) - base for logits in runs]))
-        return full, effects[0], effects[1]
-
-    def _conversations(self, opposite: int | None = None) -> list[list[int]]:
-        """The tokens of every conversation, or of what it would be with the opposite vote of one expert."""
-        rows = []
-        for session in self.sessions:
-            request = session.next()
-            require(request is not None, "the episodes are over")
-            assert request is not None
-            messages = list(request.messages)
-            if opposite is not None:
-                messages[-1] = {**messages[-1], "content": self._swapped(messages[-1]["content"], opposite)}
-            rows.append(prompt_ids(self.opened.tokenizer, messages) + self.begin)
-        require(
-            len({len(row) for row in rows}) == 1,
-            "the rounds of the episodes are not equally many tokens for this model; play them one at a time (batch=1)",
-        )
-        return rows
-
-    def _votes(self, row: list[int]) -> list[int]:
-        """Where the votes of the last message stand: the last token of the word after each expert's key."""
-        decode = self.opened.tokenizer.decode
-        start = next(i for i in range(len(row) - 1, -1, -1) if '"turn_type"' in decode(row[i:]))
-        texts = [decode(row[start : i + 1]) for i in range(start, len(row))]
-        words = "|".join(re.escape(word.rstrip('"')) for word in self.words)
-        keys = [re.compile(rf'"{key}": ?(?:{words})\Z') for key in expert_keys(self.n_experts)]
-        return [start + next(i for i, text in enumerate(texts) if key.search(text)) for key in keys]
-
-    def _swapped(self, content: str, expert: int) -> str:
-        """A message with the opposite vote of one expert."""
-        zero, one = self.words
-        key = expert_keys(self.n_experts)[expert]
-        return re.sub(rf'("{key}": )({zero}|{one})', lambda m: m[1] + (one if m[2] == zero else zero), content)
-
-    def _common(self, ids: list[list[int]]) -> int:
-        """How many tokens of every row are in the cache already."""
-        shared = []
-        for old, row in zip(self.read, ids, strict=True):
-            n = next((i for i, (a, b) in enumerate(zip(old, row, strict=False)) if a != b), min(len(old), len(row)))
-            shared.append(min(n, len(row) - 1))
-        return min(shared)
-
-    def _after_cache(self, places: list[list[int]], ids: list[list[int]]) -> list[list[int]]:
-        """Places in a whole conversation as places among the tokens that the next run reads."""
-        start = self._common(ids)
-        return [[place - start for place in row] for row in places]
-
-    def _run(self, ids: list[list[int]], hooks: dict[str, Any], stay: bool = False) -> Tensor:
-        """Logits after the last token; what the cache holds is not read again. ``stay`` leaves the cache as it was."""
-        import torch
-
-        start = self._common(ids)
-        if self.keys.get_seq_length() > start:
-            self.keys.crop(start - self.keys.get_seq_length())
-        device = next(self.opened.bridge.original_model.parameters()).device
-        new = torch.tensor([row[start:] for row in ids], device=device)
-        with torch.no_grad():
-            logits = self.opened.bridge.run_with_hooks(
-                new, fwd_hooks=list(hooks.items()), past_key_values=self.keys, use_cache=True, return_type="logits"
-            )
-        if stay:
-            self.keys.crop(start - self.keys.get_seq_length())
-        else:
-            self.read = ids
-        return logits[:, -1]
-
-    def _read_shared(self, ids: list[list[int]]) -> None:
-        """Before the first round: read what all conversations begin with, the system prompt, once for all of them."""
-        import torch
-
-        if self.keys.get_seq_length():
-            return
-        first = ids[0][:-1]
-        n = min(
-            next((i for i, (a, b) in enumerate(zip(first, row, strict=False)) if a != b), len(first)) for row in ids
-        )
-        if n == 0:
-            return
-        device = next(self.opened.bridge.original_model.parameters()).device
-        with torch.no_grad():
-            self.opened.bridge(torch.tensor([first[:n]], device=device), past_key_values=self.keys, use_cache=True)
-        self.keys.batch_repeat_interleave(len(ids))
-        self.read = [first[:n] for _ in ids]
-
-    def _difference(self, logits: Tensor) -> np.ndarray:
-        pair = logits[:, list(self.choices)].double().cpu().numpy()
-        return np.asarray(pair[:, 1] - pair[:, 0])
-
-
 def _without_notes(name: str) -> Condition:
     condition = Condition.parse(name)
     require(
@@ -378,25 +234,3 @@ def _without_notes(name: str) -> Condition:
         f"a model is opened in a condition without notes: online-no-note or weather-no-note, got {name!r}",
     )
     return condition
-
-
-def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]]) -> Any:
-    """A hook that keeps the activations at ``places``, a list for each episode."""
-    import torch
-
-    def hook(value: Tensor, hook: Any) -> None:
-        kept[name] = torch.stack([value[i, at] for i, at in enumerate(places)]).detach().float().cpu()
-
-    return hook
-
-
-def _add(difference: Tensor, places: list[list[int]]) -> Any:
-    """A hook that adds ``difference`` [episode, place, ...] at ``places``."""
-
-    def hook(value: Tensor, hook: Any) -> Tensor:
-        value = value.clone()
-        for i, at in enumerate(places):
-            value[i, at] += difference[i].to(value)
-        return value
-
-    return hook
