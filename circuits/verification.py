@@ -4,80 +4,30 @@ The model runs over sampled episodes, its own state carried from round to round;
 variable (``circuit.sites``) is read in the forward pass and compared with ``circuit.algorithm``, run on the same
 episodes. Errors are maxima over all episodes, rounds and elements. A pass means that *this* construction computes the
 algorithm to rounding on these episodes; it is no evidence about a learned model. What to run on, and what error is
-promised, is the machine's own :class:`~circuits.plan.VerificationPlan`.
-
-Five checks are about no single variable of the algorithm:
-
-* ``distribution``: the probability of every outcome, for models whose prediction is that of one of them;
-* ``carried_state``: the state that the latents hold, before the first round and after each;
-* ``residue``: the part of the latents that is neither state nor the constant part of their slot; it must be zero;
-* ``position_code``: the part of the latents on the axes of the position block; it must be zero;
-* ``causality``: what noise on the embeddings of a position and of all later ones changes before it: not one bit.
+promised, is the machine's own :class:`~circuits.plan.VerificationPlan`; what is measured of a circuit stands in
+:mod:`circuits.exactness`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
 import interp.tasks
-from circuits.basis import POS
-from circuits.circuit import Circuit
-from circuits.compiler import compile_circuit, require_dtype, rows
-from circuits.location import Location
-from circuits.plan import Size, VerificationPlan
+from circuits.compiler import require_dtype
+from circuits.exactness import Check, check
+from circuits.plan import Size
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
-from interp.algorithm import NEXT
 from interp.checks import checked, device_called
 from interp.display import Tabled
 from interp.errors import require, unknown_name
-from interp.model.layout import PREDICT_INDEX
-from interp.model.rollout import rollout
-from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class Check:
-    """One comparison: a variable at a location, or an output, for one size and dtype.
-
-    Attributes:
-        size: of the task, in the order of its sizes: one number, or several.
-        where: hook and positions.
-        error: largest absolute difference from the algorithm.
-        relative: largest ``|difference| / max(unit, |reference|)``, with the unit of the machine's plan.
-        tolerance: what ``error`` may be at most, or ``relative`` where that is promised (``by``).
-        by: "error" or "relative".
-        undecided: share of the rows (episode, round) that hang on a tie closer than rounding and were not compared.
-        most_undecided: what ``undecided`` may be at most.
-    """
-
-    size: Size
-    dtype: str
-    variable: str
-    where: str
-    error: float
-    relative: float
-    tolerance: float
-    by: str = "error"
-    undecided: float = 0.0
-    most_undecided: float = 1.0
-
-    @property
-    def passed(self) -> bool:
-        """Whether the error is within the tolerance, and no more rounds are undecided than may be."""
-        within = (self.error if self.by == "error" else self.relative) <= self.tolerance
-        return within and self.undecided <= self.most_undecided
 
 
 @dataclass(frozen=True)
@@ -227,172 +177,3 @@ def size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
         f"a size of {record.key!r} is {len(names)} number{'s' * (len(names) > 1)} ({', '.join(names)}), got {size!r}",
     )
     return dict(zip(names, numbers, strict=True))
-
-
-def check(
-    circuit: Circuit,
-    episodes: Any,
-    size: Size,
-    dtype: str,
-    plan: VerificationPlan,
-    model: HookedLatentTransformer | None = None,
-    device: str | torch.device = "cpu",
-) -> list[Check]:
-    """Everything that verification compares, for one circuit on given episodes.
-
-    Args:
-        model: what runs, where it is not the compiled circuit: a model that something was done to.
-        device: where it runs.
-    """
-    model = compile_circuit(circuit, getattr(torch, dtype)) if model is None else model
-    values = circuit.algorithm.run(episodes)
-    truths = {key: circuit.truth(values, key) for key in circuit.sites}
-    undecided = plan.undecided(circuit, values, dtype)
-    for key, mask in undecided.items():
-        truths[key][mask] = np.nan
-    meters = [
-        _Meter(key, location, truths[key], circuit, plan.unit(circuit, values, key))
-        for key, locations in circuit.sites.items()
-        for location in locations
-    ]
-    if circuit.layout.prediction_axes == 0:
-        meters.append(_Meter("distribution", _outcomes(circuit), circuit.algorithm.distribution(values), circuit, 1.0))
-    hooks = {t: [(meter.location.hook, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
-    run = on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
-    model = model.cpu()
-    memory = circuit.algorithm.memory
-    carried = np.concatenate([values[memory][:, :1], values[NEXT + memory]], axis=1)
-    measured = [(meter.key, _where(meter.location), meter.error, meter.relative) for meter in meters]
-    for key, where, value, truth in (
-        (plan.output, "output", run.predictions, truths[plan.output]),
-        (CARRIED, "latents", model.read_state(run.latents), carried),
-    ):
-        unit = plan.unit(circuit, values, key)
-        measured.append((key, where, *_errors(value.reshape(truth.shape), torch.from_numpy(truth), unit)))
-    unit = plan.unit(circuit, values, CARRIED)
-    # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
-    unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
-    for key, part in (("residue", residue(circuit, run.latents)), ("position_code", position_code(circuit, run))):
-        measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
-    shares = {key: float(mask.mean()) for key, mask in undecided.items()}
-    checks = [
-        Check(
-            size,
-            dtype,
-            *entry,
-            *plan.tolerance(entry[0], dtype),
-            undecided=shares.get(entry[0], 0.0),
-            most_undecided=plan.most_undecided,
-        )
-        for entry in measured
-    ]
-    leak = causal_leak(model, run)
-    return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
-
-
-def on_cpu(run: Rollout) -> Rollout:
-    """The rollout with its tensors on the CPU, without a cache."""
-    names = ("predictions", "latents", "tokens", "values", "slots")
-    return replace(run, **{name: getattr(run, name).cpu() for name in names}, cache={})
-
-
-CARRIED = "carried_state"
-"""What verification calls the state that the latents hold."""
-BESIDE_VARIABLES = (CARRIED, "residue", "position_code", "causality")
-"""The checks of every model that are about no single variable."""
-
-
-def residue(circuit: Circuit, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
-    """Latents less the state that they hold and less what their slot always holds; zero in a clean construction."""
-    state = rows(circuit.state, circuit).to(latents.dtype)
-    state = state / state.norm(dim=-1, keepdim=True)
-    always = rows(circuit.latents, circuit).to(latents.dtype)
-    rest = latents - always[: latents.shape[-2]]
-    return rest - rest @ state.T @ state
-
-
-def position_code(circuit: Circuit, run: Rollout) -> Tensor:
-    """What the latents hold on the axes of the position block, the constant included."""
-    axes = [circuit.basis[POS][label] for label in circuit.basis[POS].labels]
-    return run.latents @ rows(axes, circuit).to(run.latents.dtype).T
-
-
-def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 2) -> float:
-    """Largest change at any position when the embeddings of all later ones are replaced by noise; 0 where causal.
-
-    The last round of the first ``n_episodes`` runs once for every position, each time with noise from there on. Every
-    residual stream, the unembedding and, where noise begins behind the prediction, the prediction are compared bit by
-    bit. A change of any size, NaN included, counts: the result is infinite where it cannot be measured.
-    """
-    t = run.n_rounds - 1
-    tokens, latents, values = run.tokens[:n_episodes, t], run.latents[:n_episodes, t], run.values[:n_episodes, t]
-    values = values.to(model.W_E.dtype)
-    noise = torch.randn(*tokens.shape, model.config.d_model, generator=torch.Generator().manual_seed(0)).to(model.W_E)
-
-    def streams(first: int) -> tuple[list[Tensor], Tensor]:
-        seen: list[Tensor] = []
-
-        def disturb(activation: Tensor, hook: Any) -> Tensor:
-            return torch.cat([activation[:, :first], 3.0 * noise[:, first:]], 1)
-
-        def keep(activation: Tensor, hook: Any) -> None:
-            seen.append(activation)
-
-        posts = [(f"blocks.{layer}.hook_resid_post", keep) for layer in range(model.config.n_layers)]
-        with torch.no_grad(), model.hooks(fwd_hooks=[("hook_embed", disturb), *posts]):
-            out = model(tokens, latents, values)
-        return [*seen, out.logits], out.prediction
-
-    n_positions = tokens.shape[1]
-    before, prediction = streams(n_positions)
-    largest = 0.0
-    for first in range(1, n_positions):
-        after, changed = streams(first)
-        pairs = [(x[:, :first], y[:, :first]) for x, y in zip(before, after, strict=True)]
-        if first > n_positions + PREDICT_INDEX:
-            pairs.append((prediction, changed))
-        for x, y in pairs:
-            if not torch.equal(x, y):
-                largest = max(largest, float((x - y).abs().nan_to_num(nan=float("inf")).max()))
-    return largest
-
-
-def _outcomes(circuit: Circuit) -> Location:
-    """What the unembedding reads at the prediction."""
-    at = (circuit.layout.labels[PREDICT_INDEX],) * len(circuit.outcomes)
-    return Location("outcomes", f"blocks.{circuit.n_layers - 1}.hook_resid_post", at, circuit.outcomes)
-
-
-class _Meter:
-    """Largest difference between a variable at a location and its true value, round after round."""
-
-    def __init__(self, key: str, location: Location, truth: np.ndarray, circuit: Circuit, unit: float) -> None:
-        self.key, self.location, self.unit = key, location, unit
-        self.truth, self.read = torch.from_numpy(truth), location.reader(circuit)
-        self.by_round: dict[int, tuple[float, float]] = {}
-
-    def hook(self, t: int) -> Callable[[Tensor, Any], None]:
-        def compare(activation: Tensor, hook: Any) -> None:
-            self.by_round[t] = _errors(self.read(activation.cpu()), self.truth[:, t], self.unit)
-
-        return compare
-
-    @property
-    def error(self) -> float:
-        return max(error for error, _ in self.by_round.values())
-
-    @property
-    def relative(self) -> float:
-        return max(relative for _, relative in self.by_round.values())
-
-
-def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:
-    """Largest absolute and relative difference; NaN is an infinite error, NaN in the truth is not compared."""
-    difference = (value.double() - truth).abs().nan_to_num(nan=float("inf")).masked_fill(truth.isnan(), 0.0)
-    truth = truth.nan_to_num()
-    return float(difference.max()), float((difference / truth.abs().clamp(min=unit)).max())
-
-
-def _where(location: Location) -> str:
-    labels = list(dict.fromkeys(location.labels))
-    return f"{location.hook} at {labels[0]}" + (f" ... {labels[-1]}" if len(labels) > 1 else "")

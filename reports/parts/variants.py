@@ -9,8 +9,9 @@ from typing import Any
 import pandas as pd
 
 import circuits
+from circuits.exactness import CARRIED
 from circuits.registry import handwired
-from circuits.verification import CARRIED, verify
+from circuits.verification import verify
 from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section

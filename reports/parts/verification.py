@@ -7,7 +7,8 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.verification import Check, VerificationResult, verify
+from circuits.exactness import Check
+from circuits.verification import VerificationResult, verify
 from reports.blocks import Prose, Table, Verdict, number
 from reports.findings import Finding
 from reports.page import Section

@@ -18,8 +18,9 @@ import pytest
 import circuits
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
+from circuits.exactness import check
 from circuits.registry import handwired
-from circuits.verification import check, size_arguments
+from circuits.verification import size_arguments
 from interp.algorithm import NEXT
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer

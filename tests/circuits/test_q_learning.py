@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
+from circuits.exactness import BESIDE_VARIABLES
 from circuits.q_learning import value_bound
-from circuits.verification import BESIDE_VARIABLES
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import tabular

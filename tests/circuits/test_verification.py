@@ -11,8 +11,9 @@ import torch
 import circuits
 from circuits.basis import MIN_MARGIN, PositionCode
 from circuits.compiler import compile_circuit
+from circuits.exactness import causal_leak, check
 from circuits.registry import handwired
-from circuits.verification import VerificationResult, causal_leak, check
+from circuits.verification import VerificationResult
 from interp.cli.options import settings_of
 from interp.errors import InputError
 from interp.model.rollout import rollout

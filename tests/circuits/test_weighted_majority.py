@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import circuits
 import interp
-from circuits.verification import BESIDE_VARIABLES
+from circuits.exactness import BESIDE_VARIABLES
 from interp.errors import InputError
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
