@@ -112,8 +112,8 @@ def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> Inpu
 def serving(task: str, **sizes: int) -> str:
     """The names of the models of a task that read episodes of these sizes, for sentences.
 
-    >>> serving("experts", n_experts=4)
-    'wma-handwired, wma-learned, wma-learned-wide'
+    >>> serving("experts", n_experts=16)
+    'wma-handwired'
     """
     return ", ".join(record.name for record in models() if record.task == task and record.reads(sizes)) or "none"
 

@@ -6,9 +6,19 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pandas as pd
+import pytest
+
 import interp
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
+
+
+def example(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
@@ -26,10 +36,25 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
 
 
 def test_controls_of_a_continuous_thought_tell_use_from_appearance():
-    spec = importlib.util.spec_from_file_location("continuous_thought", EXAMPLES / "continuous_thought.py")
-    example = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(example)
-    found = example.row(interp.load("reachability-handwired", n_nodes=8, n_edges=12), n_episodes=24)
+    model = interp.load("reachability-handwired", n_nodes=8, n_edges=12)
+    found = example("continuous_thought").row(model, n_episodes=24)
     assert found["depth 1"] == found["depth 2"] == found["exact sets"] == 1
     assert found["cut"] == 0.5 and found["decoded R2"] > found["R2, untrained"] + 0.5
     assert found["parent written"] == 0.5 and found["another written"] == 0
+
+
+def test_seeds_stand_beside_what_episodes_would_move():
+    one = {"what": "accuracy", "low": 0.6, "high": 0.8}
+    judged = {"what": "as known: state", "low": 0.9, "high": 1.0, "value": 0.95}
+    rows = [
+        {"model": "a", "value": 0.7, **one},
+        {"model": "a", "verdict": "same", **judged},
+        {"model": "b", "value": 0.9, **one},
+        {"model": "b", "verdict": "undecided", **judged},
+    ]
+    table = example("seeds").spread(pd.DataFrame(rows))
+    assert list(table.index) == ["accuracy", "as known: state"] and list(table.columns[:2]) == ["a", "b"]
+    accuracy, state = table.loc["accuracy"], table.loc["as known: state"]
+    assert accuracy["mean"] == pytest.approx(0.8) and accuracy["seeds"] == pytest.approx(0.02**0.5)
+    assert accuracy["episodes"] == pytest.approx(0.2 / 3.92)
+    assert state["seeds"] == 0 and state["verdicts"] == "same, undecided"

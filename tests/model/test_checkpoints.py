@@ -166,10 +166,24 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
         load_checkpoint(folder)
 
 
-@pytest.mark.parametrize("name", ["wma-learned", "wma-learned-wide", "qlearning-learned"])
+SHIPPED = [record.name for record in interp.models() if record.kind == "learned"]
+
+
+@pytest.mark.parametrize("name", SHIPPED)
 def test_every_shipped_checkpoint_loads(name):
     """Whatever origin.training records: configurations of earlier versions are history, not input."""
-    assert name in {record.name for record in interp.models()}
     model = interp.load(name)
     assert model.config.name == name and not model.is_handwired
     assert tasks.of(model).key == model.layout.task and model.config.origin["training"]["regimes"]
+
+
+@pytest.mark.parametrize("name", [name for name in SHIPPED if name[-1].isdigit()])
+def test_another_seed_of_a_model_was_trained_as_it_was(name):
+    first, seed = name.rsplit("-", 1)
+    one, other = (interp.load(each).config.origin["training"] for each in (first, name))
+    assert (one["seed"], other["seed"]) == (0, int(seed))
+    plans = [[(stage["n_rounds"], stage["steps"]) for stage in training["stages"]] for training in (one, other)]
+    assert plans[0] == plans[1]
+    shared = one.keys() & other.keys() - {"seed", "stages", "task"}
+    changed = {key for key in shared if one[key] != other[key]}
+    assert changed <= ({"batch_size"} if first == "qlearning-learned" else set())

@@ -1,0 +1,81 @@
+"""Does what is said of a trained model hold for its seeds? Every number beside the same of other seeds.
+
+An interval over episodes says what other episodes would have given, and nothing of other trainings. For models that
+differ in their seed, this gives each number of their cards and the four verdicts of ``interp compare`` against the
+handwired machine of the task, a column a model; how far seeds lie apart (standard deviation) beside how far the
+episodes of one model would move the number; and the verdicts between the seeds themselves, which is what "different"
+is to be held against. Run it with ``python examples/seeds.py [--quick] MODEL MODEL ...``; tables are printed, and
+written to ``output/seeds``.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+import interp
+from circuits import compare
+from interp import tasks
+from interp.evaluation.suite import headline
+from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import Interval
+
+Row = dict[str, Any]
+OUT = Path("output/seeds")
+WIDTH = 2 * 1.96
+"""Standard errors in a 95 % interval."""
+
+
+def claims(model: HookedLatentTransformer, n_episodes: int, effort: compare.Effort) -> Iterator[Row]:
+    """What is said of one model, a row a number: the numbers of its card, then what a comparison says."""
+    for row in headline(model, n_episodes=n_episodes).to_dict("records"):
+        yield {"what": row["what"], "value": row["estimate"], "low": row["low"], "high": row["high"]}
+    found = compare.run(model, tasks.of(model).circuits[0], effort=effort)
+    part = found.algorithm
+    yield {"what": "explained by an algorithm", "verdict": part.closest, **interval(part.explained)}
+    yield from judged(found)
+
+
+def judged(found: compare.Comparison) -> Iterator[Row]:
+    """The four questions of a comparison, with the numbers that decided."""
+    for question, verdict in found.verdicts.items():
+        yield {"what": f"as {found.reference}: {question}", "verdict": verdict.word, **interval(verdict.bound)}
+
+
+def interval(value: Interval) -> Row:
+    """The columns of an estimate."""
+    return {"value": value.estimate, "low": value.low, "high": value.high}
+
+
+def spread(rows: pd.DataFrame) -> pd.DataFrame:
+    """A row a claim: its value in every model, and how far apart models are beside how far episodes would move one."""
+    wide = rows.pivot(index="what", columns="model", values="value").loc[rows["what"].unique(), rows["model"].unique()]
+    within = ((rows["high"] - rows["low"]) / WIDTH).groupby(rows["what"]).mean()
+    said = rows.dropna(subset="verdict").groupby("what")["verdict"].agg(", ".join)
+    return wide.assign(mean=wide.mean(axis=1), seeds=wide.std(axis=1), episodes=within, verdicts=said)
+
+
+def main(names: list[str], n_episodes: int = 1000, effort: compare.Effort = compare.FULL) -> None:
+    """Print and write the claims of every model, and the verdicts between each two of them."""
+    models = {name: interp.load(name) for name in names}
+    rows = [{"model": name, **row} for name, model in models.items() for row in claims(model, n_episodes, effort)]
+    pairs = [
+        {"model": name, **row}
+        for name, other in combinations(models, 2)
+        for row in judged(compare.run(models[name], models[other], effort=effort))
+    ]
+    OUT.mkdir(parents=True, exist_ok=True)
+    between = pd.DataFrame(pairs).set_index("model")
+    for name, table in ((names[0], spread(pd.DataFrame(rows))), (f"{names[0]}-between", between)):
+        table.to_csv(OUT / f"{name}.csv")
+        print(table.round(4).to_string())
+
+
+if __name__ == "__main__":
+    given = [name for name in sys.argv[1:] if name != "--quick"]
+    main(given, *((200, compare.QUICK) if "--quick" in sys.argv else ()))
