@@ -78,7 +78,8 @@ class TrainingConfig:
         d_model, n_layers, n_heads, d_mlp, latent_update, write_map, position_codes, init_std: the
             model.
         sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
-        start: how the task's goal sets the weights before the first step; as they were drawn when empty.
+        start: what sets the weights before the first step: one of the starts of the task's goal, or a trained model
+            (its name or checkpoint folder) that the run goes on from; as they were drawn when empty.
         targets: which of the goal's targets are learned; its first when empty.
         regimes: episodes are drawn from these regimes in turn, a batch each; the sampler's default when empty.
         dataset_episodes: 0 generates fresh episodes for every step; otherwise the size of a fixed data set.

@@ -19,7 +19,7 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from interp.checks import checked, folder_name, integer
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require
 from interp.files import write_json, writing
 from interp.locks import locked
 from interp.model.checkpoints import save_checkpoint
@@ -32,6 +32,7 @@ from interp.training.evaluation import evaluate
 from interp.training.loss import RoundsLoss
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
+from interp.training.starts import begin
 from interp.training.state import (
     METRICS_FILE,
     RECORD_FILE,
@@ -108,10 +109,7 @@ class _Run:
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
-            starts = self.source.goal.starts
-            if config.start not in starts:
-                raise unknown_name(f"start of {config.task!r}", config.start, starts)
-            starts[config.start](self.model)
+            begin(self.model, config.start, self.source.goal.starts)
         beta_1, beta_2 = config.betas
         stacks: list[torch.nn.Parameter] = []
         rest: list[torch.nn.Parameter] = []

@@ -269,3 +269,17 @@ def test_rates_warm_up_and_fall_to_zero(decay, expected):
     """Linear: constant up to the middle of the run, then a line to zero; cosine: one half at half of the rest."""
     config = small(warmup_steps=4, stages=[{"n_rounds": 2, "steps": 40}], decay=decay)
     assert {step: schedule(step, config) for step in expected} == pytest.approx(expected)
+
+
+def test_a_run_goes_on_from_a_trained_model(tmp_path):
+    first = load_checkpoint(train(small(seed=1), tmp_path / "first", name="m"))
+    still = {"lr": 1e-30, "weight_decay": 0.0, "stages": ({"n_rounds": 3, "steps": 1},)}
+    folder = train(small(start=str(tmp_path / "first" / "model"), **still), tmp_path / "second", name="n")
+    for key, value in load_checkpoint(folder).state_dict().items():
+        torch.testing.assert_close(value, first.state_dict()[key])
+    with pytest.raises(
+        InputError, match=r"do not fit this run: d_model is 8 here and 16 there.*; give the run the same"
+    ):
+        train(small(start=str(tmp_path / "first" / "model"), d_model=8), tmp_path / "third", name="n")
+    with pytest.raises(InputError, match="unknown start of 'experts' 'wma-leaned'; did you mean 'wma-learned'"):
+        train(small(start="wma-leaned"), tmp_path / "fourth", name="n")
