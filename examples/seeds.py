@@ -39,12 +39,16 @@ def claims(model: HookedLatentTransformer, n_episodes: int, effort: compare.Effo
     part = found.algorithm
     yield {"what": "explained by an algorithm", "verdict": part.closest, **interval(part.explained)}
     yield from judged(found)
+    # The circuit's verdict is by the path where two machines differ most, which need not be the same for every seed.
+    for path in found.circuit.paths if found.circuit else ():
+        yield {"what": f"share through patterns at {path.at}, {path.cause} -> {path.outcome}", **interval(path.blocked)}
 
 
 def judged(found: compare.Comparison) -> Iterator[Row]:
     """The four questions of a comparison, with the numbers that decided."""
     for question, verdict in found.verdicts.items():
-        yield {"what": f"as {found.reference}: {question}", "verdict": verdict.word, **interval(verdict.bound)}
+        what = f"as {found.reference}: {question}"
+        yield {"what": what, "verdict": verdict.word, **interval(verdict.bound), "by": verdict.decided_by}
 
 
 def interval(value: Interval) -> Row:
