@@ -122,11 +122,7 @@ class Conversations:
 
     def _common(self, ids: list[list[int]]) -> int:
         """How many tokens of every row are in the cache already."""
-        shared = []
-        for old, row in zip(self.read, ids, strict=True):
-            n = next((i for i, (a, b) in enumerate(zip(old, row, strict=False)) if a != b), min(len(old), len(row)))
-            shared.append(min(n, len(row) - 1))
-        return min(shared)
+        return min(min(_alike(old, row), len(row) - 1) for old, row in zip(self.read, ids, strict=True))
 
     def _after_cache(self, places: list[list[int]], ids: list[list[int]]) -> list[list[int]]:
         """Places in a whole conversation as places among the tokens that the next run reads."""
@@ -140,8 +136,7 @@ class Conversations:
         start = self._common(ids)
         if self.keys.get_seq_length() > start:
             self.keys.crop(start - self.keys.get_seq_length())
-        device = next(self.bridge.original_model.parameters()).device
-        new = torch.tensor([row[start:] for row in ids], device=device)
+        new = self._tokens([row[start:] for row in ids])
         with torch.no_grad():
             logits = self.bridge.run_with_hooks(
                 new, fwd_hooks=list(hooks.items()), past_key_values=self.keys, use_cache=True, return_type="logits"
@@ -159,20 +154,29 @@ class Conversations:
         if self.keys.get_seq_length():
             return
         first = ids[0][:-1]
-        n = min(
-            next((i for i, (a, b) in enumerate(zip(first, row, strict=False)) if a != b), len(first)) for row in ids
-        )
+        n = min(_alike(first, row) for row in ids)
         if n == 0:
             return
-        device = next(self.bridge.original_model.parameters()).device
         with torch.no_grad():
-            self.bridge(torch.tensor([first[:n]], device=device), past_key_values=self.keys, use_cache=True)
+            self.bridge(self._tokens([first[:n]]), past_key_values=self.keys, use_cache=True)
         self.keys.batch_repeat_interleave(len(ids))
         self.read = [first[:n] for _ in ids]
+
+    def _tokens(self, ids: list[list[int]]) -> Tensor:
+        """Token ids on the model's device."""
+        import torch
+
+        return torch.tensor(ids, device=next(self.bridge.original_model.parameters()).device)
 
     def _difference(self, logits: Tensor) -> np.ndarray:
         pair = logits[:, list(self.choices)].double().cpu().numpy()
         return np.asarray(pair[:, 1] - pair[:, 0])
+
+
+def _alike(one: list[int], other: list[int]) -> int:
+    """How many tokens two rows begin with alike."""
+    shorter = min(len(one), len(other))
+    return next((i for i in range(shorter) if one[i] != other[i]), shorter)
 
 
 def _keep(kept: dict[str, Tensor], name: str, places: list[list[int]]) -> Any:
