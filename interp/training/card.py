@@ -180,6 +180,7 @@ def card(
         "Model": f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}",
         "Data": data + (f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else ""),
         "Sizes": _sizes(config),
+        "Start": config.start,
         "Curriculum": stages,
         "Optimisation": (
             f"{optimizers}, warm-up {config.warmup_steps}, {_DECAYS[config.decay]}, "

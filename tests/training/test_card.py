@@ -62,6 +62,16 @@ def test_the_card_says_what_made_it_and_what_it_is_worth(shipped):
         assert expected in text, expected
 
 
+def test_the_card_says_what_weights_the_run_went_on_from(run_folder):
+    run = card.load_run(run_folder, "tiny")
+    given = {"machine": "", "notes": "", "n_episodes": 1, "seed": 0}
+    metrics = pd.DataFrame(columns=["what", "estimate", "low", "high", "beside"])
+    assert "**Start**" not in card.card(run, "tiny", metrics, **given)
+    further = replace(run, config=replace(run.config, start="wma-learned"))
+    text = card.card(further, "tiny", metrics, **given)
+    assert "- **Start**: wma-learned\n" in text and 'start="wma-learned"' in text
+
+
 def test_the_command_on_the_card_gives_the_same_configuration():
     """Round trip through the command line's own parser, for every preset and a run that differs from it."""
     every = [(task.key, name, c) for task in tasks.every() for name, c in goal_of(task).presets.items()]
