@@ -70,6 +70,10 @@ def _cross_validate(
 ) -> LogisticFit:
     n_episodes, n_rounds, d = x.shape
     rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
+    # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
+    varying = (rows != rows[0]).any(0)
+    varying[0] |= not varying.any()  # scikit-learn fits no rows without columns
+    rows = rows[:, varying]
     fits = _Fits(rows, labels, groups, n_classes)
     probabilities, penalties = np.zeros((len(rows), n_classes)), []
     for fold in range(folds.max() + 1):
@@ -86,7 +90,7 @@ def _cross_validate(
         raw = regression.coef_ / scaling.scale
         classes = regression.classes_ if len(raw) > 1 else regression.classes_[1:]
         columns = classes if m > 1 else np.zeros(1, dtype=int)
-        weights[:, columns] = raw.T
+        weights[np.ix_(varying, columns)] = raw.T
         intercept[columns] = regression.intercept_ - raw @ scaling.mean
     return LogisticFit(probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties), weights, intercept)
 

@@ -198,6 +198,21 @@ def test_logistic_equals_sklearn_by_episode():
     np.testing.assert_allclose(ours.probabilities.reshape(-1, 3), theirs, atol=1e-9)
 
 
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_a_constant_column_changes_no_logistic_probe(n_classes):
+    """Most columns of a handwired machine are constant: they get no weight, and the others keep theirs."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(20, 5, 3))
+    y, folds = (x[..., 0] > 0).astype(int) + (n_classes > 2) * (x[..., 1] > 1), assign_folds(20, 5, 0)
+    wide = np.stack([x[..., 0], np.full((20, 5), 0.3), *np.moveaxis(x[..., 1:], -1, 0)], -1)
+    alone, beside = (logistic.cross_validate(each, y, folds, n_classes) for each in (x, wide))
+    np.testing.assert_array_equal(beside.probabilities, alone.probabilities)
+    np.testing.assert_array_equal(np.delete(beside.weights, 1, 0), alone.weights)
+    assert not beside.weights[1].any()
+    nothing = logistic.cross_validate(np.ones_like(x), y, folds, n_classes)
+    assert not nothing.weights.any()
+
+
 def test_a_class_target_is_scored_by_accuracy_and_log_loss(episodes):
     rng = np.random.default_rng(0)
     x = probes.targets.votes(episodes).values + rng.normal(size=(40, 20, 3))
