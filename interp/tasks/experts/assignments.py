@@ -5,14 +5,14 @@ order, which interval is whose, the experts are independent, so
 
     P(y | advice, history)  ~  sum_order P(order | history) prod_i P(advice_i | y, history of i, interval of i)
 
-The sum runs over the different orders (24 for four different intervals, n for one special expert). In a switching
-regime the accuracies of the slots are known and the order rotates by a random non-zero shift every m rounds: the
-posterior over orders is filtered through the rotations.
+The sum runs over the different orders (24 for four different intervals, n for one special expert); where an episode is
+of one of several regimes, over the orders of each. In a switching regime the accuracies of the slots are known and the
+order rotates by a random non-zero shift every m rounds: the posterior over orders is filtered through the rotations.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float, Integer
@@ -66,13 +66,19 @@ def _deal(tally: list[int]) -> list[list[int]]:
 
 
 @checked
-def average_orders(episodes: ExpertEpisodes, slots: tuple[Bounds, ...]) -> tuple[Predictions, States]:
+def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
 
+    Args:
+        alternatives: slots of each regime that an episode may be of, each as likely as the others beforehand.
+
     Raises:
-        InputError: more than :data:`_MAX_ORDERS` orders.
+        InputError: more than :data:`_MAX_ORDERS` orders of a regime.
     """
-    kinds, orders = different_orders(slots)
+    dealt = [different_orders(slots) for slots in alternatives]
+    kinds = sorted({kind for own, _ in dealt for kind in own})
+    orders = np.concatenate([np.array([kinds.index(kind) for kind in own])[order] for own, order in dealt])
+    log_prior = -np.log(np.concatenate([np.full(len(order), len(order)) for _, order in dealt]))
     deal = (orders[:, :, None] == np.arange(len(kinds))).reshape(len(orders), -1).astype(np.float64)
     right = episodes.correct.cumsum(axis=1)
     hits = np.concatenate([np.zeros_like(right[:, :1]), right], axis=1)
@@ -86,7 +92,7 @@ def average_orders(episodes: ExpertEpisodes, slots: tuple[Bounds, ...]) -> tuple
 
     def average(block: slice) -> tuple[Predictions, States]:
         means = mean[record[block]]
-        posterior = special.softmax(_flat(evidence[record[block]]) @ deal.T, axis=-1)
+        posterior = special.softmax(_flat(evidence[record[block]]) @ deal.T + log_prior, axis=-1)
         sides = _log_likelihoods(means[:, :-1], episodes.advice[block, ..., None])
         vote = [_flat(side) @ deal.T for side in sides]
         held = (posterior @ deal).reshape(means.shape)

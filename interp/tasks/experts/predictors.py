@@ -155,7 +155,9 @@ def random(episodes: ExpertEpisodes) -> ExpertRun:
 
 
 @checked
-def bayes(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None = None) -> ExpertRun:
+def bayes(
+    episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | list[str] | list[ExpertRegime] | None = None
+) -> ExpertRun:
     """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
     With independent priors U[low, high] the posterior is a product, and the prediction the log-odds vote
@@ -164,23 +166,33 @@ def bayes(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None = 
     posterior. Where the best expert switches, the order is filtered through the switches.
 
     Args:
-        prior: a regime, by name or record, or one interval for all experts; None for the episodes' own regime.
+        prior: a regime, by name or record, or one interval for all experts; a list of regimes where every episode is
+            of one of them, each as likely; None for the episodes' own regime.
 
     Raises:
-        InputError: a bad prior, a prior that needs too many orders, or None for episodes made by hand.
+        InputError: a bad prior, a prior that needs too many orders, a switching regime in a list of several, or None
+            for episodes made by hand.
     """
-    regime = _prior(episodes, prior)
-    slots = regime.slots(episodes.n_experts)
-    if regime.switch_every is not None:
-        predictions, state = assignments.filter_switches(episodes, slots, regime.switch_every)
-    elif len(set(slots)) == 1:
+    regimes = [_prior(episodes, each) for each in prior] if isinstance(prior, list) else [_prior(episodes, prior)]
+    require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
+    alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
+    switching, slots = regimes[0].switch_every, alternatives[0]
+    if len(regimes) == 1 and switching is not None:
+        predictions, state = assignments.filter_switches(episodes, slots, switching)
+    elif len(regimes) == 1 and len(set(slots)) == 1:
         hits = counts(episodes)
         misses = np.arange(episodes.n_rounds + 1)[:, None] - hits
         state = mean_accuracy(hits, misses, slots[0])
         predictions = vote(state[:, :-1], episodes.advice)
     else:
-        predictions, state = assignments.average_orders(episodes, slots)
-    ignored = {"drifting accuracies taken as fixed": regime.drift_std, "shared predictions": regime.correlation}
+        for regime in regimes:
+            message = f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior"
+            require(regime.switch_every is None, message)
+        predictions, state = assignments.average_orders(episodes, alternatives)
+    ignored = {
+        "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
+        "shared predictions": any(regime.correlation for regime in regimes),
+    }
     approximation = "; ".join(name for name, parameter in ignored.items() if parameter)
     return ExpertRun(predictions, "threshold", state, "mean accuracies", approximation)
 

@@ -54,7 +54,7 @@ def test_every_baseline_stands_beside_the_model_with_an_interval(scored):
     assert set(frame["key"]) == {"model", *evaluation.BASELINES} and set(frame["regime"]) == {"uniform", "anti-signal"}
     finite = frame[np.isfinite(frame["estimate"])]
     assert (finite["low"] <= finite["estimate"] + 1e-12).all() and (finite["estimate"] <= finite["high"] + 1e-12).all()
-    assert len(scored.curves()) == 2 * 10 * 40 and scored.settings["training_prior"] == "uniform"
+    assert len(scored.curves()) == 2 * 10 * 40 and scored.settings["training_prior"] == ["uniform"]
 
 
 def test_no_learning_rate_beats_the_best_eta():
@@ -74,12 +74,21 @@ def test_the_divergence_is_the_expectation_of_the_excess():
     np.testing.assert_allclose(evaluation.divergence(p, q), expected, atol=1e-12)
 
 
-def test_the_training_prior_is_the_regime_of_the_training(untrained):
+def test_the_training_prior_is_all_regimes_of_the_training(untrained):
+    """Of a model that was trained on two of them, the limit is the predictor that has to tell them apart."""
     from dataclasses import replace
 
-    config = replace(untrained.config, origin={"training": {"regimes": ["wide"]}})
-    assert evaluation.training_prior(HookedLatentTransformer(config)) == "wide"
-    assert evaluation.training_prior(untrained) == "uniform"
+    def trained(*regimes):
+        return HookedLatentTransformer(replace(untrained.config, origin={"training": {"regimes": regimes}}))
+
+    model = trained("uniform", "wide", "uniform", "switch-10")
+    assert evaluation.training_prior(model) == ["uniform", "wide"]
+    assert evaluation.training_prior(trained("switch-25", "switch-10")) == ["switch-25"]
+    assert evaluation.training_prior(untrained) == ["uniform"]
+    found = evaluation.evaluate(model, ["uniform"], n_episodes=200, n_rounds=10)
+    limit = found.get("uniform", "bayes_training")
+    assert limit.name == "Bayes predictor, prior of 'uniform' or 'wide'"
+    assert 0.005 < limit.excess.estimate < 0.03
 
 
 def test_models_of_ranges_are_evaluated_at_four_experts_and_at_any_number_they_serve(untrained):

@@ -1,6 +1,7 @@
 """Posterior means and evidences equal quadrature, tails included, and the orders of a regime are averaged exactly."""
 
 from itertools import pairwise, permutations, product
+from math import factorial
 
 import mpmath
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from interp.errors import InputError
 from interp.statistics import mean_interval
-from interp.tasks.experts import REGIMES, ExpertRegime, sample
+from interp.tasks.experts import REGIMES, ExpertRegime, rivals, sample
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.assignments import different_orders, filter_switches
 from interp.tasks.experts.calibration import calibration
@@ -68,24 +69,28 @@ def test_a_known_accuracy_learns_nothing():
     assert log_evidence(hits, misses, (1.0, 1.0)).tolist() == [-np.inf, 0.0]
 
 
-def by_enumeration(episodes, slots):
-    """P(y = 1) of the first episode, by quadrature over every accuracy and a sum over all n! orders."""
-    predictions = []
+def by_enumeration(episodes, slots, joint=False):
+    """P(y = 1) of the first episode, by quadrature over every accuracy and a mean over all n! orders.
+
+    With ``joint``, the probability of all that was seen and of y = 0, 1.
+    """
+    predictions, jointly = [], []
     for t in range(episodes.n_rounds):
         right = episodes.correct[0, :t].sum(axis=0)
         weight = np.zeros(2)
         for order in permutations(slots):
             for y in (0, 1):
                 hit = right + (episodes.advice[0, t] == y)
-                joint = [
+                factors = [
                     np.log(low) * h + np.log1p(-low) * (t + 1 - h)
                     if low == high
                     else moments(int(h), int(t + 1 - h), (low, high))[0]
                     for h, (low, high) in zip(hit, order, strict=True)
                 ]
-                weight[y] += np.exp(sum(joint))
+                weight[y] += np.exp(sum(factors)) / factorial(len(slots))
+        jointly.append(weight)
         predictions.append(weight[1] / weight.sum())
-    return np.array(predictions)
+    return np.array(jointly if joint else predictions)
 
 
 @pytest.mark.parametrize("name", ["stratified", "anti-signal", "2-real", "dominant", "3-high-quality", "uniform"])
@@ -93,6 +98,26 @@ def test_bayes_of_a_regime_equals_enumeration(name):
     episodes = sample(1, 12, 4, name, seed=2)
     expected = by_enumeration(episodes, REGIMES[name].slots(4))
     assert np.allclose(algorithms.bayes(episodes).predictions[0], expected, rtol=0, atol=1e-12)
+
+
+def test_bayes_of_one_of_two_regimes_is_the_algorithm_of_two_intervals_and_equals_enumeration():
+    episodes = sample(6, 40, 4, "uniform", seed=3)
+    run = algorithms.bayes(episodes, ["uniform", "wide"])
+    named = rivals.bayes_mixture(0.3, 0.9, 0.0, 1.0, 0.5).run(episodes)
+    assert np.allclose(run.predictions, named["prediction"], rtol=0, atol=1e-12)
+    both, few = ("wide", "stratified"), sample(1, 12, 4, "stratified", seed=2)
+    apart = [by_enumeration(few, REGIMES[name].slots(4), joint=True) for name in both]
+    expected = [one / (zero + one) for zero, one in np.add(*apart)]
+    assert np.allclose(algorithms.bayes(few, list(both)).predictions[0], expected, rtol=0, atol=1e-12)
+
+
+def test_a_list_of_regimes_is_not_empty_and_holds_no_switch():
+    episodes = sample(2, 5, 4, seed=0)
+    assert np.array_equal(algorithms.bayes(episodes, ["wide"]).state, algorithms.bayes(episodes, "wide").state)
+    with pytest.raises(InputError, match="needs at least one"):
+        algorithms.bayes(episodes, [])
+    with pytest.raises(InputError, match="regime 'switch-10' switches, and cannot be one of several"):
+        algorithms.bayes(episodes, ["uniform", "switch-10"])
 
 
 def test_bayes_of_a_switching_regime_equals_enumeration_of_all_switch_paths():

@@ -3,7 +3,8 @@ r"""What a model of prediction with expert advice is worth: a table of regimes b
 Every model stands between what needs no training and what no predictor can beat: weighted majority at the classical
 learning rate and at the *best* one (chosen on the evaluated episodes themselves, so no tuning could do better), follow
 the leader, follow previous winners, majority vote, a coin; the Bayes predictor of the regime's own prior (the limit),
-that of the training prior (the limit for a model that saw nothing else), and the oracle that knows the accuracies.
+that of the training prior (the limit for a model that saw nothing else; trained on several regimes, it has to find out
+which one an episode is of), and the oracle that knows the accuracies.
 
 Final regret is against the best expert of the episode and never clipped; excess log-loss is over the Bayes predictor of
 the regime's own prior, in nats a round (``interp.tasks.experts.regret``). Its expectation, where that predictor is
@@ -103,9 +104,11 @@ class ExpertScores(Tabled):
         return pd.concat(frames, ignore_index=True)
 
 
-def training_prior(model: HookedLatentTransformer) -> str:
-    """The regime that a model was trained on: the first of its training, "uniform" for a handwired model."""
-    return str((model.config.origin.get("training", {}).get("regimes") or ["uniform"])[0])
+def training_prior(model: HookedLatentTransformer) -> list[str]:
+    """The regimes that a model was trained on, without those that switch among others; "uniform" if handwired."""
+    trained = list(dict.fromkeys(model.config.origin.get("training", {}).get("regimes") or ["uniform"]))
+    fixed = [name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None]
+    return fixed or trained[:1]
 
 
 @checked
@@ -116,11 +119,11 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
 
 
 @checked
-def baselines(episodes: ExpertEpisodes, prior: str, eta: float) -> dict[str, Baseline]:
+def baselines(episodes: ExpertEpisodes, prior: list[str], eta: float) -> dict[str, Baseline]:
     """The predictors of :data:`BASELINES` for these episodes, by key.
 
     Args:
-        prior: the regime that the model was trained on.
+        prior: the regimes that the model was trained on.
         eta: the :func:`best_eta` of these episodes.
     """
     special: dict[str, tuple[str, str, Callable[[ExpertEpisodes], ExpertRun]]] = {
@@ -129,7 +132,11 @@ def baselines(episodes: ExpertEpisodes, prior: str, eta: float) -> dict[str, Bas
             "WM best",
             partial(weighted_majority, eta=eta),
         ),
-        "bayes_training": (f"Bayes predictor, prior of {prior!r}", "Bayes, trained", partial(bayes, prior=prior)),
+        "bayes_training": (
+            f"Bayes predictor, prior of {' or '.join(map(repr, prior))}",
+            "Bayes, trained",
+            partial(bayes, prior=prior),
+        ),
     }
     return {key: Baseline(key, *special[key]) if key in special else PREDICTORS[key] for key in BASELINES}
 

@@ -15,13 +15,17 @@ _SHIFTED = ("stratified", "flat", "anti-signal")
 
 def rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
     """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
-    main = list(dict.fromkeys(("uniform", by_regime.training_prior(model))))
+    main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
     scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)
     claims = []
     for regime in main:
-        own, bayes, wm = (scored.get(regime, key) for key in ("model", "bayes", "weighted_majority_best"))
+        own, bayes, trained, wm = (
+            scored.get(regime, key) for key in ("model", "bayes", "bayes_training", "weighted_majority_best")
+        )
         if own.excess is not None:
             text = f"Bayes predictor {bayes.log_loss.estimate:.4f} nats"
+            if len(main) > 1 and trained.excess is not None:
+                text += f", that of the training prior {trained.excess.estimate:.4f} above it"
             claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own.excess, text))
         if regime in scored.divergences:
             text = "expected excess, by the KL divergence from the Bayes predictor"
