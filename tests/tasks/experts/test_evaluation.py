@@ -116,6 +116,16 @@ def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handw
         found.get("accuracy", 0, 1000)
 
 
+def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
+    """Not being told the regime costs most in the first rounds, and next to nothing once episodes have shown it."""
+    found = lengths.evaluate(interp.load("wma-learned-wide"), n_episodes=200, n_rounds=60, windows=((0, 10), (50, 60)))
+    early, late = (found.get("divergence", *window, "bayes_training") for window in ((0, 10), (50, 60)))
+    assert early.low > 0.01 and late.high < 0.003
+    assert 0 < found.get("divergence", 0, 10).estimate - early.estimate < 0.005
+    alone = lengths.evaluate(interp.load("wma-learned"), n_episodes=8, n_rounds=20)
+    assert "bayes_training" not in {key for key, *_ in alone.intervals}
+
+
 def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
     found = lengths.evaluate(handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3)
     episodes = experts.sample(8, 60, 4, seed=3)

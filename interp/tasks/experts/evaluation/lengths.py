@@ -25,7 +25,7 @@ from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import regret
-from interp.tasks.experts.evaluation.by_regime import divergence, n_experts_of, predict
+from interp.tasks.experts.evaluation.by_regime import divergence, n_experts_of, predict, training_prior
 from interp.tasks.experts.predictors import bayes, horizon_eta, weighted_majority
 
 WINDOWS = (
@@ -87,6 +87,8 @@ def evaluate(
 ) -> LengthResult:
     """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.
 
+    A model that was trained on another prior than the regime's has that prior's Bayes predictor beside it, too.
+
     Args:
         windows: rounds (start, stop); those beyond ``n_rounds`` are cut or left out.
 
@@ -103,6 +105,8 @@ def evaluate(
         "bayes": best,
         "weighted_majority_horizon": weighted_majority(episodes, eta=horizon_eta(n_experts, n_rounds)).predictions,
     }
+    if (prior := training_prior(model)) != [regime]:
+        predictions["bayes_training"] = bayes(episodes, prior).predictions
     intervals = {}
     for key, p in predictions.items():
         right, behind = 1 - regret.mistakes(p, episodes), regret.regret(p, episodes)
