@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -274,13 +275,20 @@ def _sizes(config: TrainingConfig) -> str:
 
 def _stage_text(stage: Stage, task: str) -> str:
     bounds = [(stage.sizes.get(size.name), size.option) for size in tasks.get(task).sizes]
-    sizes = " and ".join(f"{bound} {name}" for bound, name in bounds if bound)
+    sizes = " and ".join(f"{_bound_text(bound)} {name}" for bound, name in bounds if bound)
     until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
     return (
         f"{'up to ' if until else ''}{stage.steps:,} batches of {stage.n_rounds} rounds"
-        + (f" with up to {sizes}" if sizes else "")
+        + (f" with {sizes}" if sizes else "")
         + (f", until {until}" if until else "")
     )
+
+
+def _bound_text(bound: int | Sequence[int]) -> str:
+    if isinstance(bound, int):
+        return f"up to {bound}"
+    low, high = bound
+    return f"{low}" if low == high else f"{low} to {high}"
 
 
 def _table(frame: pd.DataFrame) -> list[str]:

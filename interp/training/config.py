@@ -42,17 +42,31 @@ _FROM_ZERO = (
 class Stage:
     """A stage of the curriculum: ``steps`` batches of episodes of ``n_rounds`` rounds.
 
-    ``sizes`` bounds sizes from above, by name; a size that it lacks, or gives as 0, keeps the run's own bound.
-    ``until`` ends the stage early: after an evaluation in which every number that it names is as high as it says.
+    ``sizes`` bounds sizes, by name: from above by a number, on both sides by a pair, and never beyond the run's own
+    bounds, which hold where it says nothing, or 0. ``until`` ends the stage early: after an evaluation in which every
+    number that it names is as high as it says.
     """
 
     n_rounds: int
     steps: int
-    sizes: Mapping[str, int] = field(default_factory=dict)
+    sizes: Mapping[str, int | Sequence[int]] = field(default_factory=dict)
     until: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_fields(self)
+        alike = {name: bound if isinstance(bound, int) else tuple(bound) for name, bound in self.sizes.items()}
+        object.__setattr__(self, "sizes", alike)
+
+    def bounds(self, size: str, low: int, high: int) -> tuple[int, int]:
+        """The smallest and the largest ``size`` of a stage of a run whose own are ``low`` and ``high``.
+
+        >>> stage = Stage(20, 500, {"n_states": 4, "n_actions": (3, 3)})
+        >>> stage.bounds("n_states", 2, 8), stage.bounds("n_actions", 2, 4), stage.bounds("n_experts", 2, 8)
+        ((2, 4), (3, 3), (2, 8))
+        """
+        given = self.sizes.get(size) or high
+        least, most = (low, given) if isinstance(given, int) else given
+        return min(max(least, low), high), min(most, high)
 
     def mastered(self, evaluation: Mapping[str, float]) -> bool:
         """Whether an evaluation reaches what the stage asks for; never where it asks for nothing.
@@ -171,6 +185,10 @@ class TrainingConfig:
                     f"stage {i} has {name} {bound}, below the run's smallest, {known[name][0]}; "
                     "use 0 for no bound of its own"
                 )
+                if not isinstance(bound, int):
+                    ok = len(bound) == 2 and 1 <= bound[0] <= bound[1]
+                    require(ok, f"stage {i} has {name} {list(bound)}; give one number, or [low, high]")
+                    bound = bound[1]
                 require(bound == 0 or bound >= known[name][0], message)
         positive = ("batch_size", "lr", "clip", "eval_every", "checkpoint_every", "eval_episodes", "eval_rounds")
         for name in (*positive, "epoch_steps", "d_model", "n_layers", "n_heads"):

@@ -117,17 +117,13 @@ class EpisodeSource:
         """Episodes of the regime whose turn it is; sizes that are not fixed are drawn, for the whole batch."""
         regimes, sizes = self.config.regimes, dict(fixed or {})
         seed = int(rng.integers(2**31))
-        for name, (low, _) in self.bounds.items():
+        for name, own in self.bounds.items():
             if name not in sizes:
-                sizes[name] = int(rng.integers(low, self._most(stage, name) + 1))
+                low, high = stage.bounds(name, *own)
+                sizes[name] = int(rng.integers(low, high + 1))
         regime = {"regime": regimes[turn % len(regimes)]} if regimes else {}
         episodes: Episodes = self.task.sample(n_episodes, stage.n_rounds, seed=seed, **sizes, **regime)
         return episodes
-
-    def _most(self, stage: Stage, size: str) -> int:
-        """The largest ``size`` of a stage."""
-        _, largest = self.bounds[size]
-        return min(stage.sizes.get(size) or largest, largest)
 
     @cached_property
     def _dataset(self) -> list[Episodes]:
@@ -140,9 +136,11 @@ class EpisodeSource:
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
     def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> Episodes:
-        most = {size: self._most(stage, size) for size in self.config.sizes}
-        allowed = [e for e in self._dataset if all(getattr(e, size) <= bound for size, bound in most.items())]
-        bounds = " and ".join(f"{size} <= {bound}" for size, bound in most.items())
+        within = {size: stage.bounds(size, *own) for size, own in self.bounds.items()}
+        allowed = [
+            e for e in self._dataset if all(low <= getattr(e, size) <= high for size, (low, high) in within.items())
+        ]
+        bounds = " and ".join(f"{low} <= {size} <= {high}" for size, (low, high) in within.items())
         require(
             len(allowed) > 0, f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds"
         )

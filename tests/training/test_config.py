@@ -63,6 +63,14 @@ def test_toml_and_assignments_override(tmp_path):
             {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": 3}}]},
             "stage 0 has n_experts 3, below the run's smallest, 4",
         ),
+        (
+            {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": [8, 2]}}]},
+            r"stage 0 has n_experts \[8, 2\]; give one number, or \[low, high\]",
+        ),
+        (
+            {"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"n_experts": [2, 3]}}]},
+            r"stage 0 has n_experts \(2, 3\), below the run's smallest, 4",
+        ),
         ({"stages": [{"n_rounds": 1, "steps": 1, "sizes": {"experts": 3}}]}, "unknown size 'experts'"),
         ({"sizes": {"n_experts": [8, 2]}}, r"n_experts must be \[low, high\], got \[8, 2\]"),
         ({"sizes": {"n_experts": 8}}, r"n_experts must be \[low, high\], got 8"),

@@ -238,11 +238,13 @@ def test_a_stage_bounds_the_sizes_of_its_batches(dataset_episodes):
 
 @pytest.mark.parametrize("dataset_episodes", [0, 80])
 def test_a_stage_bounds_the_number_of_experts(dataset_episodes):
-    stages = ({"n_rounds": 3, "steps": 1, "sizes": {"n_experts": 3}}, {"n_rounds": 3, "steps": 1})
+    """From above, to a range, and never beyond the run's own; the last stage has those."""
+    expected = {3: {2, 3}, (4, 5): {4, 5}, (6, 9): {6}, 0: {2, 3, 4, 5, 6}}
+    stages = tuple({"n_rounds": 3, "steps": 1, "sizes": {"n_experts": bound}} for bound in expected)
     config = small("experts", stages=stages, sizes={"n_experts": (2, 6)}, mix=0.0, dataset_episodes=dataset_episodes)
     source = EpisodeSource(config, HookedLatentTransformer(config.model_config("m")).layout)
-    assert {source.batch(step, 0).layout.n_experts for step in range(40)} == {2, 3}
-    assert {source.batch(step, 1).layout.n_experts for step in range(40)} == {2, 3, 4, 5, 6}
+    for stage, numbers in enumerate(expected.values()):
+        assert {source.batch(step, stage).layout.n_experts for step in range(40)} == numbers
 
 
 def test_tied_actions_share_the_target():

@@ -28,9 +28,10 @@ LAPTOP = TrainingConfig(
 PRESETS = {
     "laptop": LAPTOP,
     # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
+    # All experts at first: one that is not there while the others find room in the latent may never find any.
     "laptop-wide": replace(
         LAPTOP,
-        stages=(Stage(20, 300, {"n_experts": 4}), Stage(20, 700), Stage(30, 500), Stage(50, 400), Stage(100, 200)),
+        stages=(Stage(20, 1000, {"n_experts": (8, 8)}), Stage(30, 500), Stage(50, 400), Stage(100, 200)),
         sizes={"n_experts": (2, 8)},
         regimes=("uniform", "wide"),
         position_codes="label",
