@@ -266,16 +266,12 @@ def _toml(value: Any) -> str:
 
 
 def _sizes(config: TrainingConfig) -> str:
-    spans = []
-    for size in tasks.get(config.task).sizes:
-        low, high = config.sizes[size.name]
-        spans.append(f"{low} {size.option}" if low == high else f"{low} to {high} {size.option}")
-    return ", ".join(spans)
+    return ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in tasks.get(config.task).sizes)
 
 
 def _stage_text(stage: Stage, task: str) -> str:
     bounds = [(stage.sizes.get(size.name), size.option) for size in tasks.get(task).sizes]
-    sizes = " and ".join(f"{_bound_text(bound)} {name}" for bound, name in bounds if bound)
+    sizes = " and ".join(f"{_bound(bound)} {name}" for bound, name in bounds if bound)
     until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
     return (
         f"{'up to ' if until else ''}{stage.steps:,} batches of {stage.n_rounds} rounds"
@@ -284,10 +280,11 @@ def _stage_text(stage: Stage, task: str) -> str:
     )
 
 
-def _bound_text(bound: int | Sequence[int]) -> str:
-    if isinstance(bound, int):
-        return f"up to {bound}"
-    low, high = bound
+def _bound(bound: int | Sequence[int]) -> str:
+    return f"up to {bound}" if isinstance(bound, int) else _span(*bound)
+
+
+def _span(low: int, high: int) -> str:
     return f"{low}" if low == high else f"{low} to {high}"
 
 

@@ -176,18 +176,18 @@ def bayes(
     regimes = [_prior(episodes, each) for each in prior] if isinstance(prior, list) else [_prior(episodes, prior)]
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
     alternatives = [regime.slots(episodes.n_experts) for regime in regimes]
-    switching, slots = regimes[0].switch_every, alternatives[0]
-    if len(regimes) == 1 and switching is not None:
-        predictions, state = assignments.filter_switches(episodes, slots, switching)
-    elif len(regimes) == 1 and len(set(slots)) == 1:
+    slots, *others = alternatives
+    for regime in regimes:
+        message = f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior"
+        require(regime.switch_every is None or not others, message)
+    if (every := regimes[0].switch_every) is not None:
+        predictions, state = assignments.filter_switches(episodes, slots, every)
+    elif not others and len(set(slots)) == 1:
         hits = counts(episodes)
         misses = np.arange(episodes.n_rounds + 1)[:, None] - hits
         state = mean_accuracy(hits, misses, slots[0])
         predictions = vote(state[:, :-1], episodes.advice)
     else:
-        for regime in regimes:
-            message = f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior"
-            require(regime.switch_every is None, message)
         predictions, state = assignments.average_orders(episodes, alternatives)
     ignored = {
         "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
