@@ -247,7 +247,7 @@ def _of_hook(
 ) -> list[Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
     ready, models, runs, layout = shared
-    with one_thread(), threadpool_limits(1):
+    with one_thread():
         hooks = [several[0][1].hook]
         caches = [replay(m, run, names_filter=hooks)[2] for m, run in zip(models, runs, strict=True)]
         return [_of_cell((ready, caches, layout), one) for one in several]

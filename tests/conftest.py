@@ -1,14 +1,18 @@
-"""What all tests share: one thread a process, so that results and times do not depend on the machine's cores."""
+"""What all tests share: one thread a process, theirs and those they start, so that no core waits for another."""
 
 import gc
+from collections.abc import Iterator
 
 import pytest
-import torch
+
+from interp.threads import one_thread
 
 
 @pytest.fixture(autouse=True, scope="session")
-def one_thread() -> None:
-    torch.set_num_threads(1)
+def in_one_thread() -> Iterator[None]:
+    with one_thread(), pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", "1")
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""Independent work on a dask cluster: a worker that dies, and errors."""
+"""Independent work on a dask cluster: a worker that dies, and errors. Threads of one process."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import interp
 import probes
@@ -15,6 +17,7 @@ from interp.errors import InputError
 from interp.evaluation import suite
 from interp.tasks import experts
 from interp.tasks.experts.evaluation import by_regime
+from interp.threads import one_thread
 from interp.workers import LOCAL, each
 
 
@@ -73,3 +76,15 @@ def test_processes_evaluate_a_model_part_by_part(monkeypatch: pytest.MonkeyPatch
     assert list(here) == list(there)
     for name, table in here.items():
         pd.testing.assert_frame_equal(table, there[name])
+
+
+def test_one_thread_holds_for_torch_and_linear_algebra_and_ends():
+    def counts():
+        return {library["num_threads"] for library in threadpool_info()} | {torch.get_num_threads()}
+
+    with threadpool_limits(2):
+        torch.set_num_threads(2)
+        with one_thread():
+            assert counts() == {1}
+        assert counts() == {2}
+    torch.set_num_threads(1)

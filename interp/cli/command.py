@@ -163,7 +163,7 @@ def command(
 
 
 def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
-    """Call a command; one that runs models gets torch on one thread."""
+    """Call a command; one that runs models computes on one thread."""
     if not torch:
         function(**given)
         return

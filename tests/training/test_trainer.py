@@ -101,7 +101,7 @@ def test_two_processes_are_really_two(tmp_path):
         "-m",
         "interp.cli",
     ]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    environment = os.environ | {"CUDA_VISIBLE_DEVICES": ""}
     launched = subprocess.run([*launch, *arguments], check=True, env=environment, capture_output=True, text=True)
     assert launched.stdout.splitlines() == [str(tmp_path / "two" / "model")]
     config = override(preset("experts", "laptop"), {"stages": ({"n_rounds": 3, "steps": 3},), **SMALL, **EVALUATED})

@@ -1,0 +1,83 @@
+"""What threads give and cost: the same calls on one thread and on all, beside nothing and beside a busy process a core.
+
+Threads that share a loaded core wait for each other, and waiting takes CPU time. Run with
+``python -m tests.benchmarks threads``; the machine must be quiet when it begins.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import torch
+from accelerate import Accelerator
+from joblib import cpu_count
+
+import interp
+from circuits import compare
+from interp.interventions import patching
+from interp.tasks import experts, mdp
+from interp.tasks.experts import corruptions
+from interp.threads import one_thread
+from interp.training.config import Stage
+from interp.training.goal import preset
+from interp.training.trainer import _Run
+
+
+def calls(folder: Path) -> dict[str, Callable[[], object]]:
+    """What is timed, by what it is called in the table."""
+    run = _Run(replace(preset("experts", "laptop"), stages=(Stage(25, 1),)), folder, "benchmark", Accelerator(cpu=True))
+    wma, q = interp.load("wma-learned"), interp.load("qlearning-learned")
+    episodes = experts.sample(256, 50, 4, seed=0)
+    clean, corrupted = corruptions.flip_vote(episodes, round=20, expert=1)
+    trajectories = mdp.sample(512, 10, 5, 3, seed=0)
+    effort = compare.Effort(known=16, test=8, rounds=16, starts=2, battery=4, untrained=1)
+    return {
+        "train wma-learned, 8 steps of 25 rounds": lambda: [run.step() for _ in range(8)],
+        "roll out wma-learned, 256 episodes of 50 rounds": lambda: interp.rollout(wma, episodes),
+        "roll out qlearning-learned, 512 of 10": lambda: interp.rollout(q, trajectories),
+        "patch two components everywhere, 256 episodes": lambda: patching.sweep(
+            wma, clean=clean, corrupted=corrupted, round=20, components=("resid_pre", "attn_out")
+        ),
+        "compare with a handwired machine, small": lambda: compare.run(wma, "wma-handwired", effort=effort),
+    }
+
+
+@contextmanager
+def busy() -> Iterator[None]:
+    """A process on every core that does nothing else."""
+    others = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(cpu_count())]
+    try:
+        yield
+    finally:
+        for other in others:
+            other.kill()
+            other.wait()
+
+
+def main() -> None:
+    rows: dict[tuple[str, str, str], dict[str, float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        timed = calls(Path(folder))
+        for call in timed.values():
+            call()
+        for beside, load in {"quiet": nullcontext, "busy": busy}.items():
+            for threads, limit in {"one": one_thread, f"all {torch.get_num_threads()}": nullcontext}.items():
+                with load(), limit():
+                    for what, call in timed.items():
+                        cpu, wall = time.process_time(), time.perf_counter()
+                        call()
+                        took = (time.process_time() - cpu, time.perf_counter() - wall)
+                        rows[what, beside, threads] = dict(zip(("CPU s", "wall s"), took, strict=True))
+    print(pd.DataFrame(rows).T.unstack([1, 2]).round(2).to_string())
+
+
+if __name__ == "__main__":
+    main()
