@@ -22,7 +22,6 @@ import torch
 from jaxtyping import Float
 from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
-from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
 from torch import Tensor
 
 from interp.algorithm import Episodes
@@ -229,7 +228,7 @@ def _run(
     for layer, *caches in zip(layers, *streams, strict=True):
         of_layer = [cell for cell in cells if cell[1].layer == layer]
         # One thread per worker: the products are small, and workers share the cores.
-        with threadpool_limits(1):
+        with one_thread():
             yield from each(_of_cell, (ready, caches, layout), of_layer, n_jobs=n_jobs, prefer="threads")
 
 

@@ -82,9 +82,8 @@ def test_one_thread_holds_for_torch_and_linear_algebra_and_ends():
     def counts():
         return {library["num_threads"] for library in threadpool_info()} | {torch.get_num_threads()}
 
-    with threadpool_limits(2):
+    with one_thread(), threadpool_limits(2):
         torch.set_num_threads(2)
         with one_thread():
             assert counts() == {1}
         assert counts() == {2}
-    torch.set_num_threads(1)

@@ -15,8 +15,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from circuits.benchmark.material import FULL, QUICK, Effort, Material
 from circuits.benchmark.method import Method, select
 from circuits.benchmark.questions import QUESTIONS
@@ -29,6 +27,7 @@ from interp.files import json_values, writable, write_json
 from interp.memory import refuse_endless
 from interp.progress import bar
 from interp.provenance import provenance
+from interp.threads import one_thread
 from interp.workers import each
 
 Builder = Callable[[], Subject]
@@ -109,10 +108,10 @@ def _bounded(own: Sequence[Method]) -> list[Method]:
     return [*bounds, *(method for method in own if method not in bounds)]
 
 
+@one_thread()
 def _part(shared: tuple[Sequence[Method], Effort, Path | None], one: tuple[str, Builder, int]) -> dict[str, Any]:
     """All methods on one subject with one seed; what a file of the same effort already says is kept."""
     (methods, effort, folder), (name, build, seed) = shared, one
-    torch.set_num_threads(1)
     path = None if folder is None else folder / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{seed}.json"
     part: dict[str, Any] = {"subject": name, "seed": seed, "effort": asdict(effort)}
     part |= {"cpu_seconds": 0.0, "rows": [], "refusals": []}

@@ -61,7 +61,6 @@ def test_setting_no_element_is_the_algorithm_itself():
 
 
 def test_training_that_was_cut_short_ends_the_same(tmp_path):
-    torch.set_num_threads(1)
     whole, cut = (tmp_path / name for name in ("whole", "cut"))
     tied_training.train("wma", 0, whole, steps=2, every=2)
     run = tied_training.Run(replace(trained.recipes()["wma"], steps=2), "wma seed 0", 0, cut)

@@ -21,16 +21,16 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
+from interp.threads import one_thread
 from tests.benchmarks.reference import FullHistory
 
 ROUNDS = (10, 100, 500)
 REPEATS = 50
 
 
+@one_thread()
 def measure(rounds: tuple[int, ...] = ROUNDS, repeats: int = REPEATS) -> pd.DataFrame:
     """One row per round: median CPU milliseconds, and how many times a decision's the reference takes."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
     model = HookedLatentTransformer(config).eval()
@@ -56,7 +56,6 @@ def measure(rounds: tuple[int, ...] = ROUNDS, repeats: int = REPEATS) -> pd.Data
                 "times_faster": theirs / milliseconds,
             }
         )
-    torch.set_num_threads(threads)
     return pd.DataFrame(rows)
 
 

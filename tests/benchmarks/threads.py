@@ -9,10 +9,10 @@ from __future__ import annotations
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import pandas as pd
@@ -29,6 +29,7 @@ from interp.threads import one_thread
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import _Run
+from tests.benchmarks.training import timed
 
 
 def calls(folder: Path) -> dict[str, Callable[[], object]]:
@@ -63,20 +64,17 @@ def busy() -> Iterator[None]:
 
 
 def main() -> None:
-    rows: dict[tuple[str, str, str], dict[str, float]] = {}
+    loads = {"quiet": nullcontext, "busy": busy}
+    limits = {"one": one_thread, f"all {torch.get_num_threads()}": nullcontext}
+    rows: dict[tuple[str, str, str], tuple[float, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        timed = calls(Path(folder))
-        for call in timed.values():
+        asked = calls(Path(folder))
+        for call in asked.values():
             call()
-        for beside, load in {"quiet": nullcontext, "busy": busy}.items():
-            for threads, limit in {"one": one_thread, f"all {torch.get_num_threads()}": nullcontext}.items():
-                with load(), limit():
-                    for what, call in timed.items():
-                        cpu, wall = time.process_time(), time.perf_counter()
-                        call()
-                        took = (time.process_time() - cpu, time.perf_counter() - wall)
-                        rows[what, beside, threads] = dict(zip(("CPU s", "wall s"), took, strict=True))
-    print(pd.DataFrame(rows).T.unstack([1, 2]).round(2).to_string())
+        for beside, threads in product(loads, limits):
+            with loads[beside](), limits[threads]():
+                rows |= {(what, beside, threads): timed(call) for what, call in asked.items()}
+    print(pd.DataFrame(rows, index=["wall s", "CPU s"]).T.unstack([1, 2]).round(2).to_string())
 
 
 if __name__ == "__main__":

@@ -19,6 +19,7 @@ import pandas as pd
 import torch
 from accelerate import Accelerator
 
+from interp.threads import one_thread
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
 from interp.training.trainer import _Run
@@ -42,24 +43,23 @@ def settings() -> dict[str, TrainingConfig]:
     }
 
 
+@one_thread()
 def measure() -> pd.DataFrame:
     """One row per benchmark: the best of some steps, after a first one that warms up."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     rows: list[dict[str, Any]] = []
     for name, config in settings().items():
         with tempfile.TemporaryDirectory() as folder:
             run = _Run(config, Path(folder), "benchmark", Accelerator(cpu=True))
             run.step()
-            wall, cpu = zip(*(_timed(run.step) for _ in range(REPEATS)), strict=True)
+            wall, cpu = zip(*(timed(run.step) for _ in range(REPEATS)), strict=True)
         rows.append({"step": name, "precision": run.config.precision, "wall_s": min(wall), "cpu_s": min(cpu)})
         if len(rows) == 1:
-            rows[0]["times_faster"] = min(_timed(_reference(run))[1] for _ in range(REPEATS)) / min(cpu)
-    torch.set_num_threads(threads)
+            rows[0]["times_faster"] = min(timed(_reference(run))[1] for _ in range(REPEATS)) / min(cpu)
     return pd.DataFrame(rows)
 
 
-def _timed(step: Callable[[], object]) -> tuple[float, float]:
+def timed(step: Callable[[], object]) -> tuple[float, float]:
+    """Seconds of a call: on the wall, of CPU."""
     wall, cpu = time.perf_counter(), time.process_time()
     step()
     return time.perf_counter() - wall, time.process_time() - cpu
