@@ -1,7 +1,8 @@
 r"""Which algorithm explains what a model predicts?
 
 Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
-others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over rounds::
+others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over the rounds that
+the task asks about (``Task.first_asked``)::
 
     JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2          explained = 1 - JS(family) / JS(best without a memory)
                                                            ratio     = JS(family) / JS(best other family)
@@ -27,7 +28,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import checked_distributions, divergence, fit, predictor, task_of
+from circuits.compare.fitting import asked_rounds, checked_distributions, divergence, fit, predictor, task_of
 from interp.algorithm import Algorithm, Family
 from interp.checks import checked
 from interp.errors import require
@@ -231,7 +232,9 @@ def _scored(
 ) -> FamilyScore:
     found = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
     predict = predictor(found.algorithm)
-    divergences = {name: divergence(given[name], predict(pair[1])) for name, pair in sets.items()}
+    divergences = {
+        name: divergence(given[name], asked_rounds(predict(pair[1]), pair[1])) for name, pair in sets.items()
+    }
     group = family.extends or family.key
     return FamilyScore(
         family.key, family.name, group, family.memoryless, family, found.searched, found.divergence, divergences

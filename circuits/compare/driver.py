@@ -204,19 +204,19 @@ def _alike(
     for name, (_, episodes) in sets.items():
         p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
         apart[name] = divergence(p, q)
-        rounds += _rounds(name, seed, p, q)
+        rounds += _rounds(name, seed, p, q, episodes.n_rounds - p.shape[1])
     parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
     lost = ratio_interval(*parts, seed=seed)
     worst = sorted(rounds, key=lambda failure: -failure.nats)[:N_FAILURES]
     return lost.complement, tuple(worst)
 
 
-def _rounds(name: str, seed: int, p: Array, q: Array) -> list[Failure]:
-    """The rounds of one set at which two predictions differ most."""
+def _rounds(name: str, seed: int, p: Array, q: Array, first: int) -> list[Failure]:
+    """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
     nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1])).reshape(p.shape[:2])
     order = np.argsort(-nats, axis=None, kind="stable")[:N_FAILURES]
     found = []
     for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
         distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
-        found.append(Failure(name, seed, int(episode), int(t), float(nats[episode, t]), *distributions))
+        found.append(Failure(name, seed, int(episode), first + int(t), float(nats[episode, t]), *distributions))
     return found

@@ -24,7 +24,7 @@ from interp.errors import InputError, require
 
 Array = NDArray[np.float64]
 Predict = Callable[[Any], Array]
-"""Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``."""
+"""Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``; of every round."""
 STEPS_PER_PARAMETER, STARTS = 30, 2
 """Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined."""
 ROUNDING = 1e-14
@@ -64,8 +64,23 @@ def divergence(p: Array, q: Array) -> Array:
     return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
 
 
+def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
+    """The rounds whose prediction the task asks for (``Task.first_asked``), of ``[episode, round, outcome]``.
+
+    Raises:
+        InputError: episodes that end before.
+    """
+    task = tasks.of(episodes)
+    require(
+        episodes.n_rounds > task.first_asked,
+        f"{task.name} asks for no prediction before round {task.first_asked + 1}, and these episodes have "
+        f"{episodes.n_rounds}; give them more rounds",
+    )
+    return distributions[:, task.first_asked :]
+
+
 def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
-    """Predictions as distributions that sum to 1.
+    """Predictions as distributions that sum to 1, of :func:`asked_rounds`.
 
     Raises:
         InputError: they are none, or not one for each episode and round.
@@ -81,7 +96,7 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
         bool(np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()),
         f"predictions must be probabilities that sum to 1, got sums {total.min():.4g} to {total.max():.4g}",
     )
-    return np.asarray(np.clip(given, 0.0, None) / total)
+    return asked_rounds(np.asarray(np.clip(given, 0.0, None) / total), episodes)
 
 
 class _OnDemand(dict[str, NDArray[Any]]):
@@ -99,7 +114,7 @@ class _OnDemand(dict[str, NDArray[Any]]):
 
 
 class Distributions:
-    """What members of a family predict on given episodes, ``[episode, round, outcome]``, one after the other.
+    """What members of a family predict on given episodes, ``[episode, asked round, outcome]``, one after the other.
 
     Called with a member and the parameters that it was made with; what the last call computed is kept where these
     parameters do not enter it.
@@ -120,7 +135,7 @@ class Distributions:
         values = _OnDemand(algorithm, self._values)
         predicted = np.asarray(algorithm.distribution(values), np.float64)
         self._parameters, self._values = dict(parameters), dict(values)
-        return predicted
+        return asked_rounds(predicted, self.episodes)
 
     def _stale(self, algorithm: Algorithm, parameters: Mapping[str, float]) -> set[str] | None:
         """The variables that changed parameters change; None where these change the state."""
@@ -150,7 +165,7 @@ def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) ->
     """Fit a family to predictions on batches of episodes that count alike.
 
     Args:
-        batches: episodes; predictions: of the subject on each of them, ``[episode, round, outcome]``.
+        batches: episodes; predictions: of the subject on each of them, ``[episode, asked round, outcome]``.
     """
     members = [Distributions(family, episodes) for episodes in batches]
 

@@ -18,9 +18,10 @@ def models(say: Say) -> None:
 
     known = records()
     say.facts(models=[vars(record) for record in known])
+    width = max(len(record.name) for record in known)
     for key, of_task in groupby(known, lambda record: record.task):
         say.line(f"{key}: {tasks.get(key).what}")
         for record in of_task:
-            say.line(f"  {record.name:20} {record.kind:10} {record.description}")
+            say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
     if say.quiet and not say.as_json:
         typer.echo("\n".join(record.name for record in known))

@@ -178,6 +178,8 @@ class Task:
             (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
         rounds: of an episode in which something new can still happen; analyses sample no more by default. 0 where
             there is no end, as in learning.
+        first_asked: the first round whose prediction the task asks for. Those of earlier rounds are trained on nothing,
+            so comparison leaves them out.
         regimes: names of what episodes can be drawn from, each with what it is.
         algorithms: the algorithms that it registers, in order of preference: a variable that several share is the
             first one's.
@@ -210,6 +212,7 @@ class Task:
     sample_options: Callable[[HookedLatentTransformer], Mapping[str, Any]] = lambda model: {}
     interaction: Callable[..., Any] | None = None
     rounds: int = 0
+    first_asked: int = 0
     regimes: Callable[[], Mapping[str, str]] = dict
     algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
     families: Callable[[], tuple[Family, ...]] | None = None
@@ -234,6 +237,7 @@ class Task:
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
         taken = [size.name for size in self.sizes]
         integer("rounds", self.rounds, 0)
+        integer("first_asked", self.first_asked, 0)
         twice = max(taken, key=taken.count, default="")
         require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {twice!r}")
 

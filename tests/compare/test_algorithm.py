@@ -13,7 +13,7 @@ from hypothesis.extra.numpy import arrays
 from scipy.spatial.distance import jensenshannon
 
 from circuits.compare import explain
-from circuits.compare.fitting import Distributions, divergence, predictor
+from circuits.compare.fitting import Distributions, asked_rounds, divergence, predictor
 from interp import tasks
 from interp.algorithm import Family, Searched
 from interp.errors import InputError
@@ -135,6 +135,37 @@ def test_a_search_is_breadth_first_whatever_its_spread():
     assert part.family == "breadth_first" and part.parameters["spread"] == pytest.approx(0.5, abs=0.01)
 
 
+def test_a_round_that_asks_for_nothing_does_not_count():
+    """Reachability asks from its second round on; expert advice from the first."""
+
+    def but_for_the_first_round(algorithm):
+        def predict(episodes):
+            distributions = predictor(algorithm)(episodes).copy()
+            distributions[:, 0] = np.eye(distributions.shape[-1])[0]
+            return distributions
+
+        return predict
+
+    explained = {}
+    for key, algorithm, named in (
+        ("reachability", search.breadth_first(0.5), ("breadth_first", "more_ancestors", "depth_first")),
+        ("experts", experts.weighted_majority(0.5), ("weighted_majority", "majority_vote", "follow_the_leader")),
+    ):
+        task = tasks.get(key)
+        name, pair = next(iter(task.sets_for(LAYOUTS[key], 4, 5, seed=0).items()))
+        families = asked(key, *named, coarse=False)
+        part = explain(but_for_the_first_round(algorithm), task, {name: pair}, seed=0, families=families)
+        explained[key] = part.explained.estimate
+    assert explained["reachability"] > 0.999
+    assert explained["experts"] < 0.9
+
+
+def test_episodes_that_end_before_anything_is_asked_are_refused():
+    task = tasks.get("reachability")
+    with pytest.raises(InputError, match=r"no prediction before round 2.*have 1"):
+        explain(search.breadth_first(), task, task.sets_for(LAYOUTS["reachability"], 4, 1, seed=0), seed=0)
+
+
 EVERY_FAMILY = [(task.key, family) for task in tasks.every() for family in task.rivals().values()]
 
 
@@ -148,7 +179,7 @@ def test_what_a_fit_keeps_between_parameters_changes_no_prediction(task, family)
         if searched is not None:
             parameters = {**parameters, searched.name: searched.grid[rng.integers(len(searched.grid))]}
         member = family.make(**parameters)
-        whole = predictor(member)(episodes)
+        whole = asked_rounds(predictor(member)(episodes), episodes)
         assert np.allclose(members(member, parameters), whole, atol=1e-12)
         assert np.allclose(whole.sum(-1), 1) and (whole >= 0).all()
 

@@ -32,6 +32,7 @@ TASK = Task(
     sample=sample,
     losses=lazy("interp.tasks.reachability.hypotheses:losses"),
     rounds=6,
+    first_asked=1,
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
     algorithms=lazy("interp.tasks.reachability.records:records"),
     families=lazy("interp.tasks.reachability.families:families"),

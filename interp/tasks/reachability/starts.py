@@ -10,7 +10,7 @@ before it:
 - *bound*: names are orthogonal where heads read them, and heads that match by place write what they copy beside the
   names, so that an edge's end holds its two nodes apart.
 
-Learning curves of them all are beside the shipped model (``interp/weights/reachability-learned/learning.csv``).
+Learning curves of them all are beside the shipped model (``interp/checkpoints/reachability-learned/learning.csv``).
 """
 
 from __future__ import annotations

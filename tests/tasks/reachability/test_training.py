@@ -12,7 +12,7 @@ import torch
 
 from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability import sample, starts, training
+from interp.tasks.reachability import TASK, sample, starts, training
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import train
@@ -32,7 +32,8 @@ TINY = replace(
 def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> None:
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
     wanted = training.targets(episodes)
-    assert (wanted[:, 0] == 0).all() and np.allclose(wanted[:, 1:].sum(-1), 1)
+    first = TASK.first_asked
+    assert first == 1 and (wanted[:, :first] == 0).all() and np.allclose(wanted[:, first:].sum(-1), 1)
     rows = np.arange(8)
     assert (wanted[:, -1].argmax(-1) == episodes.targets).all() and (wanted[rows, -1, episodes.negatives] == 0).all()
     assert training.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(0, abs=1e-9)
