@@ -129,3 +129,11 @@ def test_no_two_modules_import_each_other() -> None:
 
     for name in graph:
         visit(name, ())
+
+
+def test_every_benchmark_can_be_run():
+    """``make bench`` runs the ``main`` of every file here but those that begin with an underscore."""
+    trees = {path.name: ast.parse(path.read_text()) for path in (ROOT / "tests" / "benchmarks").glob("[!_]*.py")}
+    defined = {name: {node.name for node in t.body if isinstance(node, ast.FunctionDef)} for name, t in trees.items()}
+    assert len(defined) > 5
+    assert [name for name, functions in defined.items() if "main" not in functions] == []

@@ -139,7 +139,8 @@ def main() -> None:
     for key, make in tables.items():
         frame = make()
         frame.to_csv(folder / f"{key}.csv", index=False)
-        print(f"\n{key}\n{frame.tail(12).to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)
+        last = frame.groupby(frame.columns[0], sort=False).tail(6)
+        print(f"\n{key}\n{last.to_string(index=False, float_format=lambda x: f'{x:.3g}')}", flush=True)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,7 @@
 One thread, CPU milliseconds: the prediction of a round (``model.predict``), the whole round with its update
 (``model(...)``), both on one episode, and the prediction per episode of 64 at once, at the first of these rounds.
 Beside them, in the same run, the same decision with a hook attached (through the modules), and that of a plain
-transformer of the same sizes which re-reads every token since the first round (:mod:`tests.benchmarks.reference`). Run
+transformer of the same sizes which re-reads every token since the first round (:mod:`tests.benchmarks._reference`). Run
 with ``python -m tests.benchmarks decisions``.
 """
 
@@ -22,7 +22,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.threads import one_thread
-from tests.benchmarks.reference import FullHistory
+from tests.benchmarks._reference import FullHistory
 
 ROUNDS = (10, 100, 500)
 REPEATS = 50

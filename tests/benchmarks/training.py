@@ -1,7 +1,7 @@
 """Seconds per training step, on one thread: the whole step (episodes, forward over all rounds, backward, optimizer).
 
 The first row has its ratio to a plain reference in the same run: a transformer of the same sizes that re-reads every
-token since the first round for each prediction (:mod:`tests.benchmarks.reference`), forward, backward and AdamW on the
+token since the first round for each prediction (:mod:`tests.benchmarks._reference`), forward, backward and AdamW on the
 same batch. ``commit own`` finds the model's choice in every round, ``target`` feeds the recorded one. Run with
 ``python -m tests.benchmarks training``. CPU time beside wall time, since the machine may be shared.
 """
@@ -23,7 +23,7 @@ from interp.threads import one_thread
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
 from interp.training.trainer import _Run
-from tests.benchmarks.reference import FullHistory
+from tests.benchmarks._reference import FullHistory
 
 REPEATS = 2
 
