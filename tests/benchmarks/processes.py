@@ -26,6 +26,7 @@ from safetensors.torch import load_file, save_file
 
 from interp.files import read_json, write_json
 from interp.model.layout import EncodedRounds
+from interp.threads import one_thread
 from interp.training.config import Stage, TrainingConfig
 from interp.training.data import Batch, EpisodeSource
 from interp.training.goal import preset
@@ -53,9 +54,9 @@ def config(batch: int) -> TrainingConfig:
     return replace(laptop, stages=(Stage(25, 10**4),), batch_size=batch, warmup_steps=1, precision="float32")
 
 
+@one_thread()
 def work(folder: Path, batch: int, steps: int, dtype: str) -> None:
     """What each process does: a step that warms up, then some on the clock; the first one's weights are kept."""
-    torch.set_num_threads(1)
     torch.set_default_dtype(getattr(torch, dtype))
     accelerator = Accelerator(cpu=True, kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)])
     run = _Run(config(batch), folder, "benchmark", accelerator)

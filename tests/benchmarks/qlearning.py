@@ -6,19 +6,18 @@ O(T d (heads d_head) + T^2 heads d_head) a step; the NumPy learner's update is O
 
 from functools import partial
 
-import torch
-
 import interp
 from interp.tasks import mdp
 from interp.tasks.qlearning import tabular
+from interp.threads import one_thread
 from tests.benchmarks.rollout import seconds
 
 BATCH, ROUNDS = 256, 10
 SIZES = ((4, 2), (8, 4), (16, 8))
 
 
+@one_thread()
 def main() -> None:
-    torch.set_num_threads(1)
     print(
         f"{'|S| x |A|':>10} {'positions':>9} {'d_model':>8} {'transformer':>14} {'NumPy':>14} {'ratio':>8}   (steps/s)"
     )

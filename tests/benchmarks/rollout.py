@@ -19,6 +19,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors
 from interp.tasks.experts.layout import ExpertRound
+from interp.threads import one_thread
 
 Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 N_EPISODES, N_ROUNDS, REPEATS = 256, 50, 7
@@ -109,8 +110,8 @@ def rates(model: HookedLatentTransformer, episodes: experts.ExpertEpisodes) -> t
     return own, theirs
 
 
+@one_thread()
 def main() -> None:
-    torch.set_num_threads(1)
     torch.manual_seed(0)
     config = LatentTransformerConfig(ExpertRound(4), d_model=64, n_layers=4, n_heads=4, d_head=16, d_mlp=256)
     models = {

@@ -31,6 +31,7 @@ from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability import paths
 from interp.tasks.reachability.layout import ReachabilityRound
+from interp.threads import one_thread
 
 LAYOUTS = {"experts": ExpertRound(4), "qlearning": QLearningRound(4, 3), "reachability": ReachabilityRound(16, 24)}
 ROUNDS = {"experts": 30, "qlearning": 50, "reachability": 5}
@@ -161,10 +162,8 @@ def answer(machine: Machine, n_episodes: int, seed: int = 0) -> AlgorithmPart:
     return explain(machine.make(), task, sets, seed=seed)
 
 
+@one_thread()
 def main() -> None:
-    import torch
-
-    torch.set_num_threads(1)
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", default=list(LAYOUTS))
     parser.add_argument("--episodes", type=int, default=32)
