@@ -117,6 +117,12 @@ def test_a_learned_model_is_patched_at_a_size_that_it_serves_and_rounds_are_thos
     assert refused.exit_code == 2 and "it serves n_experts 2 to 8" in refused.output
 
 
+def test_patching_is_halfway_through_few_rounds_unless_a_round_is_named(tmp_path):
+    small = ["--map", 0, "--episodes", 4, "--components", "latent", "--out", tmp_path, "--json"]
+    told = json.loads(invoke("patch", "wma-learned-wide", "--experts", 2, "--rounds", 4, *small).output)
+    assert told["round"] == 2
+
+
 def test_shells_complete_names():
     assert [name for name, _ in options.model_names("wma-h")] == ["wma-handwired"]
     assert "qlearning-learned" not in dict(options.handwired_names(""))

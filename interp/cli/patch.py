@@ -65,7 +65,7 @@ def patch(
     loaded = chosen.model
     from interp.interventions import command as run
 
-    round_ = interp.tasks.of(loaded).at_most(40) // 2 if at is None else at
+    round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
     folder = options.to_be_written(out / Path(model).name)
     say.facts(model=loaded.config.name, round=round_, n_episodes=episodes, seed=seed)
     drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
