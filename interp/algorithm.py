@@ -32,6 +32,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
+from interp.session import once
 
 Values = Mapping[str, NDArray[Any]]
 """Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
@@ -265,8 +266,9 @@ class Algorithm:
         Raises:
             InputError: episodes of another task, or ``do`` names no variable or has another shape.
         """
-        state, inputs = self.carried(episodes, do)
-        return self.step(state, inputs, do)[1]
+        if do is None:
+            return once("values", self, episodes, make=lambda: self.step(*self.carried(episodes))[1])
+        return self.step(*self.carried(episodes, do), do)[1]
 
     @checked
     def carried(self, episodes: Any, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:

@@ -28,11 +28,12 @@ from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_beyond_machine
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.plain import PlainRounds
+from interp.model.plain import PlainRounds, unobserved
 from interp.model.replay import replay
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer, plain_rounds
 from interp.provenance import provenance
+from interp.session import once
 
 
 @checked
@@ -88,8 +89,11 @@ def rollout(
     if clean is not None:
         _check_clean(clean, model, encoded, layout, commit)
     if hooks and not propagate and clean is None:
-        clean = _sequential(model, encoded, layout, commit, {}, None)
-    run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
+        clean = _unhooked(model, episodes, encoded, layout, commit)
+    if hooks or clean is not None:
+        run = _sequential(model, encoded, layout, commit, hooks, clean, hold=not propagate)
+    else:
+        run = _unhooked(model, episodes, encoded, layout, commit)
     if names:
         run = replace(run, cache=_cached(model, run, cached, names, hooks), cached_rounds=tuple(cached))
     return run
@@ -241,6 +245,21 @@ def _sequential(
         counter.check()
     settings = {**_settings(model, commit), "propagate": not hold, "hooked_rounds": sorted(hooks)}
     return _collect(steps, model.initial_latents(n_episodes, layout.n_latents), layout, commit, settings)
+
+
+def _unhooked(
+    model: HookedLatentTransformer, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str
+) -> Rollout:
+    """All rounds in order, without hooks; once a session where no module of the model was hooked by hand."""
+
+    def run() -> Rollout:
+        return _sequential(model, encoded, layout, commit, {}, None)
+
+    with torch.no_grad():
+        if not unobserved(model, type(model)):
+            return run()
+    settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
+    return once(settings, model, episodes, make=run)
 
 
 def _taken_from(clean: Rollout, t: int) -> Step:

@@ -35,6 +35,7 @@ from interp.model.inputs import check_round
 from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
 from interp.model.plain import PlainRounds, unobserved
 from interp.model.surface import LensSurface
+from interp.session import once
 
 
 class RoundOutput(NamedTuple):
@@ -274,6 +275,13 @@ class HookedLatentTransformer(LensSurface):
 
     def digest(self) -> str:
         """SHA-256 of the configuration and the weights: the model's identity in every result."""
+        return once(("digest", self.weights_version()), self, self.config, make=self._digest)
+
+    def weights_version(self) -> tuple[tuple[int, int], ...]:
+        """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``."""
+        return tuple((tensor.data_ptr(), tensor._version) for tensor in self.state_dict(keep_vars=True).values())
+
+    def _digest(self) -> str:
         sha = hashlib.sha256(json.dumps(self.config.to_dict(), sort_keys=True).encode())
         for name, tensor in sorted(self.state_dict().items()):
             sha.update(name.encode())

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,7 @@ import numpy as np
 from interp.algorithm import Algorithm, AlgorithmRecord, Family
 from interp.checks import array_of, checked, fit, integer
 from interp.errors import InputError, require, unknown_name
+from interp.session import once
 
 if TYPE_CHECKING:
     import torch
@@ -264,11 +266,12 @@ class Task:
         Raises:
             InputError: the task registers none.
         """
-        if self.hypothesis is not None:
-            return self.hypothesis(model)
         records = self.algorithms()
-        require(bool(records), f"task {self.key!r} registers no algorithm; give its record algorithms=...")
-        return records[0].make()
+        require(
+            self.hypothesis is not None or bool(records),
+            f"task {self.key!r} registers no algorithm; give its record algorithms=...",
+        )
+        return once("explains", model, make=partial(self.hypothesis, model) if self.hypothesis else records[0].make)
 
     @checked
     def sample_for(

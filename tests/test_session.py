@@ -1,0 +1,60 @@
+"""A session computes once what is asked for twice, and never gives what an edited model would not give."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+import interp
+from interp.session import once, session
+from interp.tasks import experts
+from interp.tasks.experts.algorithms import weighted_majority
+
+
+def test_only_an_open_session_remembers_and_one_inside_another_is_the_same():
+    made = []
+
+    def make() -> int:
+        made.append(len(made))
+        return made[-1]
+
+    assert [once("a", make=make), once("a", make=make)] == [0, 1]
+    with session():
+        assert once("a", make=make) == 2
+        with session():
+            assert once("a", make=make) == 2
+        assert once("a", make=make) == 2 and once("b", make=make) == 3
+    assert once("a", make=make) == 4
+
+
+def test_results_are_told_apart_by_object_and_not_by_an_address_that_is_used_again():
+    with session():
+        assert [once("kind", [i], make=lambda i=i: i) for i in range(100)] == list(range(100))
+
+
+def test_a_session_shares_runs_values_and_digests_and_what_it_gives_is_what_is_computed_without_one():
+    model, algorithm = interp.load("wma-learned"), weighted_majority(0.5)
+    episodes = experts.sample(3, 6, 4, seed=0)
+    alone, values = interp.rollout(model, episodes), algorithm.run(episodes)
+    with session():
+        run = interp.rollout(model, episodes)
+        assert interp.rollout(model, episodes) is run and algorithm.run(episodes) is algorithm.run(episodes)
+        assert interp.rollout(model, episodes, n_rounds=4).n_rounds == 4
+        assert torch.equal(run.predictions, alone.predictions) and torch.equal(run.latents, alone.latents)
+        assert all(np.array_equal(values[key], value) for key, value in algorithm.run(episodes).items())
+        assert interp.rollout(model, experts.sample(3, 6, 4, seed=0)) is not run  # other episodes, if equal ones
+
+
+def test_hooks_and_edited_weights_are_not_taken_for_what_was_run_before():
+    model, episodes = interp.load("wma-learned"), experts.sample(3, 6, 4, seed=0)
+    with session():
+        run, digest = interp.rollout(model, episodes), model.digest()
+        hooked = interp.rollout(model, episodes, fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x * 0)])
+        with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: x * 0)]):
+            by_hand = interp.rollout(model, episodes)
+        assert torch.equal(hooked.predictions, by_hand.predictions)
+        assert not torch.equal(hooked.predictions, run.predictions)
+        with torch.no_grad():
+            model.blocks[0].attn.W_O.mul_(2)
+        assert model.digest() != digest
+        assert not torch.equal(interp.rollout(model, episodes).predictions, run.predictions)
