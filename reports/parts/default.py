@@ -1,7 +1,10 @@
-"""The parts of a report on a task that does not say what its report holds, or says it."""
+"""The one list of the parts that every report has; a task says what it adds to them, replaces or leaves out."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
+
+from interp.errors import unknown_name
 from interp.tasks import Task
 from reports.part import Part
 from reports.parts import (
@@ -19,29 +22,48 @@ from reports.parts import (
     steering,
 )
 
+_EVERY_TASK: tuple[Callable[[], Part], ...] = (
+    overview.part,
+    compared.part,
+    state.part,
+    probing.part,
+    patching.part,
+    interchange.part,
+    steering.part,
+    edges.part,
+    attention.part,
+    circuit.part,
+    learning.part,
+    reproduce.part,
+)
+"""What needs no more than a task's record, in page order. A part that every report should have is added here."""
+
 
 def parts_for(task: Task) -> tuple[Part, ...]:
     """What a task's record says that its report holds; :func:`default_parts` where it says nothing."""
     return default_parts() if task.report is None else tuple(task.report())
 
 
-def default_parts() -> tuple[Part, ...]:
-    """Every part that needs no more than a task's record, in page order.
+def default_parts(
+    replace: Sequence[Part] = (), after: Mapping[str, Sequence[Part]] | None = None, without: Sequence[str] = ()
+) -> tuple[Part, ...]:
+    """The parts that every report has, in page order, with a task's own.
 
-    >>> [part.title for part in default_parts()][:4]
-    ['Verdicts', 'Compared with other machines', 'The state over time', 'Probes']
+    Args:
+        replace: parts that stand in the place of those of their key.
+        after: key of a part -> parts of the task's own that follow it.
+        without: keys of parts that are left out.
+
+    Raises:
+        InputError: no part has such a key.
+
+    >>> [part.title for part in default_parts(without=["compared"])][:3]
+    ['Verdicts', 'The state over time', 'Probes']
     """
-    return (
-        overview.part(),
-        compared.part(),
-        state.part(),
-        probing.part(),
-        patching.part(),
-        interchange.part(),
-        steering.part(),
-        edges.part(),
-        attention.part(),
-        circuit.part(),
-        learning.part(),
-        reproduce.part(),
-    )
+    default = {part.key: part for part in (make() for make in _EVERY_TASK)}
+    own, following = {part.key: part for part in replace}, after or {}
+    for key in (*own, *following, *without):
+        if key not in default:
+            raise unknown_name("part of every report", key, default, limit=20)
+    kept = [key for key in default if key not in without]
+    return tuple(part for key in kept for part in (own.get(key, default[key]), *following.get(key, ())))

@@ -22,22 +22,8 @@ from reports.findings import Finding, judged
 from reports.page import Section
 from reports.paper import titled
 from reports.part import Context, Heading, Part
-from reports.parts import (
-    attention,
-    circuit,
-    compared,
-    edges,
-    interchange,
-    learning,
-    overview,
-    patching,
-    probing,
-    reproduce,
-    softening,
-    state,
-    steering,
-    verification,
-)
+from reports.parts import attention, interchange, overview, patching, probing, softening, state, verification
+from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 from reports.tasks import experts_elsewhere, experts_paper
 
@@ -62,38 +48,46 @@ _DIFFERENCES = (
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
-    return (
-        overview.part(handwired=_HANDWIRED, learned=_LEARNED),
-        compared.part(),
-        verification.part(
-            sizes=(2, 4, 8),
-            n_episodes=10,
-            said={"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the log-weights"},
+    return default_parts(
+        replace=(
+            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+            state.part(
+                "Weights over time",
+                read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
+                decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round, "
+                "beside Weighted Majority's log-weights (log γ = 1) less their mean, which is what its prediction "
+                "depends on.",
+                probed="log_weights_centred",
+                units=("log-weight", "log-weight less the mean"),
+                shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
+            ),
+            probing.part(("log_weights", "log_weights_centred", "prediction"), n_claimed=2),
+            patching.part(_DIFFERENCES, n_episodes=32),
+            interchange.part(wired),
+            attention.part("figures 1 and 7, right"),
         ),
-        state.part(
-            "Weights over time",
-            read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
-            decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round, beside "
-            "Weighted Majority's log-weights (log γ = 1) less their mean, which is what its prediction depends on.",
-            probed="log_weights_centred",
-            units=("log-weight", "log-weight less the mean"),
-            shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
-        ),
-        Part("regret", "Regret", scores, _draw_regret, summary=_regret_findings),
-        Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),
-        probing.part(("log_weights", "log_weights_centred", "prediction"), n_claimed=2),
-        patching.part(_DIFFERENCES, n_episodes=32),
-        interchange.part(wired),
-        steering.part(),
-        edges.part(),
-        attention.part("figures 1 and 7, right"),
-        circuit.part(),
-        softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-        experts_elsewhere.part(),
-        *experts_paper.parts(),
-        learning.part(),
-        paper.part(experts_paper.HERE),
-        reproduce.part(),
+        after={
+            "compared": [
+                verification.part(
+                    sizes=(2, 4, 8),
+                    n_episodes=10,
+                    said={
+                        "prediction": "Predictions equal the algorithm's",
+                        "carried_state": "Latent equals the log-weights",
+                    },
+                )
+            ],
+            "state": [
+                Part("regret", "Regret", scores, _draw_regret, summary=_regret_findings),
+                Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),
+            ],
+            "circuit": [
+                softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
+                experts_elsewhere.part(),
+                *experts_paper.parts(),
+            ],
+            "learning": [paper.part(experts_paper.HERE)],
+        },
     )
 
 

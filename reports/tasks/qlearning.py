@@ -25,22 +25,8 @@ from reports.findings import Finding, judged
 from reports.page import Section
 from reports.paper import titled
 from reports.part import Context, Heading, Part
-from reports.parts import (
-    attention,
-    circuit,
-    compared,
-    edges,
-    interchange,
-    learning,
-    overview,
-    patching,
-    probing,
-    reproduce,
-    softening,
-    state,
-    steering,
-    verification,
-)
+from reports.parts import interchange, overview, patching, probing, softening, state, verification
+from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 from reports.tasks import qlearning_chooser, qlearning_paper
 
@@ -64,34 +50,42 @@ _DIFFERENCES = (
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
-    return (
-        overview.part(handwired=_HANDWIRED, learned=_LEARNED),
-        compared.part(),
-        verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said={"carried_state": "Latents equal the Q-table"}),
-        state.part(
-            "Q-values over time",
-            read="Each latent holds one action's column of the Q-table; each round changes one entry. The values are "
-            "read from the latents themselves.",
-            decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
-            probed="table",
-            units=("Q-value", "Q-value"),
-            shown=("Paper, figure 6. Every entry of the Q-table in episode {}", "The decoded Q-table of episode {}"),
+    return default_parts(
+        replace=(
+            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
+            state.part(
+                "Q-values over time",
+                read="Each latent holds one action's column of the Q-table; each round changes one entry. The values "
+                "are read from the latents themselves.",
+                decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
+                probed="table",
+                units=("Q-value", "Q-value"),
+                shown=(
+                    "Paper, figure 6. Every entry of the Q-table in episode {}",
+                    "The decoded Q-table of episode {}",
+                ),
+            ),
+            probing.part(("table", "table_visited", "td_error", "reward")),
+            patching.part(_DIFFERENCES, n_episodes=16),
+            interchange.part(wired),
         ),
-        Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_findings),
-        Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
-        probing.part(("table", "table_visited", "td_error", "reward")),
-        patching.part(_DIFFERENCES, n_episodes=16),
-        interchange.part(wired),
-        steering.part(),
-        edges.part(),
-        attention.part(),
-        circuit.part(),
-        softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
-        qlearning_chooser.part(),
-        *qlearning_paper.parts(),
-        learning.part(),
-        paper.part(qlearning_paper.HERE),
-        reproduce.part(),
+        after={
+            "compared": [
+                verification.part(
+                    sizes=((4, 2), (8, 4)), n_episodes=5, said={"carried_state": "Latents equal the Q-table"}
+                )
+            ],
+            "state": [
+                Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_findings),
+                Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
+            ],
+            "circuit": [
+                softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
+                qlearning_chooser.part(),
+                *qlearning_paper.parts(),
+            ],
+            "learning": [paper.part(qlearning_paper.HERE)],
+        },
     )
 
 

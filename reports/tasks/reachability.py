@@ -21,22 +21,8 @@ from reports.blocks import Figure, Prose, Table, cell
 from reports.findings import Finding, judged
 from reports.page import Section
 from reports.part import Context, Heading, Part
-from reports.parts import (
-    attention,
-    circuit,
-    compared,
-    edges,
-    interchange,
-    learning,
-    overview,
-    patching,
-    probing,
-    reproduce,
-    softening,
-    state,
-    steering,
-    verification,
-)
+from reports.parts import interchange, learning, overview, patching, probing, softening, state, verification
+from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 
 HANDWIRED = Heading(
@@ -63,34 +49,38 @@ SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancesto
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
-    return (
-        overview.part(handwired=HANDWIRED, learned=LEARNED),
-        compared.part(),
-        verification.part(
-            sizes=((8, 12), (14, 20)),
-            n_episodes=10,
-            said={"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the set reached"},
+    return default_parts(
+        replace=(
+            overview.part(handwired=HANDWIRED, learned=LEARNED),
+            state.part(
+                "Nodes reached over time",
+                read="1 where a node is reached, read from the latent itself.",
+                probed="reached",
+                units=("reached", "reached"),
+                shown=("The set of episode {}", "The decoded set of episode {}"),
+            ),
+            probing.part(("reached", "member", "prediction")),
+            patching.part(DIFFERENCES, n_episodes=32),
+            interchange.part(wired),
+            learning.part(LEARNED_BY, _LEARNED_BY),
         ),
-        state.part(
-            "Nodes reached over time",
-            read="1 where a node is reached, read from the latent itself.",
-            decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round.",
-            probed="reached",
-            units=("reached", "reached"),
-            shown=("The set of episode {}", "The decoded set of episode {}"),
-        ),
-        Part("answers", TITLE, compute, draw, summary=findings),
-        Part("moved", MOVED, compute_moved, draw_moved, summary=moved_findings),
-        probing.part(("reached", "member", "prediction")),
-        patching.part(DIFFERENCES, n_episodes=32),
-        interchange.part(wired),
-        steering.part(),
-        edges.part(),
-        attention.part(),
-        circuit.part(),
-        softening.part({"prediction": "P", "carried_state": "set reached"}, n_episodes=10),
-        learning.part(LEARNED_BY, _LEARNED_BY),
-        reproduce.part(),
+        after={
+            "compared": [
+                verification.part(
+                    sizes=((8, 12), (14, 20)),
+                    n_episodes=10,
+                    said={
+                        "prediction": "Predictions equal the algorithm's",
+                        "carried_state": "Latent equals the set reached",
+                    },
+                )
+            ],
+            "state": [
+                Part("answers", TITLE, compute, draw, summary=findings),
+                Part("moved", MOVED, compute_moved, draw_moved, summary=moved_findings),
+            ],
+            "circuit": [softening.part({"prediction": "P", "carried_state": "set reached"}, n_episodes=10)],
+        },
     )
 
 

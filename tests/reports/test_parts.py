@@ -27,7 +27,7 @@ from reports.findings import Finding
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
-from reports.parts.default import parts_for
+from reports.parts.default import default_parts, parts_for
 from reports.tasks import experts
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
@@ -184,3 +184,16 @@ def test_a_task_that_lists_its_parts_gets_those(own_task: Any) -> None:
     """A record's own list is the whole report."""
     own = (part("mine"),)
     assert parts_for(replace(own_task.BANDIT, report=lambda: own)) == own
+
+
+def test_a_task_says_only_what_differs() -> None:
+    """A part in the place of the default one, one after it, one left out; a key that no default part has is refused."""
+    known = [part.key for part in default_parts()]
+    mine = part("probes")
+    listed = default_parts(replace=[mine], after={"probes": [part("more")]}, without=["compared"])
+    expected = [key for key in known if key != "compared"]
+    expected.insert(expected.index("probes") + 1, "more")
+    assert [one.key for one in listed] == expected and mine in listed
+    for wrong in ({"replace": [part("prob")]}, {"after": {"prob": []}}, {"without": ["prob"]}):
+        with pytest.raises(InputError, match=r"unknown part of every report 'prob'; did you mean 'probes'"):
+            default_parts(**wrong)
