@@ -29,6 +29,7 @@ from interp import calibration
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.files import writable, write_atomic
+from interp.finished import Finished
 from interp.library import load
 from interp.model.rollout import rollout
 from interp.model.untrained import untrained
@@ -234,9 +235,9 @@ def write(
     n_jobs: int = 1,
     scheduler: str = "",
 ) -> Iterator[str]:
-    """Write ``NAME.csv`` for every table that is not there yet, and give each one's summary.
+    """Write ``NAME.csv`` for every table, and give each one's summary.
 
-    A table that was finished in the same way, quick or not, is kept: an interrupted run goes on with the next.
+    A finished table is kept in ``parts``, too: an interrupted run goes on with the next one.
 
     Args:
         n_jobs, scheduler: for tables side by side, as :func:`interp.workers.each` takes them.
@@ -248,14 +249,14 @@ def write(
 
 
 def _written(shared: tuple[Path, bool], named: tuple[str, Table]) -> str:
-    """One table, made and written unless it was; its path and summary."""
+    """One table, written, after it was made unless it was finished before; its path and summary."""
     (folder, quick), (name, table) = shared, named
-    path = folder / f"{name}{'-quick' if quick else ''}.csv"
-    if not path.is_file():
+
+    def made() -> pd.DataFrame:
         with bar(name, total=table.n_steps[quick]) as advance:
-            _save(table.make(quick, advance), path)
-    return f"{path}\n{table.summary(pd.read_csv(path))}"
+            return table.make(quick, advance)
 
-
-def _save(frame: pd.DataFrame, path: Path) -> None:
+    frame = Finished(folder / "parts", {"quick": quick}).part(name, pd.DataFrame, made)
+    path = folder / f"{name}{'-quick' if quick else ''}.csv"
     write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
+    return f"{path}\n{table.summary(pd.read_csv(path))}"

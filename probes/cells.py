@@ -1,21 +1,13 @@
-"""Cells of a sweep: one site in one window of rounds, every target with its controls; finished cells are kept.
-
-A cell is kept under a name made of everything that it depends on (the model's digest, the episodes, the targets, the
-window, the settings), so that an interrupted sweep goes on where it stopped and another model never meets it.
-"""
+"""Cells of a sweep: one site in one window of rounds, every target with its controls."""
 
 from __future__ import annotations
 
-import hashlib
-import json
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from interp.files import writable, write_json
 from interp.interventions.sites import Site
 from probes.activations import without_rounding
 from probes.checks import check_untrained
@@ -90,28 +82,4 @@ def cell(
 _PLACE = ("target", "site", "component", "layer", "head", "position", "start", "stop")
 _RESULT = ("difference", "difference_low", "verdict", "detectable", "represented")
 COLUMNS = (*_PLACE, "r2", "low", "high", *DESCRIPTIONS, *_RESULT)
-"""The columns of a sweep, in their order: rows that were kept come back in that of the alphabet."""
-
-
-class Store:
-    """Finished cells, one file each, named by what they depend on."""
-
-    def __init__(self, folder: str | Path | None) -> None:
-        self.folder = None if folder is None else writable(folder)
-
-    def _path(self, shared: Shared, site: Site) -> Path | None:
-        if self.folder is None:
-            return None
-        return self.folder / f"{hashlib.sha256(f'{shared.digest} {site}'.encode()).hexdigest()}.json"
-
-    def load(self, shared: Shared, site: Site) -> list[Row] | None:
-        """The rows of a cell that was finished before; None where it was not."""
-        path = self._path(shared, site)
-        return json.loads(path.read_text(encoding="utf-8")) if path is not None and path.is_file() else None
-
-    def save(self, shared: Shared, site: Site, rows: list[Row]) -> list[Row]:
-        """Keep the rows of a finished cell, where there is a folder, and give them back."""
-        path = self._path(shared, site)
-        if path is not None:
-            write_json(path, rows)
-        return rows
+"""The columns of a sweep, in their order."""

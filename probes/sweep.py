@@ -28,6 +28,8 @@ from interp.algorithm import Episodes
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
+from interp.files import writable
+from interp.finished import Finished
 from interp.interventions.sites import Site, sites
 from interp.model.layout import RoundLayout
 from interp.model.replay import REPLAY_BATCH, replay
@@ -39,7 +41,7 @@ from interp.progress import bar
 from interp.provenance import provenance
 from interp.threads import one_thread
 from interp.workers import each
-from probes.cells import COLUMNS, Row, Shared, Store, Window, cell
+from probes.cells import COLUMNS, Row, Shared, Window, cell
 from probes.checks import N_FOLDS, check, warn_of_few
 from probes.controls import Problem
 from probes.linear import ALPHAS, assign_folds
@@ -129,15 +131,16 @@ def sweep(
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
     in_windows = of_windows(model, episodes, values, windows, seed)
-    store = Store(cache)
+    folder = None if cache is None else writable(cache)
+    finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = [(shared, site) for shared in in_windows for site in places]
-    rows = {(shared.window, site): store.load(shared, site) for shared, site in cells}
+    rows = {(shared.window, site): finished[shared.window].load(str(site), list[Row]) for shared, site in cells}
     missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
             for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, scheduler):
-                rows[shared.window, site] = store.save(shared, site, scored)
+                rows[shared.window, site] = finished[shared.window].save(str(site), list[Row], scored)
                 advance(1)
     kept = [row for shared, site in cells for row in rows[shared.window, site] or ()]
     frame = pd.DataFrame(kept, columns=list(COLUMNS))

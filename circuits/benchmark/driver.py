@@ -7,8 +7,6 @@ print(found.summary("edges"))                   # methods by average precision o
 
 from __future__ import annotations
 
-import json
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
@@ -23,7 +21,8 @@ from circuits.benchmark.subject import Subject
 from circuits.benchmark.subjects import QUICK_SUBJECTS, builders
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
-from interp.files import json_values, writable, write_json
+from interp.files import writable
+from interp.finished import Finished
 from interp.memory import refuse_endless
 from interp.progress import bar
 from interp.provenance import provenance
@@ -112,23 +111,16 @@ def _bounded(own: Sequence[Method]) -> list[Method]:
 def _part(shared: tuple[Sequence[Method], Effort, Path | None], one: tuple[str, Builder, int]) -> dict[str, Any]:
     """All methods on one subject with one seed; what a file of the same effort already says is kept."""
     (methods, effort, folder), (name, build, seed) = shared, one
-    path = None if folder is None else folder / f"{re.sub('[^a-z0-9]+', '-', name.lower())}-{seed}.json"
-    part: dict[str, Any] = {"subject": name, "seed": seed, "effort": asdict(effort)}
-    part |= {"cpu_seconds": 0.0, "rows": [], "refusals": []}
-    if path is not None and path.is_file():
-        kept = json.loads(path.read_text())
-        part = kept if all(kept.get(key) == part[key] for key in ("subject", "seed", "effort")) else part
-        part["rows"] = [
-            {**row, "value": float("nan") if row["value"] is None else row["value"]} for row in part["rows"]
-        ]
+    finished, key = Finished(folder, {"subject": name, "seed": seed, "effort": effort}), f"{name} {seed}"
+    empty: dict[str, Any] = {"subject": name, "seed": seed, "cpu_seconds": 0.0, "rows": [], "refusals": []}
+    part = finished.load(key, dict[str, Any]) or empty
     known = {(row["question"], row["method"]) for key in ("rows", "refusals") for row in part[key]}
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
         _grade(build(), seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
-        if path is not None:
-            write_json(path, json_values(part))
+        finished.save(key, dict[str, Any], part)
     wanted = {(method.question, method.key) for method in methods}
     for key in ("rows", "refusals"):
         part[key] = [row for row in part[key] if (row["question"], row["method"]) in wanted]

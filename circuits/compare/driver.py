@@ -23,7 +23,6 @@ from circuits.compare import verdicts
 from circuits.compare.circuit import CircuitPart, circuits
 from circuits.compare.effects import EffectsPart, effects
 from circuits.compare.fitting import Predict, checked_distributions, divergence, predictor
-from circuits.compare.kept import Kept
 from circuits.compare.result import Comparison, Failure
 from circuits.compare.state import StatePart, stitch
 from circuits.compare.subject import FULL, Effort, Samples, Subject, shared_sizes
@@ -33,6 +32,7 @@ from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require
+from interp.finished import Finished
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.progress import bar
@@ -76,14 +76,14 @@ def run(
     built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     sets = task.sets_for(built, effort.battery, effort.rounds, effort.seed)
     settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in (model, other) if m is not None])
-    kept = Kept(None if folder is None else Path(folder), settings, task.rivals())
+    finished = Finished(None if folder is None else Path(folder) / ".parts", settings, task.rivals())
     predict = _remembered(model)
     stitched = wired = places = alike = None
     failures: tuple[Failure, ...] = ()
     with bar(f"comparing {subject.name}", 3 if other is None else 6) as done:
 
         def part(name: str, kind: type[T], compute: Callable[[], T]) -> T:
-            found = kept.part(name, kind, compute)
+            found = finished.part(name, kind, compute)
             done(1)
             return found
 
@@ -103,7 +103,7 @@ def run(
             stitched = part("state", StatePart, lambda: stitch(subject, peer, controls, effort))
             wired = part("circuit", CircuitPart, lambda: circuits(subject, peer, controls, fresh, effort))
             places = part("where", WherePart, lambda: where(subject, peer, held, controls, fresh, effort))
-    kept.clear()
+    finished.clear()
     return Comparison(
         subject.name,
         "" if other is None else other.config.name,

@@ -11,8 +11,8 @@ import pytest
 import interp
 from circuits import compare
 from circuits.compare import driver
-from circuits.compare.kept import decoded, encoded
 from interp.errors import InputError
+from interp.finished import Finished
 from interp.tasks import experts
 from reports import comparison
 from reports.build import build
@@ -76,10 +76,12 @@ def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["algorithm", "state", "update", "effects", "circuit", "where"])
-def test_a_part_that_was_kept_is_the_part(found, name):
-    """Through JSON and back: the same table, whatever it is made of."""
+def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
+    """Through a file and back: the same table, whatever it is made of."""
     part = getattr(found, name)
-    again = decoded(type(part), json.loads(json.dumps(encoded(part))), experts.TASK.rivals())
+    finished = Finished(tmp_path, {}, experts.TASK.rivals())
+    finished.save(name, type(part), part)
+    again = finished.load(name, type(part))
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
@@ -102,7 +104,8 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
         patched.setattr(driver, "effects", stopped)
         compare.run(model, effort=SMALL, folder=tmp_path)
-    assert {path.name for path in tmp_path.iterdir()} == {".part-algorithm.json", ".part-update.json"}
+    kept = sorted((tmp_path / ".parts").iterdir())
+    assert [path.name.split("-")[0] for path in kept] == ["algorithm", "update"]
     monkeypatch.setattr(driver, "updates", stopped)
     monkeypatch.setattr(driver.behaviour, "explain", stopped)
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
