@@ -29,7 +29,6 @@ from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import rivals as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
-from interp.tasks.reachability import paths
 from interp.tasks.reachability.layout import ReachabilityRound
 from interp.threads import one_thread
 
@@ -139,7 +138,7 @@ def _reachability() -> list[Machine]:
         machine("handwired", shipped("reachability-handwired", n_nodes=16, n_edges=24), "breadth_first"),
         machine("spread .6", lambda: search.breadth_first(0.6), "breadth_first"),
         machine("2 hops", lambda: search.depth_limited(2), "depth_limited"),
-        machine("depth-first", paths.depth_first, "depth_first"),
+        machine("depth-first", search.depth_first, "depth_first"),
     ]
 
 

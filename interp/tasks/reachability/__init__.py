@@ -6,11 +6,10 @@
     ((4, 24, 2), [1, 2, 3, 4])
 
 ``graphs`` (adjacency, distances, ancestors), ``episodes``, ``regimes``, ``sampling`` and ``prosqa`` (the data),
-``layout`` (the round), ``algorithms``, ``paths`` and ``heuristics`` (causal models: breadth-first search and its
-rivals), ``families`` and ``battery`` (what could explain a model, and episodes that tell it), ``corruptions``,
-``hypotheses`` (what interventions test), ``training`` and ``starts`` (what is learned, from which weights),
-``evaluation``, ``controls`` (the model without its recurrence) and ``frontier`` (nodes moved in its set). No handwired
-model (``circuits``) and no picture (``reports``) lives here.
+``layout`` (the round), ``algorithms`` (causal models: breadth-first search and its rivals), ``families`` (what could
+explain a model), ``corruptions``, ``hypotheses`` (what interventions test), ``training`` (what is learned, from which
+weights), ``evaluation``, and ``frontier`` (the model without its recurrence, and with nodes moved in its set). No
+handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -34,9 +33,9 @@ TASK = Task(
     rounds=6,
     first_asked=1,
     regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
-    algorithms=lazy("interp.tasks.reachability.records:records"),
+    algorithms=lazy("interp.tasks.reachability.algorithms:records"),
     families=lazy("interp.tasks.reachability.families:families"),
-    battery=lazy("interp.tasks.reachability.battery:battery"),
+    battery=lazy("interp.tasks.reachability.sampling:battery"),
     hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
     probed=("reached", "next_reached", "member", "prediction"),

@@ -1,4 +1,4 @@
-"""Reachability as causal models of one round: parallel breadth-first search, and searches of fewer hops.
+"""Reachability as causal models of one round: parallel breadth-first search, and its rivals.
 
     frontier = reached with the root      active_i = [source_i in frontier]
     next_reached = frontier with the targets of active edges
@@ -7,31 +7,40 @@
 The prediction reads ``reached``, as the root is told only after the question: round t answers from the nodes within t
 steps. It is a distribution over nodes. ``spread`` says how much of it lies evenly on all nodes reached instead of on
 the candidates: 0 for the algorithm, more for the distribution that models are trained on, whose state would otherwise
-be learned from one bit a round.
+be learned from one bit a round. A set may hold half a node, when somebody sets it so; above one half is a member.
 
-Numbers off the manifold (a set with half a node) count as members above one half.
+Rivals hold one path and add one node a round, as a chain of thought in discrete tokens does. The first round visits the
+root and one child, so that round t holds at most t steps, as breadth-first search does. ``visits`` counts when a node
+was visited (the root 1, the next node 2, ...; 0 where it was not), so that the last node has the largest count:
 
-The rivals that follow one path are in :mod:`~interp.tasks.reachability.paths`, those that keep nothing in
-:mod:`~interp.tasks.reachability.heuristics`.
+* depth-first: the next node is the first child (in the order of the edges) of the last visited node that has a child
+  without a visit: it backtracks, and finds every node that can be reached, one a round;
+* random walk: the next node is a child of the last one, all equally likely; at a sink it starts again at the root.
+
+Heuristics search nothing and keep nothing: a number of each candidate is looked up in the graph, and the higher one is
+the answer. They are what matched graphs must forbid.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.algorithm import Algorithm, Values, Variable, numbered
+from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
 from interp.checks import checked
-from interp.errors import require
+from interp.errors import require, unknown_name
+from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
-Array = NDArray[Any]
-PER_NODE = numbered("n_")
+_Array = NDArray[Any]
+_PER_NODE = numbered("n_")
 
 
-def inputs(episodes: ReachabilityEpisodes) -> dict[str, Array]:
+def _inputs(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
     """The graph, the root and the candidates, at every round."""
     edges = episodes.by_round("edges")
     return {
@@ -43,108 +52,38 @@ def inputs(episodes: ReachabilityEpisodes) -> dict[str, Array]:
     }
 
 
-def empty(episodes: ReachabilityEpisodes) -> Array:
-    """The set of no nodes, Float[episode, node]."""
+def _no_nodes(episodes: ReachabilityEpisodes) -> _Array:
     return np.zeros((len(episodes), episodes.n_nodes))
 
 
-def n_nodes(values: Values) -> int:
-    """Number of names."""
+def _n_nodes(values: Values) -> int:
     return int(values["nodes"].shape[-1])
 
 
-def _node(key: str, symbol: str, meaning: str, labels: Any) -> Variable:
-    return Variable(key, symbol, meaning, "class", "input", outputs=labels, kind="class", n_classes=n_nodes)
-
-
-INPUTS = (
-    _node("source", "s_i", "where each edge starts", numbered("s_")),
-    _node("target", "t_i", "where each edge ends", numbered("t_")),
-    _node("root", "r", "where the search starts", lambda v: ("r",)),
-    _node("candidates", "c_k", "the two nodes that are asked about", numbered("c_")),
-    _node("nodes", "v", "the names of the nodes", PER_NODE),
-)
-
-
-def indicator(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equation: Any, labels: Any) -> Variable:
-    """A variable of zeros and ones."""
-    return Variable(key, symbol, meaning, "indicator", parents=parents, equation=equation, outputs=labels)
-
-
-REACHED = Variable(
-    "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=PER_NODE
-)
-
-
-def take(values: Array, index: Array) -> Array:
+def _take(values: _Array, index: _Array) -> _Array:
     """``values[..., node]`` at the nodes ``index[..., k]``."""
     return np.take_along_axis(values, index, -1)
 
 
-def with_node(reached: Array, node: Array) -> Array:
-    """A set with one node more."""
-    added = np.asarray(reached, dtype=np.float64).copy()
-    np.put_along_axis(added, node[..., None], 1.0, -1)
+def _node(key: str, symbol: str, meaning: str, labels: Any) -> Variable:
+    return Variable(key, symbol, meaning, "class", "input", outputs=labels, kind="class", n_classes=_n_nodes)
+
+
+def _per_node(key: str, symbol: str, meaning: str, parents: tuple[str, ...], equation: Any, labels: Any = _PER_NODE,
+              units: str = "indicator") -> Variable:  # fmt: skip
+    return Variable(key, symbol, meaning, units, parents=parents, equation=equation, outputs=labels)
+
+
+# What the searches share.
+
+
+def _with_root(v: Values) -> _Array:
+    added = np.asarray(v["reached"], dtype=np.float64).copy()
+    np.put_along_axis(added, v["root"][..., None], 1.0, -1)
     return added
 
 
-FRONTIER = indicator(
-    "frontier",
-    "F_t",
-    "the nodes that the round expands: those reached, and the root",
-    ("reached", "root"),
-    lambda v: with_node(v["reached"], v["root"]),
-    PER_NODE,
-)
-MEMBER = indicator(
-    "member",
-    "[c_k in z_t]",
-    "whether each candidate is reached",
-    ("reached", "candidates"),
-    lambda v: (take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
-    numbered("c_"),
-)
-ACTIVE = indicator(
-    "active",
-    "[s_i in F_t]",
-    "whether each edge starts at a node that the round expands",
-    ("frontier", "source"),
-    lambda v: (take(v["frontier"], v["source"]) > 0.5).astype(np.float64),
-    numbered("e_"),
-)
-
-
-def prediction(spread: float) -> Variable:
-    """The distribution over nodes: reached candidates share it, but for what lies on all nodes reached."""
-
-    def equation(v: Values) -> Array:
-        answer = between(shares(v["member"]), v["candidates"], n_nodes(v))
-        if not spread:
-            return answer
-        held = (v["reached"] > 0.5).astype(np.float64)
-        number = held.sum(-1, keepdims=True)
-        return np.where(number > 0, (1 - spread) * answer + spread * held / np.maximum(number, 1), answer)
-
-    return Variable(
-        "prediction", "P(v)", "the probability that each node is the answer", "probability",
-        parents=("member", "candidates", "reached", "nodes"), equation=equation, outputs=PER_NODE,
-    )  # fmt: skip
-
-
-def shares(scores: Array) -> Array:
-    """How two candidates share the answer, ``[..., 2]``: all of it for the higher score, halves on ties."""
-    difference = np.sign(scores[..., :1] - scores[..., 1:])
-    return np.concatenate([0.5 + difference / 2, 0.5 - difference / 2], -1)
-
-
-def between(share: Array, candidates: Array, n: int) -> Array:
-    """The distribution over nodes ``[..., node]`` that puts ``share`` ``[..., 2]`` on the candidates."""
-    answer = np.zeros((*share.shape[:-1], n))
-    np.put_along_axis(answer, candidates, share, -1)
-    return answer
-
-
-def expanded(v: Values) -> Array:
+def _expanded(v: Values) -> _Array:
     """The frontier, with the targets of active edges."""
     following = np.array(np.broadcast_to(v["frontier"] > 0.5, v["frontier"].shape), dtype=np.float64)
     edges, ends = v["active"] > 0.5, v["target"]
@@ -154,25 +93,91 @@ def expanded(v: Values) -> Array:
     return flat.reshape(following.shape)
 
 
-def _search(
-    key: str, name: str, parameters: dict[str, Any], round_: tuple[Variable, ...], spread: float, **others: Any
-) -> Algorithm:
+def _answered(scores: _Array, v: Values) -> _Array:
+    """The distribution over nodes that is all on the candidate of higher score ``[..., 2]``, halves on ties."""
+    difference = np.sign(scores[..., :1] - scores[..., 1:])
+    share = np.concatenate([0.5 + difference / 2, 0.5 - difference / 2], -1)
+    answer = np.zeros((*share.shape[:-1], _n_nodes(v)))
+    np.put_along_axis(answer, v["candidates"], share, -1)
+    return answer
+
+
+def _prediction(spread: float) -> Variable:
+    """The distribution over nodes: reached candidates share it, but for what lies on all nodes reached."""
+    require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
+
+    def equation(v: Values) -> _Array:
+        answer = _answered(v["member"], v)
+        if not spread:
+            return answer
+        reached = (v["reached"] > 0.5).astype(np.float64)
+        number = reached.sum(-1, keepdims=True)
+        return np.where(number > 0, (1 - spread) * answer + spread * reached / np.maximum(number, 1), answer)
+
+    parents = ("member", "candidates", "reached", "nodes")
+    return _per_node(
+        "prediction", "P(v)", "the probability that each node is the answer", parents, equation, units="probability"
+    )
+
+
+_INPUTS = (
+    _node("source", "s_i", "where each edge starts", numbered("s_")),
+    _node("target", "t_i", "where each edge ends", numbered("t_")),
+    _node("root", "r", "where the search starts", lambda v: ("r",)),
+    _node("candidates", "c_k", "the two nodes that are asked about", numbered("c_")),
+    _node("nodes", "v", "the names of the nodes", _PER_NODE),
+)
+_REACHED = Variable(
+    "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=_PER_NODE
+)
+_FRONTIER = _per_node(
+    "frontier", "F_t", "the nodes that the round expands: those reached, and the root", ("reached", "root"), _with_root
+)
+_MEMBER = _per_node(
+    "member",
+    "[c_k in z_t]",
+    "whether each candidate is reached",
+    ("reached", "candidates"),
+    lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
+    numbered("c_"),
+)
+_ACTIVE = _per_node(
+    "active",
+    "[s_i in F_t]",
+    "whether each edge starts at a node that the round expands",
+    ("frontier", "source"),
+    lambda v: (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64),
+    numbered("e_"),
+)
+
+
+def _algorithm(key: str, name: str, *variables: Variable, read: Any = _inputs, initial: Any = lambda episodes: {},
+               memory: str = "reached", **parameters: Any) -> Algorithm:  # fmt: skip
     return Algorithm(
         key=key,
         name=name,
         task="reachability",
-        parameters={**parameters, "spread": spread},
-        variables=(*INPUTS, REACHED, *others.pop("state", ()), FRONTIER, MEMBER, ACTIVE, prediction(spread), *round_),
-        inputs=inputs,
-        initial=others.pop("initial", lambda episodes: {"reached": empty(episodes)}),
+        parameters=parameters,
+        variables=(*_INPUTS, *variables),
+        inputs=read,
+        initial=initial,
         distribution=lambda v: v["prediction"],
-        memory="reached",
-        written="next_reached",
+        memory=memory,
+        written=memory and f"next_{memory}",
     )
 
 
-def _check(spread: float) -> None:
-    require(0.0 <= spread < 1.0, f"spread must lie in [0, 1), got {spread!r}")
+# Breadth-first search.
+
+
+def _next_reached(parents: tuple[str, ...], equation: Any) -> Variable:
+    return _per_node(
+        "next_reached",
+        "z_{t+1}",
+        "the nodes that the search holds after the round",
+        ("frontier", "active", "target", *parents),
+        equation,
+    )
 
 
 @checked
@@ -184,55 +189,156 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
 
     Args:
         spread: share of the prediction that lies evenly on the nodes reached, in [0, 1).
-
-    Raises:
-        InputError: ``spread`` outside its range.
     """
-    _check(spread)
-    following = indicator(
-        "next_reached",
-        "z_{t+1}",
-        "the nodes that the search holds after the round",
-        ("frontier", "active", "target"),
-        expanded,
-        PER_NODE,
-    )
-    return _search("breadth_first", "parallel breadth-first search", {}, (following,), spread)
+    variables = (_REACHED, _FRONTIER, _MEMBER, _ACTIVE, _prediction(spread), _next_reached((), _expanded))
+    name = "parallel breadth-first search"
+    return _algorithm("breadth_first", name, *variables, initial=lambda e: {"reached": _no_nodes(e)}, spread=spread)
 
 
 @checked
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
-    """Breadth-first search that stops after ``hops`` rounds: it never sees farther than that.
-
-    Raises:
-        InputError: ``hops`` below 1, or ``spread`` outside its range.
-    """
-    _check(spread)
+    """Breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
-    round_ = (
-        indicator(
-            "next_reached",
-            "z_{t+1}",
-            "the nodes that the search holds after the round",
-            ("frontier", "active", "target", "reached", "elapsed"),
-            lambda v: np.where(v["elapsed"][..., None] < hops, expanded(v), v["reached"]),
-            PER_NODE,
-        ),
-        Variable(
-            "next_elapsed",
-            "t + 1",
-            "rounds, this one included",
-            "rounds",
-            parents=("elapsed",),
-            equation=lambda v: v["elapsed"] + 1,
-        ),
-    )
-    return _search(
+
+    def stopped(v: Values) -> _Array:
+        return np.where(v["elapsed"][..., None] < hops, _expanded(v), v["reached"])
+
+    return _algorithm(
         "depth_limited",
         f"breadth-first search of {hops} hop{'s' * (hops > 1)}",
-        {"hops": hops},
-        round_,
-        spread,
-        state=(Variable("elapsed", "t", "rounds before this one", "rounds", "state"),),
-        initial=lambda episodes: {"reached": empty(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
+        _REACHED,
+        Variable("elapsed", "t", "rounds before this one", "rounds", "state"),
+        *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)),
+        _next_reached(("reached", "elapsed"), stopped),
+        Variable("next_elapsed", "t + 1", "rounds, this one included", "rounds", parents=("elapsed",),
+                 equation=lambda v: v["elapsed"] + 1),
+        initial=lambda episodes: {"reached": _no_nodes(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
+        hops=hops,
+        spread=spread,
+    )  # fmt: skip
+
+
+# One path.
+
+_VISITS = Variable(
+    "visits", "k_v", "when each node was visited, 0 where it was not", "count", "state", outputs=_PER_NODE
+)
+_VISITED = _per_node(
+    "reached", "z_t", "the nodes that were visited", ("visits",), lambda v: (v["visits"] > 0).astype(np.float64)
+)
+_STARTED = _per_node(
+    "started",
+    "k_v with r",
+    "the visits, the root's included",
+    ("visits", "root", "nodes"),
+    lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
+    units="count",
+)
+
+
+def _stepped(v: Values, edge: _Array, moves: _Array) -> _Array:
+    """The visits after a step along ``edge`` ``[...]``, where there is one to take."""
+    node = np.take_along_axis(np.broadcast_to(v["target"], (*edge.shape, v["target"].shape[-1])), edge[..., None], -1)
+    after = v["started"].copy()
+    latest = v["started"].max(-1, keepdims=True) + 1
+    np.put_along_axis(after, node, np.where(moves[..., None], latest, _take(after, node)), -1)
+    return after
+
+
+def _deeper(v: Values) -> _Array:
+    """A step to the first child without a visit, from the last visited node that has one."""
+    source, target = _take(v["started"], v["source"]), _take(v["started"], v["target"])
+    rank = np.where((source > 0) & (target == 0), source, 0)
+    return _stepped(v, rank.argmax(-1), rank.max(-1) > 0)
+
+
+def _anywhere(v: Values) -> _Array:
+    """A step to a random child of the last node; back to the root's children at a sink."""
+    at = _take(v["started"], v["source"]) == v["started"].max(-1, keepdims=True)
+    home = v["source"] == v["root"][..., None]
+    open_ = np.where(at.any(-1, keepdims=True), at, home)
+    rank = np.floor(v["luck"] * open_.sum(-1)) + 1
+    edge = (open_.cumsum(-1) >= rank[..., None]).argmax(-1)
+    return _stepped(v, edge, open_.any(-1))
+
+
+def _path(key: str, name: str, step: Any, spread: float, *luck: Variable, read: Any = _inputs) -> Algorithm:
+    needs = ("started", "source", "target", "root", *(variable.key for variable in luck))
+    following = _per_node("next_visits", "k_v'", "the visits after the round", needs, step, units="count")
+    variables = (*luck, _VISITS, _VISITED, _STARTED, _MEMBER, _prediction(spread), following)
+    return _algorithm(key, name, *variables, read=read, initial=lambda e: {"visits": _no_nodes(e)}, spread=spread)
+
+
+@checked
+def depth_first(spread: float = 0.0) -> Algorithm:
+    """Depth-first search, a node a round.
+
+    >>> depth_first().state
+    ('visits',)
+    """
+    return _path("depth_first", "depth-first search, a node a round", _deeper, spread)
+
+
+@checked
+def random_walk(seed: int = 0, spread: float = 0.0) -> Algorithm:
+    """A random walk, a node a round; ``seed`` draws its luck."""
+    luck = Variable("luck", "u_t", "which child the walk takes", "probability", "input")
+
+    def read(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
+        draws = np.random.default_rng(seed).random((len(episodes), episodes.n_rounds))
+        return {**_inputs(episodes), "luck": draws}
+
+    return _path("random_walk", "a random walk, a node a round", _anywhere, spread, luck, read=read)
+
+
+# Heuristics.
+
+_HEURISTICS: dict[str, tuple[str, str, Callable[[NDArray[np.bool_]], _Array]]] = {
+    "fewer_parents": ("the candidate with the lower in-degree", "in-degree", lambda m: -graphs.in_degrees(m)),
+    "more_children": ("the candidate with the higher out-degree", "out-degree", graphs.out_degrees),
+    "more_ancestors": ("the candidate with more ancestors", "ancestors", graphs.n_ancestors),
+}
+"""By key: name, short name, and adjacency Bool[..., source, target] to the number that is compared, Int[..., node]."""
+
+
+@checked
+def heuristic(key: str = "more_ancestors") -> Algorithm:
+    """A heuristic as an algorithm that keeps nothing.
+
+    >>> heuristic("fewer_parents").state
+    ()
+
+    Raises:
+        InputError: no such heuristic.
+    """
+    if key not in _HEURISTICS:
+        raise unknown_name("heuristic", key, _HEURISTICS)
+    name, _, number = _HEURISTICS[key]
+
+    def compared(v: Values) -> _Array:
+        edges = np.stack([v["source"], v["target"]], -1)
+        return _answered(_take(number(graphs.adjacency(edges, _n_nodes(v))), v["candidates"]), v)
+
+    what, parents = "the probability that each node is the answer", ("source", "target", "candidates", "nodes")
+    answer = _per_node("prediction", "P(v)", what, parents, compared, units="probability")
+    return _algorithm(key, name, answer, memory="")
+
+
+def records() -> tuple[AlgorithmRecord, ...]:
+    """The algorithms of this task, the ground truth first."""
+    limited = {hops: f"{hops} hop{'s' * (hops > 1)}" for hops in (1, 2, 3)}
+    return (
+        AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
+        *(
+            AlgorithmRecord(
+                f"depth_limited_{hops}",
+                f"breadth-first search of {words}",
+                f"BFS, {words}",
+                partial(depth_limited, hops),
+            )
+            for hops, words in limited.items()
+        ),
+        AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
+        AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),
+        *(AlgorithmRecord(k, name, short, partial(heuristic, k)) for k, (name, short, _) in _HEURISTICS.items()),
     )

@@ -7,33 +7,31 @@ apart. An edge that is taken away in one round delays what it leads to; the next
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 
 from interp.checks import checked
-from interp.errors import InputError
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.task import Corruption, corrupted_round, exchanged
 
-Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
+_Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 
 
 @checked
-def exchange_history(episodes: ReachabilityEpisodes, round: int) -> Pair:
+def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
-    t = corrupted_round(_reachability(episodes), round, history=True)
-    edges, roots, candidates = (exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates"))
-    return episodes, replace(episodes, edges=edges, roots=roots, candidates=candidates)
+    t = corrupted_round(episodes, round, history=True)
+    arrays = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
+    return episodes, replace(episodes, **arrays)
 
 
 @checked
-def add_edge(episodes: ReachabilityEpisodes, round: int) -> Pair:
+def _add_edge(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Add an edge from the root to the negative candidate in one round, in place of an edge that is given twice.
 
     Where no edge is given twice, one that starts farthest from the root gives way.
     """
-    t = corrupted_round(_reachability(episodes), round)
+    t = corrupted_round(episodes, round)
     edges = episodes.by_round("edges").copy()
     at = edges[:, t]
     code = at[..., 0] * episodes.n_nodes + at[..., 1]
@@ -45,9 +43,9 @@ def add_edge(episodes: ReachabilityEpisodes, round: int) -> Pair:
 
 
 @checked
-def remove_edges(episodes: ReachabilityEpisodes, round: int) -> Pair:
+def _remove_edges(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Take away every edge into the target in one round; a self-loop of the root, which changes nothing, fills in."""
-    t = corrupted_round(_reachability(episodes), round)
+    t = corrupted_round(episodes, round)
     edges, roots = episodes.by_round("edges").copy(), episodes.by_round("roots")[:, t]
     into = edges[:, t, :, 1] == episodes.targets[:, None]
     edges[:, t] = np.where(into[..., None], roots[:, None, None], edges[:, t])
@@ -55,9 +53,9 @@ def remove_edges(episodes: ReachabilityEpisodes, round: int) -> Pair:
 
 
 @checked
-def move_target(episodes: ReachabilityEpisodes, round: int) -> Pair:
+def _move_target(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Lead every edge into the target to the negative in one round: the search finds the one instead of the other."""
-    t = corrupted_round(_reachability(episodes), round)
+    t = corrupted_round(episodes, round)
     edges = episodes.by_round("edges").copy()
     into = edges[:, t, :, 1] == episodes.targets[:, None]
     edges[:, t, :, 1] = np.where(into, episodes.negatives[:, None], edges[:, t, :, 1])
@@ -65,18 +63,18 @@ def move_target(episodes: ReachabilityEpisodes, round: int) -> Pair:
 
 
 @checked
-def change_root(episodes: ReachabilityEpisodes, round: int) -> Pair:
+def _change_root(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Make the negative candidate the root of one round."""
-    t = corrupted_round(_reachability(episodes), round)
+    t = corrupted_round(episodes, round)
     roots = episodes.by_round("roots").copy()
     roots[:, t] = episodes.negatives
     return episodes, replace(episodes, roots=roots)
 
 
 @checked
-def swap_candidates(episodes: ReachabilityEpisodes, round: int) -> Pair:
+def _swap_candidates(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Ask about another pair in one round: the root, which is reached, takes the place of the target."""
-    t = corrupted_round(_reachability(episodes), round)
+    t = corrupted_round(episodes, round)
     candidates = episodes.by_round("candidates").copy()
     roots = episodes.by_round("roots")[:, t]
     replaced = (candidates[:, t] == episodes.targets[:, None]) & ~(candidates[:, t] == roots[:, None]).any(-1)[:, None]
@@ -87,16 +85,10 @@ def swap_candidates(episodes: ReachabilityEpisodes, round: int) -> Pair:
 def records() -> tuple[Corruption, ...]:
     """The corruptions of this task."""
     return (
-        Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
-        Corruption("swap-candidates", "ask about the root instead of the target", 0, swap_candidates),
-        Corruption("add-edge", "add an edge from the root to the negative", 1, add_edge),
-        Corruption("remove-edges", "take away the edges into the target", 1, remove_edges),
-        Corruption("move-target", "lead the edges into the target to the negative", 1, move_target),
-        Corruption("change-root", "make the negative the root", 1, change_root),
+        Corruption("exchange-history", "take another episode's history", 0, _exchange_history, changes_history=True),
+        Corruption("swap-candidates", "ask about the root instead of the target", 0, _swap_candidates),
+        Corruption("add-edge", "add an edge from the root to the negative", 1, _add_edge),
+        Corruption("remove-edges", "take away the edges into the target", 1, _remove_edges),
+        Corruption("move-target", "lead the edges into the target to the negative", 1, _move_target),
+        Corruption("change-root", "make the negative the root", 1, _change_root),
     )
-
-
-def _reachability(episodes: Any) -> ReachabilityEpisodes:
-    if not isinstance(episodes, ReachabilityEpisodes):
-        raise InputError(f"this corruption needs reachability episodes, got {type(episodes).__name__}")
-    return episodes

@@ -23,6 +23,9 @@ from interp.errors import InputError, require, unknown_name
 from interp.tasks.reachability import graphs
 from interp.tasks.task import chosen_indices
 
+_AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
+"""The axes of every array where all rounds of an episode agree."""
+
 
 @dataclass(frozen=True, eq=False)
 class ReachabilityEpisodes:
@@ -43,8 +46,6 @@ class ReachabilityEpisodes:
         regime: what they were drawn from; "custom" when made by hand.
         seed: the seed that made the episodes; None for recorded data.
 
-    Raises:
-        InputError: nodes that do not exist, or shapes that disagree.
     """
 
     task: ClassVar[str] = "reachability"
@@ -61,8 +62,8 @@ class ReachabilityEpisodes:
         for name in ("n_rounds", "n_nodes"):
             object.__setattr__(self, name, integer(name, getattr(self, name)))
         require(self.n_rounds >= 1, f"n_rounds must be an integer >= 1, got {self.n_rounds}")
-        for name, n_axes in (("edges", 3), ("roots", 1), ("candidates", 2)):
-            object.__setattr__(self, name, self._nodes(name, n_axes))
+        for name in _AXES:
+            object.__setattr__(self, name, self._nodes(name))
         require(self.edges.shape[-1] == 2, f"edges must be pairs (source, target), got shape {self.edges.shape}")
         require(self.candidates.shape[-1] == 2, f"candidates must be pairs, got shape {self.candidates.shape}")
         same = self.candidates[..., 0] == self.candidates[..., 1]
@@ -72,14 +73,13 @@ class ReachabilityEpisodes:
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
 
-    def _nodes(self, name: str, n_axes: int) -> NDArray[np.int64]:
-        array = array_of(name, getattr(self, name))
-        axes = {"edges": "[episode, edge, 2]", "roots": "[episode]", "candidates": "[episode, 2]"}[name]
+    def _nodes(self, name: str) -> NDArray[np.int64]:
+        array, axes = array_of(name, getattr(self, name)), _AXES[name]
         require(
-            array.ndim in (n_axes, n_axes + 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),
-            f"{name} must be non-empty integers {axes}, got {array.dtype} of shape {array.shape}",
+            array.ndim - len(axes) in (0, 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),
+            f"{name} must be non-empty integers [{', '.join(axes)}], got {array.dtype} of shape {array.shape}",
         )
-        if array.ndim == n_axes + 1:
+        if array.ndim > len(axes):
             require(
                 array.shape[1] == self.n_rounds,
                 f"{name} by round must have {self.n_rounds} rounds, got shape {array.shape}",
@@ -97,8 +97,6 @@ class ReachabilityEpisodes:
         """Number of edges, repeated ones included."""
         return int(self.edges.shape[-2])
 
-    # Every round of every episode.
-
     @checked
     def by_round(self, name: str) -> NDArray[np.int64]:
         """``edges``, ``roots`` or ``candidates`` with a round axis after the first one.
@@ -107,12 +105,10 @@ class ReachabilityEpisodes:
         >>> ReachabilityEpisodes(edges, roots, np.array([[1, 2]]), 3, n_rounds=5).by_round("edges").shape
         (1, 5, 2, 2)
         """
-        axes = {"edges": 3, "roots": 1, "candidates": 2}
-        if name not in axes:
-            raise unknown_name("array", name, axes)
+        if name not in _AXES:
+            raise unknown_name("array", name, _AXES)
         array: NDArray[np.int64] = getattr(self, name)
-        constant = axes[name]
-        if array.ndim > constant:
+        if array.ndim > len(_AXES[name]):
             return array
         return np.broadcast_to(array[:, None], (len(array), self.n_rounds, *array.shape[1:]))
 
@@ -120,8 +116,6 @@ class ReachabilityEpisodes:
     def first(self, name: str) -> NDArray[np.int64]:
         """``edges``, ``roots`` or ``candidates`` of the first round."""
         return self.by_round(name)[:, 0]
-
-    # What is true of the graph of the first round.
 
     @cached_property
     def adjacency(self) -> NDArray[np.bool_]:
@@ -160,13 +154,9 @@ class ReachabilityEpisodes:
 
     @checked
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:
-        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order.
-
-        Raises:
-            InputError: an index out of range, or no episode selected.
-        """
+        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order."""
         chosen = chosen_indices(indices, len(self))
-        return replace(self, edges=self.edges[chosen], roots=self.roots[chosen], candidates=self.candidates[chosen])
+        return replace(self, **{name: getattr(self, name)[chosen] for name in _AXES})
 
     def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
         """The same graphs, read ``n_rounds`` times.
@@ -174,17 +164,13 @@ class ReachabilityEpisodes:
         Raises:
             InputError: episodes whose rounds differ.
         """
-        constant = self.edges.ndim == 3 and self.roots.ndim == 1 and self.candidates.ndim == 2
+        constant = all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items())
         require(constant, "the rounds of these episodes differ, so their number cannot be changed")
         return replace(self, n_rounds=n_rounds)
 
     @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
-        """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``.
-
-        Raises:
-            InputError: names that are not whole numbers, or not ``[episode, node]``.
-        """
+        """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""
         wanted = (len(self), self.n_nodes)
         whole = names.shape == wanted and names.dtype.kind in "iu"
         require(whole, f"names must be whole numbers {wanted}, got {names.dtype} of shape {names.shape}")
@@ -193,16 +179,24 @@ class ReachabilityEpisodes:
         def rename(array: NDArray[Any]) -> NDArray[Any]:
             return names[rows.reshape(-1, *[1] * (array.ndim - 1)), array]
 
-        return replace(self, edges=rename(self.edges), roots=rename(self.roots), candidates=rename(self.candidates))
+        return replace(self, **{name: rename(getattr(self, name)) for name in _AXES})
+
+    @checked
+    def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
+        """Float[episode, round]: 1 where the target is more probable than the negative, a half where neither is.
+
+        Args:
+            predictions: Float[episode, round, node].
+        """
+        p_target, p_negative = (
+            np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0]
+            for nodes in (self.targets, self.negatives)
+        )
+        return (p_target > p_negative) + 0.5 * (p_target == p_negative)
 
 
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
     """Several batches of the same sizes as one, called ``regime``."""
-    return replace(
-        parts[0],
-        regime=regime,
-        edges=np.concatenate([part.edges for part in parts]),
-        roots=np.concatenate([part.roots for part in parts]),
-        candidates=np.concatenate([part.candidates for part in parts]),
-    )
+    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES}
+    return replace(parts[0], regime=regime, **arrays)

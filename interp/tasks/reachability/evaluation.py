@@ -4,11 +4,10 @@ Accuracy counts an episode as right where the target is more probable than the n
 round d nobody can know of a target d steps away; a model that searches in parallel jumps from one half to one at round
 d, at every depth. The tables give that jump for the model, for the algorithms and heuristics that could imitate it
 (:mod:`~interp.tasks.reachability.algorithms`), and for the model whose latent is cut, frozen or exchanged
-(:mod:`~interp.tasks.reachability.controls`).
+(:mod:`~interp.tasks.reachability.frontier`).
 
 Right answers say what was found, not how. Two tables ask whether the latent holds the set and whether it is used: the
-share of sets that are decoded without an error, and the answers after nodes are moved in the set
-(:mod:`~interp.tasks.reachability.frontier`).
+share of sets that are decoded without an error, and the answers after nodes are moved in the set.
 """
 
 from __future__ import annotations
@@ -23,32 +22,23 @@ from interp.evaluation.record import MODEL, EvaluationPlan, Row, row
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, mean_interval
-from interp.tasks.reachability.controls import controlled
+from interp.tasks.reachability.algorithms import records
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, codec, exact_sets, moved
-from interp.tasks.reachability.records import records
+from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, codec, controlled, exact_sets, moved
 from interp.tasks.reachability.sampling import sample
-from interp.tasks.reachability.scores import correct
 
 REGIMES = ("matched", "prosqa")
 """Those whose answers exist: one candidate is reached, the other is not."""
-SETS = "sets"
+_SETS = "sets"
 """The part of an evaluation beside the regimes."""
-EXTRA_ROUNDS = 1
-"""Rounds beyond the deepest target."""
-N_FITTED, FITTED_SEED = 256, 10_007
-"""Episodes that a learned model's sets are read by, at most and by default, and what their seed is beyond that of those
-studied."""
+_N_FITTED, _FITTED_SEED = 256, 10_007
+"""At most and by default so many episodes are what a learned model's sets are read by; their seed is this much beyond
+the seed of the episodes that are studied."""
 
 
-def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: int = 0) -> pd.DataFrame:
-    """Accuracy by depth and round, one row each, with a 95 % bootstrap interval over episodes.
-
-    Args:
-        predictions: Float[episode, round, node].
-        key: what the rows call the predictor.
-    """
-    right = correct(np.asarray(predictions, dtype=np.float64), episodes)
+def _by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: int = 0) -> pd.DataFrame:
+    """Accuracy by depth and round, one row each, with a 95 % bootstrap interval; ``key`` names the predictor."""
+    right = episodes.correct(np.asarray(predictions, dtype=np.float64))
     rows = []
     for depth in np.unique(episodes.depths):
         at = episodes.depths == depth
@@ -67,23 +57,23 @@ def by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: i
     return pd.DataFrame(rows)
 
 
-def reading(model: HookedLatentTransformer, seed: int, n_episodes: int = N_FITTED) -> tuple[Read, Write]:
+def reading(model: HookedLatentTransformer, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
     """How sets are read and written: a handwired model's own maps, a learned one's fitted on matched graphs."""
-    n_fitted = min(n_episodes, N_FITTED)
-    fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], n_fitted, seed + FITTED_SEED)
+    n_fitted = min(n_episodes, _N_FITTED)
+    fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
     return codec(model, fitted)
 
 
 def answers(
     model: HookedLatentTransformer, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
 ) -> pd.DataFrame:
-    """:func:`by_round` of the model, of every algorithm, and of the model with its latent taken away."""
+    """Accuracy by depth and round of the model, of every algorithm, and of the model with its latent taken away."""
     predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
     for record in records():
         predicted[record.key] = record.make().run(episodes)["prediction"]
     for key, run in controlled(model, episodes, read, write, seed).items():
         predicted[key] = run.predictions.double().numpy(force=True)
-    return pd.concat([by_round(p, episodes, key, seed) for key, p in predicted.items()], ignore_index=True)
+    return pd.concat([_by_round(p, episodes, key, seed) for key, p in predicted.items()], ignore_index=True)
 
 
 def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
@@ -91,10 +81,10 @@ def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, s
     layout = model.layout
     sizes = {"n_nodes": layout.n_nodes, "n_edges": layout.n_edges}  # type: ignore[attr-defined]
     drawn = sample(n_episodes, 5, **sizes, regime=regime, seed=seed)
-    return drawn.with_rounds(int(drawn.depths.max()) + 1 + EXTRA_ROUNDS)
+    return drawn.with_rounds(int(drawn.depths.max()) + 2)
 
 
-def measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
     """The answers in a regime, or the tables of sets by name."""
     read, write = reading(model, seed)
     if part in REGIMES:
@@ -107,15 +97,15 @@ def measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: in
     }
 
 
-def tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
     frame = pd.concat([found[regime] for regime in REGIMES], ignore_index=True)
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
     wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
-    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **found[SETS]}
+    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **found[_SETS]}
 
 
-def headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
     """Accuracy at every depth on matched graphs, and a round too early; what a parent moved into the set does."""
     read, write = reading(model, seed)
     episodes = episodes_for(model, REGIMES[0], n_episodes, seed)
@@ -142,4 +132,4 @@ def _interval(value: pd.Series, of: str) -> Interval:
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of reachability."""
-    return EvaluationPlan(lambda model: [*REGIMES, SETS], measure, tables, headline, min_episodes=16)
+    return EvaluationPlan(lambda model: [*REGIMES, _SETS], _measure, _tables, _headline, min_episodes=16)

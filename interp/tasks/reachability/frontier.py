@@ -1,14 +1,28 @@
-"""Does a model use the set of nodes that its latent seems to hold? Nodes are moved in it, and the answers are read.
+"""Does a model of reachability need its recurrence, and does it use the set of nodes that its latent seems to hold?
 
-A latent from which a set can be decoded may still be idle. Here the set is changed in the round that first knows of the
-target, one node at a time, and the model's answer is held against what parallel breadth-first search answers with the
-same change: with the negative in the set as well, a half; with a *parent* of the negative in it, nothing at once, and a
-half a round later, since the search expands that parent itself. Another node, which leads to no candidate, is the
-control: its direction is as long and changes nothing.
+Two questions that critics of latent reasoning ask. First, *is the recurrence needed?* (:func:`controlled`) The same
+model runs over the same episodes with its latent taken away (``cut``: every round reads the initial latent), ``frozen``
+(every round reads the latent that the first thought wrote, so that rounds are only repeated), ``reset`` (the initial
+latent once, halfway: the search begins again), and ``swapped`` (another episode's latent). A model that answers as well
+without its recurrence does not search by it, whatever its latents look like. ``discrete`` is the variant that commits:
+of the nodes that a round adds, the latent keeps one, as a chain of thought in tokens does; parallel search gains the
+difference.
 
     >>> import interp
     >>> from interp.tasks import reachability
     >>> model = interp.load("reachability-handwired", n_nodes=12, n_edges=18)
+    >>> runs = controlled(model, reachability.sample(8, 4, 12, 18, seed=0))
+    >>> sorted(runs)
+    ['cut', 'discrete', 'frozen', 'reset', 'swapped']
+    >>> bool((runs["cut"].predictions.max(-1).values == 0.5).all())       # nothing known: both candidates alike
+    True
+
+Second, *is the set used?* (:func:`moved`) A latent from which a set can be decoded may still be idle. The set is
+changed in the round that first knows of the target, one node at a time, and the model's answer is held against what
+parallel breadth-first search answers with the same change: with the negative in the set as well, a half; with a
+*parent* of the negative in it, nothing at once, and a half a round later, since the search expands that parent itself.
+Another node, which leads to no candidate, is the control: its direction is as long and changes nothing.
+
     >>> table = moved(model, reachability.sample(24, 4, 12, 18, seed=0, depths=(2,)))
     >>> table.set_index(["move", "later"])["model"].round(2).to_dict()[("a parent of the negative is added", 1)]
     0.5
@@ -16,7 +30,7 @@ control: its direction is as long and changes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -29,8 +43,10 @@ from torch import Tensor
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
+from interp.evaluation.controls import Hook, cut, swap
 from interp.interventions.steering import write_state
 from interp.model.rollout import rollout
+from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import mean_interval
 from interp.tasks.reachability import graphs
@@ -39,8 +55,10 @@ from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.hypotheses import losses
 
 Read = Callable[[Tensor], Tensor]
+"""Latents ``[..., latent, d_model]`` to the set that they hold, ``[..., node]``, above a half where reached."""
 Write = Callable[[Tensor, Tensor], Tensor]
-Set = NDArray[Any]
+"""Latents and a set to latents that hold this set."""
+_Set = NDArray[Any]
 _HOOK = "hook_latents"
 PARENT, OTHER = "a parent of the negative is added", "another node is added"
 """The sharpest move, and its control."""
@@ -50,9 +68,8 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 def codec(model: HookedLatentTransformer, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
     """How sets are read from a model's latents, and written into them: two maps.
 
-    ``read`` takes latents ``[..., latent, d_model]`` to ``[..., node]``, above a half where reached; ``write`` takes
-    latents and a set to latents that hold it. A handwired model's are exact. A learned model's are least squares, in
-    both directions, over a rollout: what varies with a node's membership is what is written.
+    A handwired model's are exact. A learned model's are least squares, in both directions, over a rollout: what varies
+    with a node's membership is what is written.
 
     Args:
         episodes: what a learned model's maps are fitted on; others than those that are studied.
@@ -64,63 +81,129 @@ def codec(model: HookedLatentTransformer, episodes: ReachabilityEpisodes | None 
         return model.read_state, partial(write_state, model)
     require(episodes is not None, "a learned model's sets are read by a fitted map; give episodes to fit it on")
     assert episodes is not None
-    held = torch.from_numpy(reached(episodes)).flatten(0, 1)
+    sets = torch.from_numpy(_sets(episodes)).flatten(0, 1)
     latents = rollout(model, episodes).latents[:, :-1, 0].flatten(0, 1).double().cpu()
-    reading, writing = Affine.fit(latents, held), Affine.fit(held, latents)
+    reading, writing = Affine.fit(latents, sets), Affine.fit(sets, latents)
 
-    def read(given: Tensor) -> Tensor:
-        return reading(given[..., 0, :].double().cpu()).to(given)
+    def read(latents: Tensor) -> Tensor:
+        return reading(latents[..., 0, :].double().cpu()).to(latents)
 
-    def write(given: Tensor, state: Tensor) -> Tensor:
-        change = (state - (read(given) > 0.5).to(state)).double().cpu() @ writing.slopes
-        return given + change.unsqueeze(-2).to(given)
+    def write(latents: Tensor, state: Tensor) -> Tensor:
+        change = (state - (read(latents) > 0.5).to(state)).double().cpu() @ writing.slopes
+        return latents + change.unsqueeze(-2).to(latents)
 
     return read, write
 
 
-def reached(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
+def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
     """The set before every round, Float[episode, round, node]."""
     sets: NDArray[np.float64] = breadth_first().run(episodes)["reached"]
     return sets
 
 
-# Moves: the set to another set, [episode, node].
+@checked
+def exact_sets(
+    model: HookedLatentTransformer, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
+) -> pd.DataFrame:
+    """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
+    decoded = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5
+    right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
+    return pd.DataFrame(
+        [{"round": t + 1, **vars(mean_interval(right[:, t], seed=seed))} for t in range(right.shape[1])]
+    )
 
 
-def _others(episodes: ReachabilityEpisodes) -> NDArray[np.bool_]:
-    """Bool[episode, node]: nodes that are never reached, nor lead to a candidate, nor are one."""
-    paths = graphs.closure(graphs.adjacency(episodes.edges, episodes.n_nodes))
-    rows = np.arange(len(episodes))
-    free = episodes.distances >= episodes.n_nodes
-    for candidate in (episodes.targets, episodes.negatives):
-        free &= ~paths[rows, :, candidate]
-        free[rows, candidate] = False
-    return free
+# Is the recurrence needed?
 
 
-def _parents(episodes: ReachabilityEpisodes) -> NDArray[np.bool_]:
-    """Bool[episode, node]: nodes with an edge to the negative; none of them is ever reached."""
-    matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
-    return np.asarray(matrix[np.arange(len(episodes)), :, episodes.negatives])
+def _frozen() -> Hook:
+    """A forward hook that gives every round what the first hooked one read: one thought, repeated."""
+    kept: dict[str, Tensor] = {}
+
+    def give(latents: Tensor, hook: Any) -> Tensor:
+        return kept.setdefault("first", latents)
+
+    return _HOOK, give
+
+
+def _discrete(read: Read, write: Write, seed: int) -> Hook:
+    """A forward hook that keeps one of the nodes that a thought added, all of them equally likely."""
+    generator = torch.Generator().manual_seed(seed)
+    path: dict[str, Tensor] = {}
+
+    def commit(latents: Tensor, hook: Any) -> Tensor:
+        reached = read(latents) > 0.5
+        known = path.get("known", torch.zeros_like(reached))
+        new = reached & ~known
+        luck = torch.rand(new.shape, generator=generator).to(latents.device).masked_fill(~new, -1.0)
+        chosen = torch.nn.functional.one_hot(luck.argmax(-1), new.shape[-1]).bool() & new
+        # The first thought holds the root as well; a chain starts there.
+        path["known"] = known | chosen
+        return write(latents, path["known"].to(latents.dtype))
+
+    return _HOOK, commit
+
+
+@checked
+def controlled(
+    model: HookedLatentTransformer,
+    episodes: ReachabilityEpisodes,
+    read: Read | None = None,
+    write: Write | None = None,
+    seed: int = 0,
+) -> dict[str, Rollout]:
+    """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
+
+    Args:
+        read, write: as :func:`codec` gives them; a handwired model's own when None.
+        seed: of the nodes that the discrete variant keeps.
+    """
+
+    def each(rounds: range, hook: Hook) -> Mapping[int, list[Hook]]:
+        return {t: [hook] for t in rounds}
+
+    rounds = range(episodes.n_rounds)
+    hooks: dict[str, Mapping[int, list[Hook]]] = {
+        "cut": each(rounds, cut(model)),
+        "reset": {len(rounds) // 2: [cut(model)]},
+        "frozen": each(rounds[1:], _frozen()),
+    }
+    if len(episodes) > 1:
+        hooks["swapped"] = each(rounds, swap())
+    if model.is_handwired and read is None and write is None:
+        read, write = codec(model)
+    if read is not None and write is not None:
+        hooks["discrete"] = each(rounds[1:], _discrete(read, write, seed))
+    return {key: rollout(model, episodes, fwd_hooks=by_round) for key, by_round in hooks.items()}
+
+
+# Is the set used?
 
 
 def _one(allowed: NDArray[np.bool_], seed: int) -> NDArray[np.float64]:
-    """One of the allowed nodes of each episode, all equally likely; none where none is allowed."""
+    """One of the allowed nodes of each episode, all equally likely; the empty set where no node is allowed."""
     luck = np.where(allowed, np.random.default_rng(seed).random(allowed.shape), -1.0)
     return np.eye(allowed.shape[-1])[luck.argmax(-1)] * allowed.any(-1, keepdims=True)
 
 
-def moves(episodes: ReachabilityEpisodes, seed: int = 0) -> dict[str, tuple[Set, Set]]:
+def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _Set]]:
     """What is added to the set and what is taken out, by name, each ``[episode, node]``."""
-    nodes = np.eye(episodes.n_nodes)
+    nodes, rows = np.eye(episodes.n_nodes), np.arange(len(episodes))
     target, negative, nothing = nodes[episodes.targets], nodes[episodes.negatives], np.zeros_like(nodes[episodes.roots])
+    matrix = graphs.adjacency(episodes.edges, episodes.n_nodes)
+    paths = graphs.closure(matrix)
+    parents = np.asarray(matrix[rows, :, episodes.negatives])  # none of them is ever reached
+    others = episodes.distances >= episodes.n_nodes  # nor does one of these lead to a candidate
+    for candidate in (episodes.targets, episodes.negatives):
+        others &= ~paths[rows, :, candidate]
+        others[rows, candidate] = False
     return {
         "nothing": (nothing, nothing),
         "the negative is added": (negative, nothing),
         "the target is taken out": (nothing, target),
         "the negative takes the target's place": (negative, target),
-        PARENT: (_one(_parents(episodes), seed), nothing),
-        OTHER: (_one(_others(episodes), seed), nothing),
+        PARENT: (_one(parents, seed), nothing),
+        OTHER: (_one(others, seed), nothing),
     }
 
 
@@ -156,25 +239,25 @@ def moved(
     )
     if read is None or write is None:
         read, write = codec(model)
-    before = reached(episodes)[np.arange(len(episodes)), depths]
+    before = _sets(episodes)[np.arange(len(episodes)), depths]
     rows = []
-    for name, (added, removed) in moves(episodes, seed).items():
+    for name, (added, removed) in _moves(episodes, seed).items():
         possible = (added + removed).any(-1) | (name == "nothing")
         if not possible.any():
             continue
         wanted = np.clip(before + added - removed, 0, 1)
-        predictions = _with(model, episodes, wanted, read, write)
+        predictions = _with(model, episodes, wanted, write)
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
         for later, searched in enumerate(_searched(episodes, wanted)):
             at = share[np.arange(len(episodes)), depths + later][possible]
-            found = mean_interval(at, seed=seed)
+            answered = mean_interval(at, seed=seed)
             rows.append(
                 {
                     "move": name,
                     "later": later,
-                    "model": found.estimate,
-                    "low": found.low,
-                    "high": found.high,
+                    "model": answered.estimate,
+                    "low": answered.low,
+                    "high": answered.high,
                     "search": float(searched[possible].mean()),
                     "n": int(possible.sum()),
                 }
@@ -182,9 +265,7 @@ def moved(
     return pd.DataFrame(rows)
 
 
-def _with(
-    model: HookedLatentTransformer, episodes: ReachabilityEpisodes, wanted: Set, read: Read, write: Write
-) -> Tensor:
+def _with(model: HookedLatentTransformer, episodes: ReachabilityEpisodes, wanted: _Set, write: Write) -> Tensor:
     """The model's predictions where each episode's set is ``wanted`` in the round of its target's depth."""
 
     def change(t: int) -> Callable[..., Tensor]:
@@ -200,7 +281,7 @@ def _with(
     return rollout(model, episodes, fwd_hooks=hooks).predictions
 
 
-def _searched(episodes: ReachabilityEpisodes, wanted: Set) -> tuple[Set, Set]:
+def _searched(episodes: ReachabilityEpisodes, wanted: _Set) -> tuple[_Set, _Set]:
     """The target's share after parallel search read the set ``wanted``: at once, and a round later."""
     search, rows = breadth_first(), np.arange(len(episodes))
     inputs = {key: value[:, 0] for key, value in search.read(episodes).items()}
@@ -209,15 +290,3 @@ def _searched(episodes: ReachabilityEpisodes, wanted: Set) -> tuple[Set, Set]:
     pairs = ((v["prediction"][rows, episodes.targets], v["prediction"][rows, episodes.negatives]) for v in (now, then))
     first, second = (target / (target + negative) for target, negative in pairs)
     return first, second
-
-
-@checked
-def exact_sets(
-    model: HookedLatentTransformer, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
-) -> pd.DataFrame:
-    """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
-    held = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5
-    right = (held == (reached(episodes)[:, 1:] > 0.5)).all(-1)
-    return pd.DataFrame(
-        [{"round": t + 1, **vars(mean_interval(right[:, t], seed=seed))} for t in range(right.shape[1])]
-    )

@@ -26,12 +26,7 @@ def adjacency(edges: NDArray[Any], n_nodes: int) -> NDArray[np.bool_]:
 
 
 def distances(matrix: NDArray[np.bool_], roots: NDArray[Any]) -> NDArray[np.int64]:
-    """Int[..., node], the number of steps from the root; the number of nodes where there is no path.
-
-    Args:
-        matrix: Bool[..., source, target].
-        roots: Int[...].
-    """
+    """Int[..., node], the number of steps from the roots Int[...]; the number of nodes where there is no path."""
     n_nodes = matrix.shape[-1]
     weights = matrix.astype(np.float32)
     reached = np.eye(n_nodes, dtype=bool)[roots]

@@ -68,7 +68,7 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
     written = () if model.config.latent_update == "add" else ("next_reached",)
     return (
         Claim.at("reached", ["latent@<z>"]),
-        Claim.at("member", [f"resid_post[{0}]@{label}" for label in ("c_1", "c_2")]),
+        Claim.at("member", [f"resid_post[0]@{label}" for label in ("c_1", "c_2")]),
         Claim.at("prediction", [f"resid_post[{last}]@p?"]),
         Claim.at("reached", ["embed@<w>"], control=True),
         Claim.at("reached", ["latent@<z>"], "state"),

@@ -17,7 +17,7 @@ from interp.checks import checked
 from interp.errors import InputError, require
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 
-FIELDS = ("edges", "root", "target", "neg_target")
+_FIELDS = ("edges", "root", "target", "neg_target")
 
 
 @checked
@@ -32,9 +32,6 @@ def read_prosqa(
         n_nodes, n_edges: number of names and length of the list of edges; those of the largest graph when 0.
         seed: draws other names for the nodes and another order of edges and candidates, as the published ones say
             something about the answer (roots are 0 or 1); None keeps them, the target being the first candidate.
-
-    Raises:
-        InputError: a file that cannot be read or is of another format, or sizes below the largest graph's.
     """
     graphs = _load(path)
     sizes = [max(max(map(max, g["edges"])), g["target"], g["neg_target"], g["root"]) + 1 for g in graphs]
@@ -64,6 +61,6 @@ def _load(path: str | Path) -> list[dict[str, Any]]:
         raise InputError(f"{str(path)!r} is not JSON: {error}") from error
     require(isinstance(graphs, list) and len(graphs) > 0, f"{str(path)!r} must hold a list of graphs")
     for i, graph in enumerate(graphs):
-        missing = [name for name in FIELDS if not isinstance(graph, dict) or name not in graph]
+        missing = [name for name in _FIELDS if not isinstance(graph, dict) or name not in graph]
         require(not missing, f"graph {i} of {str(path)!r} lacks {', '.join(missing)}")
     return graphs

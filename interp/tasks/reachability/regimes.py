@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 
 from interp.tasks.reachability import graphs
 
-Generator = np.random.Generator
-PARENTS = (0.4, 0.4, 0.2)
+_Generator = np.random.Generator
+_PARENTS = (0.4, 0.4, 0.2)
 """Probability that a node is asked to get 1, 2 or 3 parents."""
-RECENT = 0.3
+_RECENT = 0.3
 """How much more likely a parent becomes per step towards the node, on a log scale: drawn below this for each graph
 (of 28 names; more for fewer)."""
-OWN, CROSSING = 0.6, 0.03
+_OWN, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
 
 
@@ -60,17 +60,17 @@ class Regime:
     key: str
     name: str
     depths: tuple[int, ...] = ()
-    draw: Callable[[Generator, int, int, int], Drawn] | None = None
+    draw: Callable[[_Generator, int, int, int], Drawn] | None = None
     pairs: Callable[[NDArray[Any], NDArray[Any]], NDArray[Any]] | None = None
 
 
-def uniform(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
+def _uniform(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
     """Edges, roots and candidates from all nodes."""
     nodes = rng.random((n_graphs, n_nodes)).argsort(-1)
     return Drawn(rng.integers(0, n_nodes, (n_graphs, n_edges, 2)), rng.integers(0, n_nodes, n_graphs), nodes[:, :2])
 
 
-def path(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
+def _path(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
     """A path from node 0 through as many nodes as there are edges for, and edges from a later to an earlier node."""
     length = min(n_nodes - 1, n_edges)
     forward = np.stack([np.arange(length), np.arange(1, length + 1)], -1)
@@ -81,7 +81,7 @@ def path(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> Drawn:
     return Drawn(edges, np.zeros(n_graphs, np.int64), candidates)
 
 
-def grow(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
+def grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[np.int64]:
     """Acyclic graphs Int[graph, edge, 2] that grow from the roots 0 and 1: each later node has 1 to 3 earlier parents.
 
     A node grows below the first root, with a few parents from the other side, or below the second one alone. A graph
@@ -90,14 +90,14 @@ def grow(rng: Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[n
     most = min(n_nodes, n_edges + 2)
     sizes = rng.integers(min(most, max(4, -(-n_nodes // 2))), most + 1, n_graphs)
     child = np.arange(n_nodes)
-    own = (rng.random((n_graphs, n_nodes)) < OWN) & (child != 1) | (child == 0)
-    crossing = np.where(own[:, None, :], np.log(CROSSING), -np.inf)
-    recent = RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1)) * child[:, None]
+    own = (rng.random((n_graphs, n_nodes)) < _OWN) & (child != 1) | (child == 0)
+    crossing = np.where(own[:, None, :], np.log(_CROSSING), -np.inf)
+    recent = _RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1)) * child[:, None]
     appeal = np.where(own[:, :, None] == own[:, None, :], 0.0, crossing) + recent
     appeal = np.where(child[:, None] < child, appeal, -np.inf) + rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
     possible = np.isfinite(appeal).sum(1)
-    number = np.minimum(1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(PARENTS[:2])).sum(-1), possible)
+    number = np.minimum(1 + (rng.random((n_graphs, n_nodes, 1)) > np.cumsum(_PARENTS[:2])).sum(-1), possible)
     exists = (child >= 2) & (child < sizes[:, None])
     kept = exists[..., None] & (np.arange(3) < number[..., None])
     # First parents always stay; further ones as far as there are edges for them.
@@ -119,13 +119,13 @@ def _separated(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     return reached[:, :, None] & (child & (steps == n_nodes))[:, None, :]
 
 
-def both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _both_sinks(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """The pairs of ProsQA: both candidates are sinks, one is reached."""
     sinks = graphs.out_degrees(matrix) == 0
     return _separated(matrix, steps) & sinks[:, :, None] & sinks[:, None, :]
 
 
-def alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
+def _alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
     """The matched pairs: equal in-degree, equal out-degree (so both are sinks or none is), equally many ancestors."""
     allowed = _separated(matrix, steps)
     for number in (graphs.in_degrees(matrix), graphs.out_degrees(matrix), graphs.n_ancestors(matrix)):
@@ -136,9 +136,9 @@ def alike(matrix: NDArray[Any], steps: NDArray[Any]) -> NDArray[Any]:
 REGIMES = {
     regime.key: regime
     for regime in (
-        Regime("matched", "acyclic graphs whose candidates look alike, depth 1 to 4", (1, 2, 3, 4), pairs=alike),
-        Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=both_sinks),
-        Regime("uniform", "any edges, any candidates", draw=uniform),
-        Regime("path", "a path with edges back", draw=path),
+        Regime("matched", "acyclic graphs whose candidates look alike, depth 1 to 4", (1, 2, 3, 4), pairs=_alike),
+        Regime("prosqa", "acyclic graphs like ProsQA's, depth 3 or 4", (3, 4), pairs=_both_sinks),
+        Regime("uniform", "any edges, any candidates", draw=_uniform),
+        Regime("path", "a path with edges back", draw=_path),
     )
 }

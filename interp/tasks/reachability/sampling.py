@@ -1,4 +1,4 @@
-"""Drawing reachability episodes; the same arguments always give the same bytes."""
+"""Drawing reachability episodes, and the battery that tells searches apart; same arguments, same bytes."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from interp.tasks.reachability.regimes import REGIMES, Drawn, Regime, grow
 
 _GRAPHS, _NAMES, _ORDER = range(3)
 """One random stream a stage: what one stage draws never moves another."""
-CHUNK = 2048
-PATIENCE = 12
+_CHUNK, _PATIENCE = 2048, 12
 """Graphs that are drawn at once at most, and how many draws without a new depth are waited for."""
 
 
@@ -48,12 +47,11 @@ def sample(
             others take its place.
 
     Raises:
-        InputError: a size below its smallest, a negative seed, an unknown regime, depths where the regime has none, or
-            no graph of these sizes that has any of the depths.
+        InputError: depths where the regime has none, or no graph of these sizes that has any of the depths.
     """
-    smallest = {"n_episodes": 1, "n_rounds": 1, "n_nodes": 4, "n_edges": 3}
-    for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_nodes", n_nodes), ("n_edges", n_edges)):
-        integer(name, size, smallest[name])
+    sizes = {"n_episodes": (n_episodes, 1), "n_rounds": (n_rounds, 1), "n_nodes": (n_nodes, 4), "n_edges": (n_edges, 3)}
+    for name, (size, smallest) in sizes.items():
+        integer(name, size, smallest)
     refuse_beyond_machine(
         f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges", 8.0 * n_episodes * (n_nodes**2 + 4 * n_edges)
     )
@@ -71,15 +69,20 @@ def sample(
     order = np.random.default_rng([seed, _ORDER])
     edges = order.permuted(np.arange(n_edges)[None].repeat(n_episodes, 0), axis=1)
     candidates = np.where(order.random((n_episodes, 1)) < 0.5, drawn.candidates, drawn.candidates[:, ::-1])
-    return ReachabilityEpisodes(
-        np.take_along_axis(drawn.edges, edges[..., None], 1),
-        drawn.roots,
-        candidates,
-        n_nodes,
-        n_rounds,
-        regime,
-        seed,
-    ).renamed(names)
+    arrays = np.take_along_axis(drawn.edges, edges[..., None], 1), drawn.roots, candidates
+    return ReachabilityEpisodes(*arrays, n_nodes, n_rounds, regime, seed).renamed(names)
+
+
+@checked
+def battery(
+    n_episodes: int, n_rounds: int, *, n_nodes: int, n_edges: int, seed: int
+) -> dict[str, ReachabilityEpisodes]:
+    """Episodes on which searches answer differently: a batch of every regime, by its name.
+
+    >>> list(battery(4, 5, n_nodes=16, n_edges=24, seed=0))
+    ['matched', 'prosqa', 'uniform', 'path']
+    """
+    return {regime: sample(n_episodes, n_rounds, n_nodes, n_edges, regime, seed) for regime in REGIMES}
 
 
 def _depths(record: Regime, n_rounds: int) -> tuple[int, ...]:
@@ -98,7 +101,7 @@ def _of_depths(
     parts: list[Drawn] = []
     waited = 0
     while missing := sum(wanted.values()):
-        edges = grow(rng, min(CHUNK, max(64, 3 * missing)), *sizes)
+        edges = grow(rng, min(_CHUNK, max(64, 3 * missing)), *sizes)
         matrix = graphs.adjacency(edges, sizes[0])
         steps = graphs.distances(matrix, np.zeros(len(edges), np.int64))
         useful = np.isin(steps, [depth for depth in depths if wanted[depth]]).any(-1)
@@ -114,7 +117,7 @@ def _of_depths(
                 wanted[depth] -= len(rows)
                 found += len(rows)
         waited = 0 if 100 * found > missing else waited + 1  # what comes one by one would take for ever
-        if waited == PATIENCE:
+        if waited == _PATIENCE:
             depths, waited = _give_up(wanted, depths, parts, record, sizes), 0
     order = rng.permutation(n_episodes)
     return Drawn(

@@ -4,49 +4,63 @@ A round's target is the distribution of breadth-first search with a ``spread`` o
 that is reached, .6 evenly on all nodes reached. The first round has an empty latent and asks for nothing. Two other
 targets ask for less: "answers", the candidate alone in every round, and "final answers", the candidate in the last.
 
-A stage of the curriculum lasts until targets at its depth are answered, at most as long as it says. What weights start
-from is in :mod:`~interp.tasks.reachability.starts`.
+A stage of the curriculum lasts until targets at its depth are answered, at most as long as it says.
+
+What weights start from decides whether anything is learned in minutes; all of it is trained on. Four properties can be
+given, each with those before it:
+
+- *matching*: heads look for what resembles their own and copy it (``W_K = W_Q``, ``W_O`` in proportion to ``W_V^T``);
+  latents are written, and nodes read out, as tokens are embedded; MLPs start small;
+- *factored*: the position code of ``s_7`` is one of edge 7 plus one of the role s;
+- *apart*: tokens and positions have halves of the residual stream, and half of the heads matches each;
+- *bound*: names are orthogonal where heads read them, and heads that match by place write what they copy beside the
+  names, so that an edge's end holds its two nodes apart.
+
+Learning curves of them all are beside the shipped model (``interp/checkpoints/reachability-learned/learning.csv``).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
+from interp.errors import require
+from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.scores import correct
-from interp.tasks.reachability.starts import STARTS
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 
 SPREAD = 0.6
 """Share of a round's target that lies on all nodes reached."""
-KNOWN = 0.95
+_KNOWN = 0.95
 """Accuracy at every depth so far that ends a stage."""
 
 
-def deeper(steps: int, last: int, sizes: tuple[dict[str, int], ...] = ()) -> tuple[Stage, ...]:
+def _deeper(steps: int, last: int, sizes: tuple[dict[str, int], ...] = ()) -> tuple[Stage, ...]:
     """A curriculum of depths 1 to 4: up to ``steps`` batches for each depth but the last, ``last`` for that.
 
-    >>> [(stage.n_rounds, sorted(stage.until)) for stage in deeper(100, 500)]
+    >>> [(stage.n_rounds, sorted(stage.until)) for stage in _deeper(100, 500)]
     [(2, ['answered_1']), (3, ['answered_1', 'answered_2']), (4, ['answered_1', 'answered_2', 'answered_3']), (5, [])]
     """
     stages = []
     for depth in range(1, 5):
-        until = {f"answered_{d}": KNOWN for d in range(1, depth + 1)} if depth < 4 else {}
+        until = {f"answered_{d}": _KNOWN for d in range(1, depth + 1)} if depth < 4 else {}
         bounds = sizes[depth - 1] if depth <= len(sizes) else {}
         stages.append(Stage(depth + 1, steps if depth < 4 else last, bounds, until))
     return tuple(stages)
 
 
-LAPTOP = TrainingConfig(
+_LAPTOP = TrainingConfig(
     task="reachability",
     sizes={"n_nodes": (16, 16), "n_edges": (24, 24)},
-    stages=deeper(1000, 2500),
+    stages=_deeper(1000, 2500),
     batch_size=32,
     lr=2e-3,
     regimes=("matched",),
@@ -63,32 +77,32 @@ LAPTOP = TrainingConfig(
     eval_episodes=128,
     eval_rounds=5,
 )
-PRESETS = {
-    "laptop": LAPTOP,
+_PRESETS = {
+    "laptop": _LAPTOP,
     "prosqa": replace(
-        LAPTOP,
+        _LAPTOP,
         sizes={"n_nodes": (28, 28), "n_edges": (16, 54)},
         d_model=128,
         lr=1e-3,
         muon_lr=2e-3,
-        stages=deeper(1500, 5000, ({"n_edges": 24}, {"n_edges": 36})),
+        stages=_deeper(1500, 5000, ({"n_edges": 24}, {"n_edges": 36})),
     ),
 }
 
 
-def targets(episodes: ReachabilityEpisodes) -> NDArray[Any]:
+def _targets(episodes: ReachabilityEpisodes) -> NDArray[Any]:
     """What each round should predict, ``[episode, round, node]``; zeros in the first round, which weighs nothing."""
     return _searched(episodes, SPREAD)
 
 
-def answers(episodes: ReachabilityEpisodes) -> NDArray[Any]:
+def _answers(episodes: ReachabilityEpisodes) -> NDArray[Any]:
     """The candidates alone: the one that is reached, halves where both or none are; zeros in the first round."""
     return _searched(episodes, 0.0)
 
 
-def final_answers(episodes: ReachabilityEpisodes) -> NDArray[Any]:
-    """:func:`answers` in the last round, zeros in all others."""
-    wanted = answers(episodes)
+def _final_answers(episodes: ReachabilityEpisodes) -> NDArray[Any]:
+    """:func:`_answers` in the last round, zeros in all others."""
+    wanted = _answers(episodes)
     wanted[:, :-1] = 0.0
     return wanted
 
@@ -99,15 +113,15 @@ def _searched(episodes: ReachabilityEpisodes, spread: float) -> NDArray[Any]:
     return wanted
 
 
-def evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[str, float]:
+def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[str, float]:
     """Loss, ``excess`` over the targets' entropy, accuracy from round d on, and by depth d.
 
     ``answered_d`` is the accuracy in round d, the first that can know; ``accuracy_d`` that in the last round.
     """
-    wanted, tiny = targets(episodes)[:, 1:], np.finfo(np.float64).tiny
+    wanted, tiny = _targets(episodes)[:, 1:], np.finfo(np.float64).tiny
     loss = -(wanted * np.log(np.maximum(predictions[:, 1:], tiny))).sum(-1).mean()
     floor = -(wanted * np.log(np.maximum(wanted, tiny))).sum(-1).mean()
-    right = correct(predictions, episodes)
+    right = episodes.correct(predictions)
     known = np.arange(episodes.n_rounds) >= episodes.depths[:, None]
     by_depth: dict[str, float] = {}
     for d in np.unique(episodes.depths):
@@ -121,14 +135,158 @@ def evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict[
     }
 
 
+# What weights start from.
+
+_COPIED, _WRITTEN, _SMALL = 1.0, 0.1, 0.1
+"""Where weights start matching: what a head copies of what it attends to, what of the normalised residual stream is
+written to the latent, and what the MLPs' drawn output weights are multiplied by."""
+_ROLE = 0.25
+"""Share of a role in a factored position code: small, so that the two ends of an edge attend to each other."""
+_Start = Callable[[HookedLatentTransformer], None]
+
+
+def _matching(model: HookedLatentTransformer) -> None:
+    """Heads attend to what resembles them and copy it; latents are written, and nodes read out, as they are embedded.
+
+    The MLPs start small, so that what was copied is not drowned by what they make of it.
+    """
+    with torch.no_grad():
+        for block in model.blocks:
+            for weight in (block.attn.W_Q, block.attn.W_V):
+                for head in weight:
+                    torch.nn.init.orthogonal_(head)
+            block.attn.W_K.copy_(block.attn.W_Q)
+            block.attn.W_O.copy_(_COPIED * block.attn.W_V.transpose(-1, -2))
+            if block.mlp is not None:
+                block.mlp.W_out.mul_(_SMALL)
+        first = model.layout.token_ids["n_1"]
+        model.unembed.weight.copy_(model.W_E[first : first + model.unembed.weight.shape[1]].T)
+        if model.config.write_map:
+            model.write_map.get_parameter("W_write").copy_(_WRITTEN * torch.eye(model.config.d_model))
+
+
+def _factored(model: HookedLatentTransformer) -> None:
+    """A position's code becomes that of its group (an edge, the question, the root) plus a part of that of its role."""
+    std, generator = model.config.init_std, torch.Generator().manual_seed(0)
+    codes: dict[str, torch.Tensor] = {}
+
+    def code(name: str) -> torch.Tensor:
+        if name not in codes:
+            codes[name] = std * torch.randn(model.config.d_model, generator=generator).to(model.W_pos)
+        return codes[name]
+
+    groups = {"c_1": "question", "c_2": "question", "p?": "question", "r": "root", "w?": "root"}
+    with torch.no_grad():
+        for position, label in enumerate(model.layout.max_layout.labels):
+            role, _, number = label.partition("_")
+            if label in groups or number:
+                model.W_pos[position] = _ROLE * code(role) + code(groups.get(label, f"edge {number}"))
+            if label == "<z>":
+                model.W_pos[position] = code("root") + code("question")
+
+
+def _apart(model: HookedLatentTransformer) -> None:
+    """Tokens and positions start in halves of the residual stream: half of the heads match by place, half by content.
+
+    All heads copy content, and content is what the latent is written.
+    """
+    half, by_place = model.config.d_model // 2, model.config.n_heads // 2
+    with torch.no_grad():
+        for table, empty in (
+            (model.W_E, slice(half, None)),
+            (model.latents.table, slice(half, None)),
+            (model.W_pos, slice(half)),
+        ):
+            table[:, empty] = 0.0
+            table.mul_(2**0.5)
+        _matching(model)
+        for block in model.blocks:
+            for index in range(model.config.n_heads):
+                mine = slice(half, None) if index < by_place else slice(half)
+                block.attn.W_Q[index] = 0.0
+                torch.nn.init.orthogonal_(block.attn.W_Q[index, mine])
+                block.attn.W_V[index] = 0.0
+                torch.nn.init.orthogonal_(block.attn.W_V[index, :half])
+            block.attn.W_K.copy_(block.attn.W_Q)
+            block.attn.W_O.copy_(_COPIED * block.attn.W_V.transpose(-1, -2))
+        if model.config.write_map:
+            model.write_map.get_parameter("W_write")[half:] = 0.0
+
+
+def _bound(model: HookedLatentTransformer) -> None:
+    """:func:`_apart`, with orthogonal names, and beside them a place of their own for copies by place.
+
+    Of ``d_head`` dimensions each: names, copies. Heads that match by content look for both in both; whether an edge
+    is found by its own node or by the one that it was bound to is left to training.
+
+    Raises:
+        InputError: half of the residual stream does not hold both.
+    """
+    d_head, half = model.config.d_head, model.config.d_model // 2
+    require(
+        2 * d_head <= half,
+        f"start 'bound' needs 2 d_head <= d_model / 2, got d_head {d_head} and d_model {model.config.d_model}: "
+        "give 4 heads or more",
+    )
+    _apart(model)
+    names, copies = slice(d_head), slice(d_head, 2 * d_head)
+    first, n_names = model.layout.token_ids["n_1"], model.unembed.weight.shape[1]
+    with torch.no_grad():
+        table = model.W_E[first : first + n_names]
+        size = table.norm(dim=1).mean()
+        model.W_E[:, :half] = 0.0
+        model.latents.table[:] = 0.0
+        table[:, names] = size * torch.nn.init.orthogonal_(torch.empty_like(table[:, names]))
+        model.unembed.weight.copy_(table.T)
+        for block in model.blocks:
+            for index in range(model.config.n_heads):
+                by_place = index < model.config.n_heads // 2
+                if not by_place:
+                    block.attn.W_Q[index] = 0.0
+                    block.attn.W_Q[index, names] = block.attn.W_Q[index, copies] = _orthogonal(model.W_E, d_head)
+                block.attn.W_V[index] = 0.0
+                block.attn.W_V[index, names] = _orthogonal(model.W_E, d_head)
+                block.attn.W_O[index] = 0.0
+                block.attn.W_O[index, :, copies if by_place else names] = _COPIED * block.attn.W_V[index, names].T
+            block.attn.W_K.copy_(block.attn.W_Q)
+        if model.config.write_map:
+            written = model.write_map.get_parameter("W_write")
+            written[:] = 0.0
+            for part in (names, copies):
+                written[part, names] = _WRITTEN * torch.eye(d_head)
+
+
+def _orthogonal(like: Tensor, size: int) -> Tensor:
+    return torch.nn.init.orthogonal_(like.new_empty(size, size))
+
+
+def _each(*parts: _Start) -> _Start:
+    """One start after the other."""
+
+    def start(model: HookedLatentTransformer) -> None:
+        for part in parts:
+            part(model)
+
+    return start
+
+
+_STARTS = {
+    "matching": _matching,
+    "factored": _factored,
+    "matching, factored": _each(_factored, _matching),
+    "matching, factored, apart": _each(_factored, _apart),
+    "matching, factored, apart, bound": _each(_factored, _bound),
+}
+
+
 def goal() -> TrainingGoal:
     """What ``interp train reachability`` learns."""
     return TrainingGoal(
-        targets=targets,
-        other_targets={"answers": answers, "final answers": final_answers},
-        presets=PRESETS,
-        evaluate=evaluate,
-        starts=STARTS,
+        targets=_targets,
+        other_targets={"answers": _answers, "final answers": _final_answers},
+        presets=_PRESETS,
+        evaluate=_evaluate,
+        starts=_STARTS,
         floor="breadth-first search",
         learns="reachability",
         limits=(

@@ -10,10 +10,8 @@ import interp
 from interp.errors import InputError
 from interp.evaluation import suite
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability import algorithms, sample
-from interp.tasks.reachability.controls import controlled
-from interp.tasks.reachability.frontier import codec, exact_sets, moved, reached
-from interp.tasks.reachability.scores import correct
+from interp.tasks.reachability import ReachabilityEpisodes, algorithms, sample
+from interp.tasks.reachability.frontier import codec, controlled, exact_sets, moved
 
 SIZES = {"n_nodes": 12, "n_edges": 18}
 
@@ -23,8 +21,8 @@ def model() -> HookedLatentTransformer:
     return interp.load("reachability-handwired", **SIZES)
 
 
-def last(run: interp.Rollout, episodes: object) -> np.ndarray:
-    return correct(run.predictions.double().numpy(), episodes)[:, -1]
+def last(run: interp.Rollout, episodes: ReachabilityEpisodes) -> np.ndarray:
+    return episodes.correct(run.predictions.double().numpy())[:, -1]
 
 
 def test_without_its_recurrence_the_machine_knows_nothing_beyond_one_step(model: HookedLatentTransformer) -> None:
@@ -75,7 +73,8 @@ def test_moved_nodes_change_answers_as_they_change_the_search(model: HookedLaten
     )
     assert found["the negative takes the target's place", 0] == 0
     assert found["the negative is added", 0] == found["a parent of the negative is added", 1] == 0.5
-    assert (table[table["move"] != "nothing"]["n"] <= 30).all() and reached(episodes).shape == (30, 5, 12)
+    assert (table[table["move"] != "nothing"]["n"] <= 30).all()
+    assert algorithms.breadth_first().run(episodes)["reached"].shape == (30, 5, 12)
     with pytest.raises(InputError, match="need a round after the deepest target"):
         moved(model, sample(4, 3, **SIZES, seed=4, depths=(2,)))
 

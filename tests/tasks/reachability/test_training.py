@@ -12,11 +12,12 @@ import torch
 
 from interp.errors import InputError
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.reachability import TASK, sample, starts, training
+from interp.tasks.reachability import TASK, sample, training
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import train
 
+GOAL = training.goal()
 TINY = replace(
     preset("reachability", "laptop"),
     sizes={"n_nodes": (8, 8), "n_edges": (10, 10)},
@@ -31,12 +32,12 @@ TINY = replace(
 
 def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> None:
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
-    wanted = training.targets(episodes)
+    wanted = GOAL.targets(episodes)
     first = TASK.first_asked
     assert first == 1 and (wanted[:, :first] == 0).all() and np.allclose(wanted[:, first:].sum(-1), 1)
     rows = np.arange(8)
     assert (wanted[:, -1].argmax(-1) == episodes.targets).all() and (wanted[rows, -1, episodes.negatives] == 0).all()
-    assert training.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(0, abs=1e-9)
+    assert GOAL.evaluate(np.maximum(wanted, 1e-300), episodes)["excess"] == pytest.approx(0, abs=1e-9)
 
 
 def test_a_run_starts_and_resumes(tmp_path: Path) -> None:
@@ -49,20 +50,20 @@ def test_an_unknown_start_is_refused(tmp_path: Path) -> None:
         train(replace(TINY, start="matchin"), tmp_path / "run", name="tiny")
 
 
-@pytest.mark.parametrize("name", starts.STARTS)
+@pytest.mark.parametrize("name", GOAL.starts)
 def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
     config = TINY.model_config("tiny")
     torch.manual_seed(0)
     model, drawn = HookedLatentTransformer(config), {}
     drawn = {key: value.clone() for key, value in model.state_dict().items()}
-    starts.STARTS[name](model)
+    GOAL.starts[name](model)
     changed = [key for key, value in model.state_dict().items() if not torch.equal(value, drawn[key])]
     assert changed and all(torch.isfinite(value).all() for value in model.state_dict().values())
     if "matching" in name:
         for block in model.blocks:
             assert torch.equal(block.attn.W_K, block.attn.W_Q)
             if "bound" not in name:
-                assert torch.allclose(block.attn.W_O, starts.COPIED * block.attn.W_V.mT)
+                assert torch.allclose(block.attn.W_O, block.attn.W_V.mT)
     if "factored" in name:
         at = model.layout.position
         between = {(a, b): model.W_pos[at(a)] @ model.W_pos[at(b)] for a in ("t_3",) for b in ("s_3", "s_7")}
@@ -71,21 +72,22 @@ def test_starts_keep_shapes_and_differ_from_what_was_drawn(name: str) -> None:
 
 def test_bound_copies_by_place_lie_beside_the_names() -> None:
     model = HookedLatentTransformer(TINY.model_config("tiny"))
-    starts.bound(model)
+    bound = GOAL.starts["matching, factored, apart, bound"]
+    bound(model)
     d_head, first = model.config.d_head, model.layout.token_ids["n_1"]
     name = model.W_E[first]
     assert name[:d_head].abs().sum() > 0 and name[d_head:].abs().sum() == 0
     by_place, by_content = (name @ model.blocks[0].attn.W_V[head] @ model.blocks[0].attn.W_O[head] for head in (0, -1))
-    assert torch.allclose(by_place[d_head : 2 * d_head], starts.COPIED * name[:d_head], atol=1e-6)
-    assert torch.allclose(by_content[:d_head], starts.COPIED * name[:d_head], atol=1e-6)
+    assert torch.allclose(by_place[d_head : 2 * d_head], name[:d_head], atol=1e-6)
+    assert torch.allclose(by_content[:d_head], name[:d_head], atol=1e-6)
     two_heads = HookedLatentTransformer(replace(TINY, n_heads=2).model_config("tiny"))
     with pytest.raises(InputError, match="give 4 heads or more"):
-        starts.bound(two_heads)
+        bound(two_heads)
 
 
 def test_other_targets_ask_for_less() -> None:
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
-    answers, final = (training.goal().other_targets[name](episodes) for name in ("answers", "final answers"))
+    answers, final = (GOAL.other_targets[name](episodes) for name in ("answers", "final answers"))
     assert (np.count_nonzero(answers[:, 1:], axis=-1) <= 2).all() and np.array_equal(answers[:, -1], final[:, -1])
     assert answers[:, 1].any() and not final[:, :-1].any()
 
