@@ -7,6 +7,7 @@ apart. An edge that is taken away in one round delays what it leads to; the next
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 def _exchange_history(episodes: ReachabilityEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its set of nodes reached."""
     t = corrupted_round(episodes, round, history=True)
-    arrays = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
+    arrays: dict[str, Any] = {name: exchanged(episodes.by_round(name), t) for name in ("edges", "roots", "candidates")}
     return episodes, replace(episodes, **arrays)
 
 

@@ -156,7 +156,8 @@ class ReachabilityEpisodes:
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ReachabilityEpisodes:
         """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order."""
         chosen = chosen_indices(indices, len(self))
-        return replace(self, **{name: getattr(self, name)[chosen] for name in _AXES})
+        arrays: dict[str, Any] = {name: getattr(self, name)[chosen] for name in _AXES}
+        return replace(self, **arrays)
 
     def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
         """The same graphs, read ``n_rounds`` times.
@@ -179,7 +180,8 @@ class ReachabilityEpisodes:
         def rename(array: NDArray[Any]) -> NDArray[Any]:
             return names[rows.reshape(-1, *[1] * (array.ndim - 1)), array]
 
-        return replace(self, **{name: rename(getattr(self, name)) for name in _AXES})
+        arrays: dict[str, Any] = {name: rename(getattr(self, name)) for name in _AXES}
+        return replace(self, **arrays)
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
@@ -198,5 +200,5 @@ class ReachabilityEpisodes:
 @checked
 def joined(parts: Sequence[ReachabilityEpisodes], regime: str) -> ReachabilityEpisodes:
     """Several batches of the same sizes as one, called ``regime``."""
-    arrays = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES}
+    arrays: dict[str, Any] = {name: np.concatenate([getattr(part, name) for part in parts]) for name in _AXES}
     return replace(parts[0], regime=regime, **arrays)
