@@ -4,7 +4,7 @@ Columns are the positions of a round, levels are the residual stream before and 
 head that moves something from one position to another. The arrows are measured. :func:`flow` draws all that a sparse
 circuit does (:func:`edges`: a head's attention, where what it writes is not zero, so a head that is silent at a
 position draws nothing there); :func:`strongest` draws the few reads whose cut changes most
-(:mod:`interp.interventions.reads`). What an arrow does NOT say: what is moved.
+(:mod:`interp.interventions.attribution`). What an arrow does NOT say: what is moved.
 """
 
 from __future__ import annotations

@@ -58,7 +58,6 @@ def _objects() -> Iterator[Any]:
         mediation,
         moves,
         patching,
-        rounds,
         sites,
         steering,
     )
@@ -81,7 +80,7 @@ def _objects() -> Iterator[Any]:
     yield from (QLearner(), Interaction(trajectories.mdps, 4, seed=0), Interval(0.5, 0.2, 0.8))
     yield interp.tasks.get("reachability").sample(4, 3, n_nodes=6, n_edges=6)
     yield patching.sweep(model, known["clean"], known["corrupted"], 1, components="resid_pre")
-    yield rounds.round_map(model, *both, "latent")
+    yield patching.round_map(model, *both, "latent")
     yield interchange.interchange(model, *both, algorithm, "log_weights", "latent")
     yield steering.steer(model, episodes, 1, known["change"], algorithm, doses=(1.0,), n_random=1)
     yield maps.effect_map(model, *both, "latent")

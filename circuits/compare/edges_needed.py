@@ -20,10 +20,9 @@ from circuits.compare.roles import Role
 from circuits.compare.subject import Effort, Subject
 from circuits.registry import differentiable
 from interp.errors import InputError
-from interp.interventions.ablation import CircuitScorer
+from interp.interventions.ablation import CircuitScorer, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.pairs import corruption, prepare
-from interp.interventions.pruning import smallest
 
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the edges that are needed may be."""

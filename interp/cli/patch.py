@@ -17,13 +17,15 @@ if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
 
 Corruption = Annotated[
-    str, typer.Option(help="<interp.interventions.command:corruption_names>; the task's default when empty.")
+    str, typer.Option(help="<interp.interventions.patch_command:corruption_names>; the task's default when empty.")
 ]
 ReadAt = Annotated[int | None, options.number("The round that is read; where the corruption first shows by default", 0)]
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
 Metrics = Annotated[
     list[str] | None,
-    typer.Option(help="<interp.interventions.command:metric_names>; by default logit_diff and state, both exits."),
+    typer.Option(
+        help="<interp.interventions.patch_command:metric_names>; by default logit_diff and state, both exits."
+    ),
 ]
 MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
 Tables = Annotated[
@@ -63,7 +65,7 @@ def patch(
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
-    from interp.interventions import command as run
+    from interp.interventions import patch_command as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
     folder = options.to_be_written(out / Path(model).name)
@@ -99,7 +101,7 @@ def _tables(
 ) -> None:
     """Every causal table, written to ``folder``."""
     from circuits.registry import differentiable
-    from interp.interventions import tables as every
+    from interp.interventions import causal_tables as every
     from interp.progress import bar
 
     smooth = differentiable(model)

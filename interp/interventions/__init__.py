@@ -1,16 +1,16 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
 * where and what: ``sites``, ``places`` (sites with a subspace), ``pairs`` (clean and corrupted runs), ``metrics``;
-* patching: ``patching`` (sweeps), ``rounds`` (round x round), ``resume`` (how sweeps are fast), ``heatmaps``;
+* patching: ``patching`` (sweeps over sites, and round x round), ``resume`` (how sweeps are fast);
 * against the algorithm: ``interchange`` (graded by ``counterfactual``), ``carriers`` (many claims of what lives where,
   with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
   decoded state closed under the update, on and off the manifold), ``steering``;
 * by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``),
   ``maps`` (which share each activation of the residual stream carries);
 * how rounds are run again with sites edited, for all of these: ``passes``;
-* circuits: ``graph`` (edges, and cutting them), ``attribution`` (EAP-IG), ``ablation`` (faithfulness, completeness,
-  minimality, CPR, CMD), ``pruning`` (greedy, ACDC);
-* ``command`` and ``tables``: what ``interp patch`` writes.
+* circuits: ``graph`` (edges, and cutting them), ``attribution`` (edges by EAP-IG, and single reads), ``ablation``
+  (faithfulness, completeness, minimality, CPR, CMD; the smallest circuit, ACDC);
+* what ``interp patch`` writes: ``patch_command``, and ``causal_tables`` with ``--tables``.
 
 What corrupts episodes, which variables are looked for and where, and how a model is steered is in the record of its
 task, so that a task of your own is patched, interchanged and steered like the others:
@@ -34,11 +34,10 @@ __all__ = [
     "alignment",
     "attribution",
     "carriers",
-    "command",
+    "causal_tables",
     "counterfactual",
     "effects",
     "graph",
-    "heatmaps",
     "interchange",
     "maps",
     "mediation",
@@ -46,15 +45,12 @@ __all__ = [
     "moves",
     "pairs",
     "passes",
+    "patch_command",
     "patching",
     "places",
-    "pruning",
-    "reads",
     "resume",
-    "rounds",
     "routes",
     "sites",
     "steering",
     "steps",
-    "tables",
 ]

@@ -1,4 +1,4 @@
-"""Ablating nodes and edges of a round, and how good a circuit is.
+"""Ablating nodes and edges of a round: how good a circuit is, and finding one.
 
 A circuit C is a set of edges; every other edge carries the ablated value (:mod:`interp.interventions.graph`). With m
 the metric's mean over episodes, M the whole model and 0 the empty circuit::
@@ -12,6 +12,9 @@ C_k holds the share k of the edges with the largest scores; CPR (higher is bette
 trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave out what works against the
 metric. Every number depends on its choices (ablation, metric, granularity, and that an edge is cut at all positions),
 which results carry, and is worth reading only beside random circuits of equal size.
+
+A circuit that :func:`smallest` or :func:`acdc` finds suffices for this metric on these pairs with this ablation. Others
+may do as well, and the order of cutting decides between them (ACDC cuts from the exits backwards; Conmy et al., 2023).
 """
 
 from __future__ import annotations
@@ -28,7 +31,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import checked, number
 from interp.errors import require
 from interp.interventions.graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
@@ -94,12 +97,7 @@ class CircuitScorer:
 
     @property
     def gap(self) -> float:
-        """The whole model's metric less that of the empty circuit, over all episodes; what faithfulness is a share
-        of.
-
-        Raises:
-            InputError: the two do not differ.
-        """
+        """The whole model's metric less the empty circuit's: faithfulness is a share of it, so 0 is an error."""
         gap = float((self.full - self.empty).mean())
         require(
             abs(gap) > 1e-12,
@@ -145,11 +143,7 @@ def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
     if what == "nodes":
         cases = [(name, graph.without_nodes([name])) for name in graph.sources]
     else:
-        cases = []
-        for edge in graph.edges:
-            keep = graph.mask()
-            keep[edge] = False
-            cases.append((graph.name(edge), keep))
+        cases = [(graph.name(edge), graph.mask([kept for kept in graph.edges if kept != edge])) for edge in graph.edges]
     rows = []
     for name, keep in cases:
         drop = scorer.full - scorer.values(keep)
@@ -161,7 +155,7 @@ def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class CircuitResult:
-    """How good one circuit is, with random circuits of equal size.
+    """How good one circuit is, beside random circuits of equal size.
 
     Attributes:
         edges: its edges, by name.
@@ -183,13 +177,10 @@ class CircuitResult:
 
     def to_frame(self) -> pd.DataFrame:
         """The result as a table of one row."""
-        estimate, low, high = self.faithfulness
         row = {
             "size": len(self.edges),
             "of": self.n_edges,
-            "faithfulness": estimate,
-            "low": low,
-            "high": high,
+            **dict(zip(("faithfulness", "low", "high"), self.faithfulness, strict=True)),
             "random_mean": float(self.random.mean()),
             "random_max": float(self.random.max()),
             "incompleteness": float(self.incompleteness.mean()) if len(self.incompleteness) else float("nan"),
@@ -308,26 +299,64 @@ def faithfulness_curve(
     scores: Float[np.ndarray, "source destination"],
     *,
     shares: Sequence[float] = SHARES,
-    signed: bool = False,
     n_random: int = 5,
     seed: int = 0,
 ) -> FaithfulnessCurve:
     """Faithfulness of the circuits of the best-scored edges (MIB's CPR and CMD).
 
     Args:
-        scores: of every edge, such as :attr:`AttributionResult.edges`.
-        signed: rank by the score (MIB for CPR) instead of its size (MIB for CMD).
+        scores: of every edge, such as :attr:`AttributionResult.edges`; edges rank by the size of their scores.
     """
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
-    ranked = sorted(graph.edges, key=lambda edge: -(scores[edge] if signed else abs(scores[edge])))
     sizes = [round(share * graph.n_edges) for share in shares]
-    best = [scorer.faithfulness(graph.mask(ranked[:size])) for size in sizes]
+    best = [scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes]
     random = [[scorer.faithfulness(c) for c in random_circuits(graph, size, n_random, seed)] for size in sizes]
     return FaithfulnessCurve(
         shares=tuple(shares),
         sizes=tuple(sizes),
         faithfulness=np.array(best),
         random=np.array(random),
-        settings=scorer.settings(signed=signed, n_random=n_random, seed=seed),
+        settings=scorer.settings(n_random=n_random, seed=seed),
     )
+
+
+def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int) -> Keep:
+    """The ``size`` edges with the largest scores, by size of the score."""
+    return graph.mask(sorted(graph.edges, key=lambda edge: -abs(scores[edge]))[:size])
+
+
+@checked
+def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> Keep:
+    """The fewest best-scored edges whose faithfulness is within ``tolerance`` of 1.
+
+    Found by bisection, which assumes that more edges are not worse.
+    """
+    number("tolerance", tolerance, 0)
+    graph, low, high = scorer.graph, 0, scorer.graph.n_edges
+    while low < high:
+        middle = (low + high) // 2
+        if abs(1 - scorer.faithfulness(_top_edges(graph, scores, middle))) <= tolerance:
+            high = middle
+        else:
+            low = middle + 1
+    return _top_edges(graph, scores, high)
+
+
+@checked
+def acdc(scorer: CircuitScorer, tolerance: float = 0.01) -> Keep:
+    """Cut edge after edge, from the exits backwards, keeping a cut when faithfulness moves by at most ``tolerance``."""
+    number("tolerance", tolerance, 0)
+    graph, keep = scorer.graph, scorer.graph.mask()
+    now = scorer.faithfulness(keep)
+    for edge in sorted(graph.edges, key=lambda e: (-e[1], -e[0])):
+        name = graph.destinations[edge[1]].rsplit(".", 1)[0]
+        keep[edge] = False
+        if name in graph.sources and not keep[graph.sources.index(name)].any():
+            continue  # Nothing kept reads this destination: cutting its inputs changes nothing.
+        cut = scorer.faithfulness(keep)
+        if abs(cut - now) <= tolerance:
+            now = cut
+        else:
+            keep[edge] = True
+    return keep

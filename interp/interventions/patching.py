@@ -13,19 +13,23 @@ The effect runs on into later rounds through the latents (``propagate=True``), o
 latents (``propagate=False``: nothing outlives the round, and any effect at a later round is 0). Each side keeps its own
 history: at the patched round, clean and corrupted latents differ by whatever the corruption did before.
 
+:func:`sweep` patches many sites at one round. :func:`round_map` patches one site at many rounds and reads every later
+round, too: how long its row stays lit is how long the model remembers what was patched.
+
 Denoising finds what suffices given everything else corrupted, noising what is needed given everything else clean; a
 site that lights up is evidence that the difference between *these two* inputs passes there, not of what it means.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
 import torch
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor
 from transformer_lens.patching import PatchingResult as Statistics
@@ -38,14 +42,14 @@ from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
 from interp.interventions.resume import Patched, RoundPatcher, activations, one_round, repeated, tile
-from interp.interventions.sites import Site, resolve, sites
+from interp.interventions.sites import ALIASES, Site, resolve, sites
 from interp.model.rollout import run_round
-from interp.model.run import Rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
-from interp.statistics import percentile_bounds, resample_weights
+from interp.statistics import bootstrap_mean, percentile_bounds, resample_weights
 
-Direction = Literal["denoising", "noising"]
+_Direction = Literal["denoising", "noising"]
 
 
 @dataclass(frozen=True)
@@ -97,11 +101,7 @@ class PatchingResult(Tabled):
         return float((self.source - self.base).mean())
 
     def fractions(self) -> Float[Tensor, " site"]:
-        """Share of the gap that each patch carries over.
-
-        Raises:
-            InputError: the two runs do not differ by this metric.
-        """
+        """Share of the gap that each patch carries over; an error where the two runs do not differ by this metric."""
         if abs(self.gap) < 1e-12:
             raise InputError(
                 f"clean and corrupted runs do not differ in {self.metric} at round {self.read}, so there is no gap to "
@@ -147,12 +147,8 @@ class PatchingResult(Tabled):
 
     @checked
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
-        """A heat map's table for one component: rows are layers (or heads "L1H0"), columns are positions, in order.
-
-        Raises:
-            InputError: a component that was not patched.
-        """
-        key = {"head": "z"}.get(component, component)
+        """A heat map's table for one component: rows are layers (or heads "L1H0"), columns are positions, in order."""
+        key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]
         if not patched:
             raise unknown_name("patched component", component, {site.component for site in self.sites})
@@ -205,9 +201,6 @@ def sweep(
         commit: how both sides are run, and which choice token the patched rounds hold.
         chunk: rows (site x episode) run at once, which bounds memory; 256 on a CPU, 65,536 on an accelerator when None.
 
-    Raises:
-        InputError: unknown names, episodes that do not pair up, rounds out of range.
-
     Example:
         >>> import interp
         >>> from interp.interventions import patching
@@ -219,9 +212,7 @@ def sweep(
         >>> effects.grid("resid_pre").shape
         (3, 13)
     """
-    if direction not in get_args(Direction):
-        raise unknown_name("direction", direction, get_args(Direction))
-    measure = find_metric(metric)
+    measure = _measure(metric, direction)
     pair = prepare(model, clean, corrupted, round, read, commit)
     layout = pair.layout
     cells = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
@@ -243,15 +234,26 @@ def sweep(
     )
 
 
+def _measure(metric: str | Metric, direction: str) -> Metric:
+    if direction not in get_args(_Direction):
+        raise unknown_name("direction", direction, get_args(_Direction))
+    return find_metric(metric)
+
+
+def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
+    """The run that is patched, and the run that activations are taken from."""
+    return (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
+
+
 def run_cells(
     pair: Pair, cells: Sequence[Site], measure: Metric, direction: str, propagate: bool, chunk: int | None = None
 ) -> Float[Tensor, "site episode"]:
     """The metric with each cell patched on its own."""
-    base, other = (pair.corrupted, pair.clean) if direction == "denoising" else (pair.clean, pair.corrupted)
-    source = activations(pair.model, other, pair.round, list(dict.fromkeys(cell.hook for cell in cells)))
+    base, source = _sides(pair, direction)
+    known = activations(pair.model, source, pair.round, list(dict.fromkeys(cell.hook for cell in cells)))
     later = pair.read > pair.round or measure.needs_update
     values: list[Tensor | None] = [None] * len(cells)
-    patcher = RoundPatcher(pair.model, base, pair.round, source, update=later, chunk=chunk)
+    patcher = RoundPatcher(pair.model, base, pair.round, known, update=later, chunk=chunk)
     for step in patcher.cells(cells):
         readout = _read_on(pair, base, step, propagate)
         measured = measure.measure(readout, pair)
@@ -275,3 +277,127 @@ def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool) -> Reado
         predictions.append(prediction)
     shape = (n, pair.n_episodes)
     return Readout(torch.stack(predictions, 1).unflatten(0, shape), latents.unflatten(0, shape))
+
+
+@dataclass(frozen=True)
+class RoundMap:
+    """Effects of patching one site at some rounds, read at the same rounds.
+
+    Attributes:
+        site: the patched site.
+        rounds: the rounds of both axes.
+        effects: patched minus base, ``[patched round, read round, episode]``; NaN before the patch.
+        gaps: source minus base, unpatched, ``[read round, episode]``.
+        metric, direction: as in a sweep.
+        settings: model, versions.
+    """
+
+    site: str
+    rounds: tuple[int, ...]
+    effects: Float[np.ndarray, "patched read episode"]
+    gaps: Float[np.ndarray, "read episode"]
+    metric: str
+    direction: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @checked
+    def grid(self, value: str = "effect") -> pd.DataFrame:
+        """Mean effects, or fractions of the gap (NaN where the runs do not differ): rows patched, columns read."""
+        require(value in ("effect", "fraction"), f"value must be 'effect' or 'fraction', got {value!r}")
+        table = self.effects.mean(-1)
+        if value == "fraction":
+            gap = self.gaps.mean(-1)
+            table = table / np.where(np.abs(gap) > 1e-12, gap, np.nan)
+        return pd.DataFrame(table, index=list(self.rounds), columns=list(self.rounds))
+
+    def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
+        """One row per (patched round, read round): effect with its 95 % interval over episodes, and the gap."""
+        effects = rearrange(self.effects, "patched read episode -> episode patched read")
+        mean, low, high = bootstrap_mean(effects, seed=seed)
+        columns = ["patched", "read", "effect", "effect_low", "effect_high", "gap"]
+        rows = [
+            (t, u, mean[i, j], low[i, j], high[i, j], self.gaps[j].mean())
+            for i, t in enumerate(self.rounds)
+            for j, u in enumerate(self.rounds)
+            if u >= t
+        ]
+        frame = pd.DataFrame(rows, columns=columns)
+        return frame.assign(site=self.site, metric=self.metric, direction=self.direction)
+
+
+@checked
+def round_map(
+    model: HookedLatentTransformer,
+    clean: Episodes,
+    corrupted: Episodes,
+    site: Site | str,
+    *,
+    rounds: Rounds = "all",
+    metric: str | Metric = "logit_diff",
+    direction: str = "denoising",
+    commit: str = "own",
+    done: Callable[[int], None] = lambda steps: None,
+) -> RoundMap:
+    """Patch ``site`` at each of ``rounds`` and read at each of them.
+
+    Args:
+        rounds: the rounds to patch at and to read at.
+        metric: read per round; a regret is that round's loss.
+        done: called with 1 after each round.
+    """
+    measure = _measure(metric, direction)
+    at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))
+    pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1], commit)
+    place = resolve(site, model, pair.layout)
+    base, source = _sides(pair, direction)
+    n, latents = pair.n_episodes, torch.zeros(0)
+    effects = np.full((len(at_rounds), len(at_rounds), n), np.nan)
+    gaps = np.zeros((len(at_rounds), n))
+    active = 0
+    for t in range(at_rounds[0], at_rounds[-1] + 1):
+        predictions: list[Tensor] = []
+        after: list[Tensor] = []
+        if active:
+            with torch.no_grad():
+                step = run_round(model, repeated(one_round(base, t), active), latents, base.layout, commit, ())
+            predictions.append(step.prediction)
+            after.append(step.latents)
+        if t in at_rounds:
+            patcher = RoundPatcher(model, base, t, activations(model, source, t, [place.hook]), update=True)
+            (patched,) = patcher.cells([place])
+            predictions.append(patched.predictions)
+            after.append(patched.latents)
+            active += 1
+        latents = torch.cat(after)
+        if t in at_rounds:
+            column = at_rounds.index(t)
+            at = replace(pair, round=t, read=t)
+            sides = [measure.measure(at.readout(run), at) for run in (base, source)]
+            values = measure.measure(_readout(torch.cat(predictions), latents, active), at)
+            effects[:active, column] = (values - sides[0]).double().numpy(force=True)
+            gaps[column] = (sides[1] - sides[0]).double().numpy(force=True)
+        done(1)
+    settings = provenance(model=model.config.name, digest=model.digest(), commit=commit, propagate=True)
+    return RoundMap(str(place), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
+
+
+def _readout(predictions: Tensor, latents: Tensor, n: int) -> Readout:
+    return Readout(predictions.unsqueeze(1).unflatten(0, (n, -1)), latents.unflatten(0, (n, -1)))
+
+
+@checked
+def heatmap(table: pd.DataFrame, title: str, *, x: str, y: str, unit: str) -> Any:
+    """A matplotlib figure of a table: blue below 0, red above, white at 0, every column labelled."""
+    from matplotlib.figure import Figure
+
+    values = table.to_numpy(dtype=float)
+    limit = max(float(np.nanmax(np.abs(values), initial=0.0)), 1e-12)
+    height, width = 1.4 + 0.28 * len(table), 2.2 + 0.36 * table.shape[1]
+    figure = Figure(figsize=(max(width, 4.5), max(height, 2.2)), layout="constrained")
+    axes = figure.add_subplot()
+    image = axes.imshow(values, cmap="RdBu_r", vmin=-limit, vmax=limit, aspect="auto")
+    axes.set_xticks(range(table.shape[1]), [str(c) for c in table.columns], rotation=90)
+    axes.set_yticks(range(len(table)), [str(i) for i in table.index])
+    axes.set(xlabel=x, ylabel=y, title=title)
+    figure.colorbar(image, ax=axes, label=unit)
+    return figure

@@ -11,7 +11,7 @@ from einops import einsum
 
 from circuits.circuit import Circuit
 from circuits.registry import build
-from interp.interventions.reads import strongest_reads
+from interp.interventions.attribution import strongest_reads
 from interp.statistics import Interval
 from reports import flow
 from reports.blocks import Figure, Prose, Table

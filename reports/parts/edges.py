@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
-from interp.interventions import tables
+from interp.interventions import causal_tables
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table, cell
@@ -45,7 +45,9 @@ def part() -> Part:
 
 def compute(context: Context) -> dict[str, pd.DataFrame]:
     """Scored edges, faithfulness over sizes, the smallest faithful circuit, single ablations."""
-    return tables.circuit_tables(context.smooth, context.pairs[0], context.looked_at, context.seed, minimality=False)
+    return causal_tables.circuit_tables(
+        context.smooth, context.pairs[0], context.looked_at, context.seed, minimality=False
+    )
 
 
 def summary(found: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:

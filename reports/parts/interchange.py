@@ -11,7 +11,7 @@ from typing import Any
 import pandas as pd
 
 from circuits.circuit import Circuit
-from interp.interventions import tables
+from interp.interventions import causal_tables
 from interp.interventions.carriers import Claim
 from interp.statistics import Interval
 from reports import figures
@@ -56,7 +56,7 @@ _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 @dataclass(frozen=True)
 class _Tables:
-    """Tables of :mod:`interp.interventions.tables`; ``aligned`` is None where no subspaces are learned."""
+    """Tables of :mod:`interp.interventions.causal_tables`; ``aligned`` is None where no subspaces are learned."""
 
     carried: pd.DataFrame
     aligned: pd.DataFrame | None = None
@@ -73,11 +73,11 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
         runs = context.pair_runs
         own = claims(context.circuit) if claims and context.handwired else None
-        known = QUICK_DECODED if context.quick else tables.N_DECODED
-        carried = tables.interchange_table(model, bases, sources, t, seed, own, runs, n_decoded=known)
+        known = QUICK_DECODED if context.quick else causal_tables.N_DECODED
+        carried = causal_tables.interchange_table(model, bases, sources, t, seed, own, runs, n_decoded=known)
         if context.handwired or context.quick or not context.task.aligned(model):
             return _Tables(carried)
-        return _Tables(carried, tables.alignment_table(model, bases, sources, t, seed, runs=runs))
+        return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed, runs=runs))
 
     def applies(context: Context) -> bool:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))

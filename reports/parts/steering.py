@@ -6,7 +6,7 @@ from typing import cast
 
 import pandas as pd
 
-from interp.interventions import tables
+from interp.interventions import causal_tables
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table, cell, number
@@ -42,7 +42,9 @@ def part() -> Part:
 
 def compute(context: Context) -> pd.DataFrame:
     """The dose-response."""
-    return tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed, context.pair_runs[0])
+    return causal_tables.steering_table(
+        context.model, context.pairs[0], context.looked_at, context.seed, context.pair_runs[0]
+    )
 
 
 def summary(frame: pd.DataFrame, context: Context) -> list[Finding]:

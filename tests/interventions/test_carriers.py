@@ -9,7 +9,7 @@ import circuits
 import interp
 from interp import tasks
 from interp.decoder import RIDGE, Decoder
-from interp.interventions import tables
+from interp.interventions import causal_tables
 from interp.interventions.carriers import Claim, carriers
 from interp.interventions.interchange import Place
 from interp.tasks import experts
@@ -23,7 +23,7 @@ def pair():
 
 def test_whole_activations_of_the_handwired_model(wma, pair):
     """Each variable is found where it passes; before it arrives, and at controls, nothing is right that was not."""
-    frame = tables.interchange_table(wma[1], *pair, 8, 0).set_index(["variable", "places", "outcome"])
+    frame = causal_tables.interchange_table(wma[1], *pair, 8, 0).set_index(["variable", "places", "outcome"])
     accuracy = frame.iia_informative
     right = [
         ("log_weights", "latent@<z>", "prediction"),
@@ -76,4 +76,4 @@ def test_a_handwired_q_learners_own_rates_are_sampled():
     assert (episodes.alpha, episodes.gamma) == (0.3, 0.5)
     claims = [Claim.at("table", ["latent"], "state")]
     other = task.sample_for(model, 3, 9, 1)
-    assert tables.interchange_table(model, episodes, other, 6, 0, claims).iia_informative[0] == 1
+    assert causal_tables.interchange_table(model, episodes, other, 6, 0, claims).iia_informative[0] == 1

@@ -8,7 +8,7 @@ import torch
 
 import circuits
 from interp.errors import InputError
-from interp.interventions import ablation, attribution, pruning
+from interp.interventions import ablation, attribution
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.graph import EdgeGraph
 from interp.interventions.metrics import Metric
@@ -151,7 +151,7 @@ def test_acdc_finds_exactly_the_edges_that_carry_the_log_weights(wma, metric):
     circuit, model = wma
     pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair, metric)
-    keep = pruning.prune(scorer, "acdc")
+    keep = ablation.acdc(scorer)
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
         circuit, scorer.graph, WANTED[metric]
     )
@@ -182,7 +182,7 @@ def test_greedy_finds_them_by_gradients_in_the_softmax_only_variant():
     model = circuits.compile(circuit).double().eval()
     pair = prepare(model, *corruptions.exchange_history(experts.sample(16, 10, 3, seed=0), 8), 8)
     scorer = CircuitScorer(pair)
-    keep = pruning.prune(scorer, "greedy")
+    keep = ablation.smallest(scorer, attribution.attribute(pair, scorer.measure).edges, 0.01)
     assert {scorer.graph.name(e) for e in scorer.graph.edges if keep[e]} == _named(
         circuit, scorer.graph, WANTED["logit_diff"]
     )
@@ -203,7 +203,7 @@ def test_cpr_and_cmd_are_the_areas_of_mib(sums):
     [
         (lambda pair: CircuitScorer(pair, "logit_diff", "median"), "unknown ablation 'median'"),
         (lambda pair: attribution.attribute(pair, steps=0), "steps must be an integer >= 1"),
-        (lambda pair: pruning.prune(CircuitScorer(pair), "acdcx"), "did you mean 'acdc'"),
+        (lambda pair: ablation.acdc(CircuitScorer(pair), -1.0), "tolerance must be a finite number >= 0"),
         (lambda pair: EdgeGraph(pair.model).edge("1.0", "0.0.q"), "unknown destination of '1.0' '0.0.q'"),
         (lambda pair: EdgeGraph(pair.model).without_nodes(["5.5"]), "unknown node '5.5'"),
     ],

@@ -6,7 +6,7 @@ import pytest
 
 import circuits
 from interp.interventions import patching
-from interp.interventions.rounds import round_map
+from interp.interventions.patching import round_map
 from interp.tasks import experts, mdp
 from interp.tasks.experts import corruptions
 from interp.tasks.qlearning import corruptions as q_corruptions

@@ -14,8 +14,8 @@ import torch
 import interp
 from interp.interventions import patching
 from interp.interventions.metrics import Metric
+from interp.interventions.patching import round_map
 from interp.interventions.places import Place, intervened
-from interp.interventions.rounds import round_map
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 

@@ -12,7 +12,7 @@ import torch
 from interp import tasks
 from interp.decoder import Decoder
 from interp.errors import InputError
-from interp.interventions import command, tables
+from interp.interventions import causal_tables, patch_command
 from interp.interventions.carriers import Claim
 from interp.interventions.interchange import interchange
 from interp.interventions.pairs import prepare
@@ -43,11 +43,11 @@ def model(bandit) -> HookedLatentTransformer:
 
 
 def test_it_is_patched_by_its_own_corruption(model):
-    result = command.patch(model, 3, n_episodes=6, n_map=2, components=("resid_pre",))
+    result = patch_command.patch(model, 3, n_episodes=6, n_map=2, components=("resid_pre",))
     assert result.corruption == "exchange-history" and result.rounds is not None
     latent = [site.position for site in result.sweeps[0].sites].index("<z>")
     assert result.sweeps[0].fractions()[latent] == pytest.approx(1)
-    assert "bandit: exchange-history" in command.corruption_names()
+    assert "bandit: exchange-history" in patch_command.corruption_names()
 
 
 def test_its_loss_is_the_metric(bandit, model):
@@ -72,7 +72,7 @@ def test_its_variables_are_interchanged_and_steered(bandit, model):
 
 def test_claims_can_be_given_where_its_record_has_none(bandit, model):
     base, source = (bandit.sample(6, 6, seed=seed) for seed in (0, 1))
-    frame = tables.interchange_table(model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])])
+    frame = causal_tables.interchange_table(model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])])
     assert frame.iia.between(0, 1).all()
     with pytest.raises(InputError, match=r"task 'bandit' names no claims, which this needs; give its record claims"):
-        tables.interchange_table(model, base, source, 3, 0)
+        causal_tables.interchange_table(model, base, source, 3, 0)

@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import interp
-from interp.interventions import ablation, tables
+from interp.interventions import ablation
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout

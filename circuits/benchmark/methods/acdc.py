@@ -11,7 +11,7 @@ from functools import partial
 from circuits.benchmark.material import EXITS, Case, Exit, Material
 from circuits.benchmark.method import Answer, Method, register
 from circuits.benchmark.subject import Subject
-from interp.interventions.pruning import acdc
+from interp.interventions.ablation import acdc
 
 TOLERANCE = 0.01
 

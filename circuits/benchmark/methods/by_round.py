@@ -20,7 +20,7 @@ from circuits.benchmark.methods.decoding import probe
 from circuits.benchmark.methods.reading import FAINT
 from circuits.benchmark.questions.rounds import Item, changes, sides
 from circuits.benchmark.subject import Subject
-from interp.interventions.rounds import round_map
+from interp.interventions.patching import round_map
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 

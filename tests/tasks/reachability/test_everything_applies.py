@@ -8,7 +8,7 @@ import pytest
 import interp
 import probes
 from interp import tasks
-from interp.interventions import tables
+from interp.interventions import causal_tables
 from interp.interventions.patching import sweep
 from interp.model.transformer import HookedLatentTransformer
 
@@ -48,9 +48,9 @@ def test_patching_finds_the_candidates_then_the_question(model: HookedLatentTran
 def test_interchange_and_steering_agree_with_the_algorithm(model: HookedLatentTransformer) -> None:
     task = tasks.of(model)
     base, source = (task.sample_for(model, 12, 4, seed) for seed in (0, 1))
-    table = tables.interchange_table(model, base, source, ROUND, SEED, None)
+    table = causal_tables.interchange_table(model, base, source, ROUND, SEED, None)
     held = table[~table["control"] & (table["variable"] == "reached")]
     assert np.allclose(held["iia_informative"], 1)
     assert (table[table["control"]]["iia_informative"] == table[table["control"]]["chance_informative"]).all()
-    steered = tables.steering_table(model, base, ROUND, SEED)
+    steered = causal_tables.steering_table(model, base, ROUND, SEED)
     assert np.allclose(steered["model"], steered["algorithm"], atol=1e-9)

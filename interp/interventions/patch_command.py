@@ -13,12 +13,10 @@ from interp import tasks
 from interp.checks import checked
 from interp.errors import require
 from interp.files import write_atomic, write_json
-from interp.interventions import heatmaps
 from interp.interventions.metrics import EXITS, METRICS
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
-from interp.interventions.patching import PatchingResult, sweep
-from interp.interventions.rounds import RoundMap, round_map
+from interp.interventions.patching import PatchingResult, RoundMap, heatmap, round_map, sweep
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import bar
 
@@ -65,9 +63,6 @@ def patch(
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
         regime, sizes: of the episodes; the task's default and the model's own when not given.
-
-    Raises:
-        InputError: unknown names, a round out of range, or a corruption that held latents hide from every prediction.
     """
     record = find_corruption(model, corruption)
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
@@ -93,11 +88,7 @@ def patch(
 
 
 def write(result: PatchCommand, folder: Path) -> list[Path]:
-    """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map.
-
-    Raises:
-        InputError: a folder that cannot be written.
-    """
+    """Write ``patching.csv``, ``patching.json``, a heat map per metric and component and, where made, the round map."""
     first = result.sweeps[0]
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
     measured = [{name: getattr(swept, name) for name in ("metric", "read", "gap")} for swept in result.sweeps]
@@ -107,25 +98,14 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     title = f"{first.settings['model']}: {first.direction} at round {first.round}"
     for swept in result.sweeps:
         for component in dict.fromkeys(site.component for site in swept.sites):
-            figure = heatmaps.heatmap(
-                swept.grid(component, "effect"),
-                f"{title}, read at {swept.read}\n{component}",
-                x="position",
-                y="layer" if component != "z" else "head",
-                unit=f"effect on {swept.metric} ({swept.unit})",
-            )
-            paths.append(heatmaps.save(figure, folder / f"{swept.metric}-{component}.svg"))
+            table, name = swept.grid(component, "effect"), f"{title}, read at {swept.read}\n{component}"
+            rows, unit = "layer" if component != "z" else "head", f"effect on {swept.metric} ({swept.unit})"
+            figure = heatmap(table, name, x="position", y=rows, unit=unit)
+            paths.append(_svg(figure, folder / f"{swept.metric}-{component}.svg"))
     if result.rounds is not None:
-        mapped = result.rounds
-        paths.append(_csv(mapped.to_frame(), folder / "rounds.csv"))
-        figure = heatmaps.heatmap(
-            mapped.grid(),
-            f"{title}\nlatents, round x round",
-            x="read at",
-            y="patched at",
-            unit=f"effect on {mapped.metric}",
-        )
-        paths.append(heatmaps.save(figure, folder / "rounds.svg"))
+        table, name = result.rounds.grid(), f"{title}\nlatents, round x round"
+        figure = heatmap(table, name, x="read at", y="patched at", unit=f"effect on {result.rounds.metric}")
+        paths += [_csv(result.rounds.to_frame(), folder / "rounds.csv"), _svg(figure, folder / "rounds.svg")]
     return paths
 
 
@@ -150,7 +130,12 @@ def metric_names() -> str:
 
 
 def _csv(frame: pd.DataFrame, path: Path) -> Path:
-    def store(temporary: Path) -> Any:
-        return frame.to_csv(temporary, index=False)
+    return write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
 
-    return write_atomic(path, store)
+
+def _svg(figure: Any, path: Path) -> Path:
+    """Write a figure as SVG with text as text, the same bytes each time."""
+    import matplotlib
+
+    with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):
+        return write_atomic(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))

@@ -9,7 +9,7 @@ import pytest
 
 from interp import tasks
 from interp.errors import InputError
-from interp.interventions import command
+from interp.interventions import patch_command
 
 
 def test_patch_writes_tables_and_figures(wma, tmp_path):
@@ -18,8 +18,8 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     A flipped label shows in the state at once, and in predictions one round later.
     """
     _, model = wma
-    result = command.patch(model, 3, "flip-label", n_episodes=8, n_map=3, components=("resid_pre", "head"))
-    written = {path.name for path in command.write(result, tmp_path)}
+    result = patch_command.patch(model, 3, "flip-label", n_episodes=8, n_map=3, components=("resid_pre", "head"))
+    written = {path.name for path in patch_command.write(result, tmp_path)}
     assert written == {
         "patching.csv",
         "patching.json",
@@ -35,21 +35,23 @@ def test_patch_writes_tables_and_figures(wma, tmp_path):
     told = json.loads((tmp_path / "patching.json").read_text())["metrics"]
     assert [one["metric"] for one in told] == ["logit_diff", "state"] and all(one["gap"] for one in told)
     assert ">p?</text>" in (tmp_path / "state-z.svg").read_text()
-    for _, table in command.summary(result).groupby("metric"):
+    for _, table in patch_command.summary(result).groupby("metric"):
         assert table.effect.abs().is_monotonic_decreasing and set(table.site) <= set(frame.site)
 
 
 def test_held_latents_leave_the_exit_at_which_a_corruption_shows(wma):
-    result = command.patch(wma[1], 3, "flip-label", propagate=False, n_episodes=4, components=("latent",))
+    result = patch_command.patch(wma[1], 3, "flip-label", propagate=False, n_episodes=4, components=("latent",))
     assert [swept.metric for swept in result.sweeps] == ["state"] and result.rounds is None
 
 
 def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
-    assert command.patch(wma[1], 3, n_episodes=4, n_map=0, components=("latent",)).corruption == "exchange-history"
+    assert (
+        patch_command.patch(wma[1], 3, n_episodes=4, n_map=0, components=("latent",)).corruption == "exchange-history"
+    )
     for task in tasks.every():
         for record in task.corruptions():
-            assert record.key in command.corruption_names()
-    assert "logit_diff" in command.metric_names()
+            assert record.key in patch_command.corruption_names()
+    assert "logit_diff" in patch_command.metric_names()
 
 
 @pytest.mark.parametrize(
@@ -66,4 +68,4 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
 def test_bad_input(wma, options, message):
     _, model = wma
     with pytest.raises(InputError, match=message):
-        command.patch(model, **{"round": 3, "n_episodes": 4, **options})
+        patch_command.patch(model, **{"round": 3, "n_episodes": 4, **options})

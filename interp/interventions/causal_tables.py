@@ -18,7 +18,7 @@ from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
 from interp.errors import require
 from interp.files import write_atomic
-from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve
+from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim, carriers
@@ -27,7 +27,6 @@ from interp.interventions.interchange import of_rounds
 from interp.interventions.metrics import EXITS
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
-from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, steer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout

@@ -12,12 +12,11 @@ import circuits
 import interp
 from interp import tasks
 from interp.errors import InputError
-from interp.interventions import tables
-from interp.interventions.ablation import CircuitScorer, random_circuits
+from interp.interventions import causal_tables
+from interp.interventions.ablation import CircuitScorer, random_circuits, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim
 from interp.interventions.pairs import corruption, prepare
-from interp.interventions.pruning import smallest
 from interp.interventions.steering import fitted_direction, state_direction, steer
 from interp.tasks import Task, experts
 from interp.tasks.experts.algorithms import weighted_majority
@@ -32,7 +31,7 @@ NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfuln
 def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     """The same tables for both kinds; each analysis carries its control, or says why it has no result."""
     model = untrained if kind == "learned" else wma[1]
-    results = tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=4)
+    results = causal_tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=4)
     assert set(results) == NAMES
     assert (
         results["alignment"].refused.str.contains("give more episodes").all() and results["alignment"].iia.isna().all()
@@ -44,7 +43,7 @@ def test_tables_of_expert_models(kind, untrained, wma, tmp_path):
     read = results["ablation"].groupby("ablation").metric.unique().map(set).to_dict()
     assert read == {key: {"logit_diff", "state"} for key in ("resample", "mean", "zero")}
     assert set(results["patching"].corruption) == {"flip-vote", "flip-label", "swap-histories", "exchange-history"}
-    assert {path.stem for path in tables.write(results, tmp_path)} == NAMES
+    assert {path.stem for path in causal_tables.write(results, tmp_path)} == NAMES
 
 
 @pytest.mark.slow
@@ -54,7 +53,7 @@ def test_tables_of_q_learning_models(kind, untrained_q):
     model = untrained_q
     if kind == "handwired":
         model = circuits.compile(circuits.build("qlearning-handwired", n_states=3, n_actions=2)).eval()
-    assert set(tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=8)) == NAMES
+    assert set(causal_tables.tables(model, 4, smooth=circuits.differentiable(model), n_episodes=8)) == NAMES
 
 
 def test_edges_of_handwired_q_learning_are_found_by_gradients():
@@ -63,7 +62,7 @@ def test_edges_of_handwired_q_learning_are_found_by_gradients():
     episodes = tasks.of(model).sample_for(model, 12, 13, 0)
     pair = prepare(circuits.differentiable(model), *corruption(model, "exchange-history").build(episodes, 12), 12)
     scorer = CircuitScorer(pair)
-    kept = smallest(scorer, attribute(pair).edges, tables.TOLERANCE)
+    kept = smallest(scorer, attribute(pair).edges, causal_tables.TOLERANCE)
     heads = {name: circuits.build("qlearning-handwired").head_index(name) for name in ("1.6", "3.1")}
     fetch, choice = f"0.{heads['1.6']}", f"2.{heads['3.1']}"
     assert {scorer.graph.name(edge) for edge in scorer.graph.edges if kept[edge]} == {
@@ -82,7 +81,7 @@ def test_edited_hard_attention_has_no_variant_to_attribute_in(wma):
     with pytest.raises(InputError, match="softmax-only variant cannot be built"):
         circuits.differentiable(model)
     with pytest.raises(InputError, match="has hard attention, which has no gradient; give"):
-        tables.circuit_tables(model, tasks.of(model).sample_for(model, 4, 6, 0), 4, 0)
+        causal_tables.circuit_tables(model, tasks.of(model).sample_for(model, 4, 6, 0), 4, 0)
 
 
 def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
@@ -98,11 +97,11 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
 @pytest.mark.parametrize(
     ("field", "call"),
     [
-        ("corruptions", lambda m, e: tables.patching_table(m, e, 3)),
-        ("claims", lambda m, e: tables.interchange_table(m, e, e, 3, 0)),
-        ("aligned", lambda m, e: tables.alignment_table(m, e, e, 3, 0)),
-        ("steering", lambda m, e: tables.steering_table(m, e, 3, 0)),
-        ("default_corruption", lambda m, e: tables.circuit_tables(m, e, 3, 0)),
+        ("corruptions", lambda m, e: causal_tables.patching_table(m, e, 3)),
+        ("claims", lambda m, e: causal_tables.interchange_table(m, e, e, 3, 0)),
+        ("aligned", lambda m, e: causal_tables.alignment_table(m, e, e, 3, 0)),
+        ("steering", lambda m, e: causal_tables.steering_table(m, e, 3, 0)),
+        ("default_corruption", lambda m, e: causal_tables.circuit_tables(m, e, 3, 0)),
     ],
 )
 def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
@@ -120,18 +119,19 @@ def test_shared_rollouts_change_no_number(wma, untrained):
     episodes, other = (experts.sample(6, 6, 3, seed=seed) for seed in (0, 1))
     runs = interp.rollout(untrained, episodes), interp.rollout(untrained, other)
     pd.testing.assert_frame_equal(
-        tables.steering_table(untrained, episodes, 3, 0, runs[0]), tables.steering_table(untrained, episodes, 3, 0)
+        causal_tables.steering_table(untrained, episodes, 3, 0, runs[0]),
+        causal_tables.steering_table(untrained, episodes, 3, 0),
     )
     runs, claims = (interp.rollout(wma[1], episodes), interp.rollout(wma[1], other)), [Claim.at("votes", ["embed"])]
     pd.testing.assert_frame_equal(
-        tables.interchange_table(wma[1], episodes, other, 3, 0, claims, runs),
-        tables.interchange_table(wma[1], episodes, other, 3, 0, claims),
+        causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims, runs),
+        causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims),
     )
 
 
 def test_round_0_has_no_history(untrained):
     with pytest.raises(InputError, match="needs a history"):
-        tables.tables(untrained, 0)
+        causal_tables.tables(untrained, 0)
 
 
 @pytest.mark.slow
@@ -143,7 +143,7 @@ def test_learned_models_use_what_the_algorithm_holds(name, site):
 
     ``interp patch NAME --tables`` writes the same tables.
     """
-    results = tables.tables(interp.load(name), 20, n_episodes=64)
+    results = causal_tables.tables(interp.load(name), 20, n_episodes=64)
     at = results["alignment"].query("site == @site").set_index("condition")
     assert at.loc["learned", "low"] > at.drop("learned").iia.max()
     curve = results["faithfulness"].iloc[0]
