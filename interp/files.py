@@ -1,8 +1,9 @@
 """Writing files so that a reader never sees half of one, and reading them so that what is wrong is said in a sentence.
 
 A file is written under a temporary name beside its target, then renamed. A temporary name holds the machine and the
-process that made it, so that what a killed process left is removed by the next one that writes there. Errors of the
-system and of libraries become :class:`~interp.errors.InputError` that names the file; the first error stays its cause.
+process that made it, so that what a killed process left is removed by the next one that writes there. One process at a
+time works in a folder that is :func:`locked`. Errors of the system and of libraries become
+:class:`~interp.errors.InputError` that names the file; the first error stays its cause.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ from interp.errors import InputError, require
 
 _LOG = logging.getLogger(__name__)
 
+LOCK_FILE = ".lock"
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
@@ -197,3 +199,41 @@ def json_values(value: Any) -> Any:
 def write_json(path: str | Path, value: Any) -> Path:
     """Write ``value`` to ``path`` atomically, as indented JSON with sorted keys."""
     return write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold ``folder`` for this process; the system lets go when the process ends, however that ends.
+
+    Raises:
+        InputError: another process holds it, which is named; or the folder cannot be written.
+    """
+    from filelock import FileLock, Timeout
+
+    holder = folder / ".holder"
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK_FILE)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout as error:
+            named = holder.read_text(encoding="utf-8").strip() if holder.is_file() else "unknown"
+            raise InputError(
+                f"another process ({named}) works in {str(folder)!r}; wait for it or stop it, or choose another folder"
+            ) from error
+    try:
+        write_text(holder, f"process {os.getpid()} on {platform.node()}\n")
+        yield
+    finally:
+        lock.release()
+
+
+def require_free(folder: Path) -> None:
+    """Refuse a folder that another process holds, before long imports.
+
+    Raises:
+        InputError: as :func:`locked`.
+    """
+    if (folder / LOCK_FILE).is_file():
+        with locked(folder):
+            pass

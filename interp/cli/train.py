@@ -15,7 +15,7 @@ from interp.cli import options
 from interp.cli.command import command
 from interp.cli.saying import Say
 from interp.errors import require
-from interp.locks import require_free
+from interp.files import require_free
 
 
 def task_keys(incomplete: str) -> list[str]:

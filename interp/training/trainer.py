@@ -20,8 +20,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from interp.checks import checked, folder_name, integer
 from interp.errors import InputError, require
-from interp.files import write_json, writing
-from interp.locks import locked
+from interp.files import locked, write_json, writing
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import display

@@ -11,8 +11,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from interp.errors import InputError
-from interp.files import _machine
-from interp.locks import locked
+from interp.files import _machine, locked
 from interp.training import trainer
 from interp.training.card import load_run
 from interp.training.config import TrainingConfig, override, read_toml
