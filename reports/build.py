@@ -21,6 +21,7 @@ from interp.errors import require
 from interp.files import writable
 from interp.library import models
 from interp.provenance import provenance
+from interp.session import session
 from interp.tasks.task import unique
 from interp.threads import one_thread
 from reports.blocks import NotComputed
@@ -118,7 +119,7 @@ def write_report(
     applying = [part for part in wanted if part.applies(context)]
     context.parts = tuple(part for part in applying if not (quick and part.slow))
     context.left_out = tuple(part.title for part in applying if quick and part.slow)
-    with one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
+    with session(), one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
         report = _compose(context, step)
         path = report.write(folder / page_name(context))
     write_index(folder)

@@ -104,6 +104,16 @@ def test_parts_share_results_and_failures(model: Any, tmp_path: Path) -> None:
     assert "unknown part of this report &#39;erly&#39;; did you mean &#39;early&#39;" in section(html, "Lost")
 
 
+def test_a_report_hashes_a_model_once(model: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever parts ask for the digest of its weights: they share one session."""
+    hashed: list[Any] = []
+    digest = type(model)._digest
+    monkeypatch.setattr(type(model), "_digest", lambda self: hashed.append(self) or digest(self))
+    asks = [part(key, lambda context: context.model.digest()) for key in ("one", "two")]
+    build(model, tmp_path, **SMALL, parts=(overview.part(), *asks))
+    assert hashed == [model]
+
+
 def test_two_parts_of_one_key_are_refused(model: Any, tmp_path: Path) -> None:
     """One of them would read the other's result."""
     with pytest.raises(InputError, match="'twice'"):
