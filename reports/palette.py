@@ -48,33 +48,12 @@ class Look(NamedTuple):
     dash: Any
 
 
-_ASSIGNED = {
+_EVERYWHERE = {
     # What a page is about, and what it is held against. A machine shares the hue of the algorithm that it runs.
     "model": "blue solid",
     "learned": "blue solid",
     "handwired": "vermilion solid",
     "algorithm": "vermilion dashed",
-    "weighted_majority": "vermilion dashed",
-    "weighted_majority_best": "vermilion dashed",
-    "greedy": "vermilion dashed",
-    "breadth_first": "vermilion dashed",
-    # What bounds the scale from above.
-    "bayes": "green short",
-    "bayes_uniform": "green dashdot",
-    "optimal": "green short",
-    "oracle": "brown dashdot",
-    # Rivals.
-    "follow_the_leader": "purple dashed",
-    "follow_previous_winners": "amber short",
-    "majority_vote": "grey dashdot",
-    "exploring-model": "purple solid",
-    "boltzmann": "purple dashed",
-    "epsilon-greedy": "amber short",
-    "random-ties": "brown dotted",
-    "no-bootstrap": "brown short",
-    "depth_limited_2": "purple dashed",
-    "depth_first": "amber short",
-    "more_ancestors": "brown dashdot",
     # Language models, by what they remember with.
     "no-note": "purple solid",
     "note": "amber solid",
@@ -89,7 +68,17 @@ _ASSIGNED = {
     "float64": "blue solid",
     "float32": "amber short",
 }
-"""Name -> hue and dash. Two names share both only where they are one thing, or never stand on one page."""
+"""Name -> hue and dash, of names that no task owns; a task's record says the looks of its own (``Task.looks``).
+
+Two names share a look only where they are one thing, or never stand on one page.
+"""
+
+
+def _assigned() -> dict[str, str]:
+    """Every name that has a look of its own: those of all tasks, and those that no task owns."""
+    from interp import tasks
+
+    return {name: look for task in tasks.every() for name, look in task.looks.items()} | _EVERYWHERE
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:
@@ -103,19 +92,14 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     >>> len({look.colour for look in new.values()})
     3
     """
-    keys = list(dict.fromkeys(keys))
-    taken = {key: tuple(_ASSIGNED[key].split()) for key in keys if key in _ASSIGNED}
+    keys, assigned = list(dict.fromkeys(keys)), _assigned()
+    taken = {key: tuple(assigned[key].split()) for key in keys if key in assigned}
     used = {hue for hue, _ in taken.values()}
     hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]
     free = [(hue, dash) for dash in DASHES for hue in hues if (hue, dash) not in taken.values()]
-    others = [key for key in keys if key not in _ASSIGNED]
+    others = [key for key in keys if key not in assigned]
     taken |= {key: free[i % len(free)] for i, key in enumerate(others)}
     return {key: Look(LIGHT[taken[key][0]], DASHES[taken[key][1]]) for key in keys}
-
-
-def colours(keys: Iterable[str]) -> dict[str, str]:
-    """The colours of :func:`looks`, where no lines are drawn."""
-    return {key: look.colour for key, look in looks(keys).items()}
 
 
 def css_variables(dark: bool) -> str:

@@ -13,7 +13,7 @@ imports, or rooms above this one, are named (:func:`lazy`) instead of imported.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
@@ -202,6 +202,7 @@ class Task:
         evaluation: what ``interp evaluate`` measures.
         circuits: names of its handwired models.
         report: the parts that a report on it holds beside those that every task has.
+        looks: algorithm or baseline -> hue and dash of its line, such as "green short" (``reports.palette``).
     """
 
     key: str
@@ -232,6 +233,7 @@ class Task:
     evaluation: Callable[[], EvaluationPlan] | None = None
     circuits: tuple[str, ...] = ()
     report: Callable[[], Any] | None = None
+    looks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         for name, kind in (("key", str), ("sizes", tuple[Size, ...]), ("probed", tuple[str, ...])):

@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from interp import tasks
 from interp.errors import InputError
 from reports import figures, panels
-from reports.palette import HUES, colours
+from reports.palette import DASHES, HUES, LIGHT, looks
 from reports.svg import inline_svg
 
 LABELS = ["e_1", "e_2"]
@@ -49,10 +50,60 @@ def test_curves_keep_an_algorithm_its_colour() -> None:
     assert by_name[0]["bayes"] == by_name[1]["bayes"] and len(set(by_name[1].values())) >= 3
 
 
+KNOWN = {
+    "model": "blue solid",
+    "learned": "blue solid",
+    "handwired": "vermilion solid",
+    "algorithm": "vermilion dashed",
+    "weighted_majority": "vermilion dashed",
+    "weighted_majority_best": "vermilion dashed",
+    "greedy": "vermilion dashed",
+    "breadth_first": "vermilion dashed",
+    "bayes": "green short",
+    "bayes_uniform": "green dashdot",
+    "optimal": "green short",
+    "oracle": "brown dashdot",
+    "follow_the_leader": "purple dashed",
+    "follow_previous_winners": "amber short",
+    "majority_vote": "grey dashdot",
+    "exploring-model": "purple solid",
+    "boltzmann": "purple dashed",
+    "epsilon-greedy": "amber short",
+    "random-ties": "brown dotted",
+    "no-bootstrap": "brown short",
+    "depth_limited_2": "purple dashed",
+    "depth_first": "amber short",
+    "more_ancestors": "brown dashdot",
+    "no-note": "purple solid",
+    "note": "amber solid",
+    "note-only": "brown solid",
+    "random": "grey dotted",
+    "control": "grey dotted",
+    "untrained": "grey short",
+    "cut": "grey dotted",
+    "frozen": "grey dashed",
+    "float64": "blue solid",
+    "float32": "amber short",
+}
+"""The looks of the names that pages drew before tasks said their own: a reader knows an algorithm by its line."""
+
+
+def test_known_names_keep_their_looks() -> None:
+    """Whoever says it, the palette or a task: the colour and the dash of an algorithm do not change between pages."""
+    said = {name: look.split() for name, look in KNOWN.items()}
+    assert looks(KNOWN) == {name: (LIGHT[hue], DASHES[dash]) for name, (hue, dash) in said.items()}
+
+
+def test_no_two_tasks_give_one_name_two_looks() -> None:
+    """The later task would repaint the pages of the earlier one."""
+    said = [item for task in tasks.every() for item in task.looks.items()]
+    assert len(dict(said)) == len(set(said)) == len(said)
+
+
 def test_colours_stay_apart_while_there_are_hues() -> None:
     """Unknown names never take a known algorithm's colour on the same figure."""
     keys = ["model", "one", "two", "bayes", "three", "random"]
-    assert len(set(colours(keys).values())) == len(keys)
+    assert len({look.colour for look in looks(keys).values()}) == len(keys)
 
 
 def test_heatmap_numbers_its_cells_and_leaves_holes() -> None:

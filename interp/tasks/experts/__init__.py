@@ -42,4 +42,14 @@ TASK = Task(
     evaluation=lazy("interp.tasks.experts.evaluation:plan"),
     circuits=("wma-handwired",),
     report=lazy("reports.tasks.experts:parts"),
+    looks={
+        "weighted_majority": "vermilion dashed",
+        "weighted_majority_best": "vermilion dashed",
+        "bayes": "green short",
+        "bayes_uniform": "green dashdot",
+        "oracle": "brown dashdot",
+        "follow_the_leader": "purple dashed",
+        "follow_previous_winners": "amber short",
+        "majority_vote": "grey dashdot",
+    },
 )

@@ -48,4 +48,13 @@ TASK = Task(
     evaluation=lazy("interp.tasks.qlearning.evaluation:plan"),
     circuits=("qlearning-handwired",),
     report=lazy("reports.tasks.qlearning:parts"),
+    looks={
+        "greedy": "vermilion dashed",
+        "optimal": "green short",
+        "exploring-model": "purple solid",
+        "boltzmann": "purple dashed",
+        "epsilon-greedy": "amber short",
+        "random-ties": "brown dotted",
+        "no-bootstrap": "brown short",
+    },
 )

@@ -48,4 +48,10 @@ TASK = Task(
     evaluation=lazy("interp.tasks.reachability.evaluation:plan"),
     circuits=("reachability-handwired",),
     report=lazy("reports.tasks.reachability:parts"),
+    looks={
+        "breadth_first": "vermilion dashed",
+        "depth_limited_2": "purple dashed",
+        "depth_first": "amber short",
+        "more_ancestors": "brown dashdot",
+    },
 )
