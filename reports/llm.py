@@ -24,11 +24,10 @@ from interp.errors import require
 from interp.files import writable
 from interp.llm.behaviour import Behaviour, behaviour
 from interp.llm.loading import Reading, read
-from interp.llm.note_table import NoteTable, note_table
 from interp.llm.notes import FORMATS
-from interp.llm.paper import paper_table
 from interp.llm.runs import LLMRun
-from interp.llm.scores import LLMScores, Predictor, score
+from interp.llm.scores import LLMScores, Predictor, paper_table, score
+from interp.llm.tables import NoteTable, note_table
 from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
@@ -255,13 +254,13 @@ def _shell(path: Path, models: Sequence[str]) -> str:
 
 
 _PYTHON = """
-from interp.llm import behaviour, loading, note_table, scores
+from interp.llm import behaviour, loading, scores, tables
 from reports.llm import transformer
 
 played = loading.load({path!r})
 scores.score(played, {{"handwired": transformer("wma-handwired")}}).to_frame()
 [one.to_frame() for one in behaviour.behaviour(played)]
-note_table.note_table(played).formats()
+tables.note_table(played).formats()
 """
 
 _LONGEST_NOTE = 400
@@ -292,6 +291,6 @@ _NOTES = (
 )
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
 _SET_ASIDE = (
-    "Of each episode the longest consistent source is read (the rule is in `interp.llm.attempts`); what was not read, "
+    "Of each episode the longest consistent source is read (the rule is in `interp.llm.importer`); what was not read, "
     "and why, is here."
 )

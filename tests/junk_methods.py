@@ -63,7 +63,7 @@ def _objects() -> Iterator[Any]:
     )
     from interp.interventions.pairs import prepare
     from interp.interventions.places import Place
-    from interp.llm import plan, prompts, schemes, settings
+    from interp.llm import backend, plan, schemes
     from interp.statistics import Interval
     from interp.tasks.experts.regimes import get_regime
     from interp.tasks.qlearning.sampling import Interaction
@@ -96,7 +96,7 @@ def _objects() -> Iterator[Any]:
     yield from (circuit, circuit.basis, circuit.heads[0])
     yield TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}])
     condition = schemes.Condition("online", "note")
-    (job,) = plan.plan(settings.Settings("m"), prompts.built_in_prompts(), plan.instances(("flat",), 1, 3), [condition])
+    (job,) = plan.plan(backend.Settings("m"), schemes.built_in_prompts(), plan.instances(("flat",), 1, 3), [condition])
     yield from (condition, job, job.instance, job.session(), plan.Prices())
 
 

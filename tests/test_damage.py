@@ -4,11 +4,10 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.backend import Settings
 from interp.llm.loading import from_trace
 from interp.llm.plan import instances, plan
-from interp.llm.prompts import built_in_prompts
-from interp.llm.schemes import Condition
-from interp.llm.settings import Settings
+from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.trace import line_of
 from interp.model.checkpoints import load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig

@@ -8,18 +8,17 @@ from typing import Annotated
 import typer
 
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 
 
-def method_names() -> str:
+def _method_names() -> str:
     """Every method, for the help."""
     from circuits.benchmark.method import select
 
     return ", ".join(dict.fromkeys(method.key for method in select()))
 
 
-def subject_names(incomplete: str) -> list[str]:
+def _subject_names(incomplete: str) -> list[str]:
     """Every subject, for shell completion."""
     from circuits.benchmark import builders
 
@@ -29,7 +28,7 @@ def subject_names(incomplete: str) -> list[str]:
 @command(
     example="interp benchmark --quick --question edges",
     torch=True,
-    more="Methods:\n<interp.cli.benchmark:method_names>",
+    more="Methods:\n<interp.cli.benchmark:_method_names>",
 )
 def benchmark(
     say: Say,
@@ -38,7 +37,7 @@ def benchmark(
     method: Annotated[list[str] | None, typer.Option(help="Only these methods, beside the bounds.")] = None,
     question: Annotated[list[str] | None, typer.Option(help="Only these questions.")] = None,
     subject: Annotated[
-        list[str] | None, typer.Option(help="Only these subjects, by name.", autocompletion=subject_names)
+        list[str] | None, typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names)
     ] = None,
     seeds: Annotated[int, options.number("How many seeds of episodes")] = 1,
     jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,

@@ -14,13 +14,15 @@ from __future__ import annotations
 import functools
 import gc
 import inspect
+import json
 import logging
 import re
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Annotated, Any, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -28,10 +30,14 @@ from typer.core import TyperCommand, TyperGroup
 import interp
 import interp.tasks
 from interp import progress
-from interp.cli.saying import Say
 from interp.errors import InputError
+from interp.files import json_values
 from interp.tasks.task import named
 from interp.threads import one_thread
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
 
 Many = Literal["none", "one", "several"]
 
@@ -86,7 +92,7 @@ def main(
         logger.setLevel(logging.INFO)
 
 
-class Command(TyperCommand):
+class _Command(TyperCommand):
     """A command whose list options take several values: ``--experts 2 4 8`` is ``--experts 2 --experts 4 ...``.
 
     ``<module:function>`` in the help of an option, or at the end of a command's help, stands for what the function
@@ -131,7 +137,7 @@ def command(
         example: a command line, for the end of the help.
         sizes: whether it takes the sizes of every task as options, and whether one number for each or several.
         torch: whether it runs models: torch is then imported, on one thread, while a terminal shows a sign of it.
-        more: lines for the end of the help; see :class:`Command`.
+        more: lines for the end of the help; see :class:`_Command`.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -156,7 +162,7 @@ def command(
         run.__signature__ = inspect.Signature([*parameters, *options.values(), *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {p.name: p.annotation for p in run.__signature__.parameters.values()}  # type: ignore[attr-defined]
         epilog = "\n\n".join(filter(None, (f"Example: {example}", *more.splitlines())))
-        group.command(key, cls=Command, epilog=epilog)(run)
+        group.command(key, cls=_Command, epilog=epilog)(run)
         return run
 
     return register
@@ -225,3 +231,74 @@ _SHARED = (
     _option("as_json", bool, False, typer.Option("--json", help="Print the result as one JSON object.")),
     _option("quiet", bool, False, typer.Option("--quiet", help="Print nothing but the paths of files written.")),
 )
+
+
+class Say:
+    """What one run of a command tells, and how: as text, as one JSON object (``--json``), or nearly nothing.
+
+    Args:
+        command: its name, for the JSON object.
+        as_json: print one JSON object at the end, and nothing else on standard output.
+        quiet: print nothing but the paths of the files written.
+    """
+
+    def __init__(self, command: str, as_json: bool = False, quiet: bool = False) -> None:
+        self.as_json, self.quiet = as_json, quiet
+        self._told: dict[str, Any] = {"command": command, "version": interp.__version__}
+        self._files: list[str] = []
+
+    def line(self, text: object) -> None:
+        """A line for people."""
+        if not (self.as_json or self.quiet):
+            typer.echo(text)
+
+    def aside(self, text: object) -> None:
+        """A line on standard error: told however the result is told."""
+        typer.echo(text, err=True)
+
+    def facts(self, **values: Any) -> None:
+        """Fields of the JSON object; people read them in lines and tables."""
+        self._told |= values
+
+    def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
+        """A data frame: a table for people, a list of records called ``name`` in the JSON object.
+
+        Args:
+            drawn: what people see instead.
+        """
+        self._told[name] = frame.to_dict("records")
+        if not (self.as_json or self.quiet):
+            for table in [_table(frame, title)] if drawn is None else drawn:
+                console().print(table)
+
+    def wrote(self, paths: Iterable[Path]) -> None:
+        """Files that were written: a line each, the list ``files`` in the JSON object."""
+        for path in paths:
+            self._files.append(str(path))
+            if not self.as_json:
+                typer.echo(path)
+
+    def close(self) -> None:
+        """Print the JSON object, where it was asked for."""
+        if self.as_json:
+            told = {**self._told, "files": self._files}
+            typer.echo(json.dumps(json_values(told), indent=2, default=str))
+
+
+def console() -> Console:
+    """The terminal; where there is none, wide enough that no table wraps."""
+    from rich.console import Console
+
+    found = Console()
+    return found if found.is_terminal else Console(width=240)
+
+
+def _table(frame: Any, title: str) -> Any:
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left")
+    for column in frame.columns:
+        table.add_column(str(column), overflow="fold")  # a narrow terminal cuts no name
+    for row in frame.itertuples(index=False):
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
+    return table

@@ -10,8 +10,7 @@ import typer
 
 import interp.tasks
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 
 Reference = Annotated[
     str,

@@ -6,8 +6,7 @@ from itertools import groupby
 
 import typer
 
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 
 
 @command(example="interp models --json")

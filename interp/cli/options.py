@@ -49,7 +49,7 @@ def handwired_names(incomplete: str) -> list[tuple[str, str]]:
     return [(record.name, record.description) for record in known if record.name.startswith(incomplete)]
 
 
-def every_regime() -> str:
+def _every_regime() -> str:
     """The regimes of every task, for the help."""
     return "; ".join(f"{task.key}: {', '.join(task.regimes())}" for task in interp.tasks.every() if task.regimes())
 
@@ -60,7 +60,7 @@ def regime_names(incomplete: str) -> list[str]:
     return [name for name in found if name.startswith(incomplete)]
 
 
-def circuit_arguments() -> str:
+def _circuit_arguments() -> str:
     """What each handwired circuit is built from, with defaults, a line each, for the help."""
     import inspect
 
@@ -76,7 +76,7 @@ def circuit_arguments() -> str:
 
 
 CIRCUIT_ARGUMENTS = (
-    "Arguments of handwired models for --set, with their defaults:\n<interp.cli.options:circuit_arguments>"
+    "Arguments of handwired models for --set, with their defaults:\n<interp.cli.options:_circuit_arguments>"
 )
 
 ModelName = Annotated[
@@ -91,7 +91,7 @@ Device = Annotated[str, typer.Option(help="Where the model runs: cpu, cuda, cuda
 Regime = Annotated[
     str,
     typer.Option(
-        help="What the episodes are drawn from, by task: <interp.cli.options:every_regime>; the task's default when "
+        help="What the episodes are drawn from, by task: <interp.cli.options:_every_regime>; the task's default when "
         "empty.",
         autocompletion=regime_names,
     ),
@@ -169,7 +169,7 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
 
 
 @dataclass(frozen=True)
-class Loaded:
+class _Loaded:
     """A model for a command.
 
     Attributes:
@@ -188,7 +188,7 @@ def load(
     arguments: Iterable[str] | None = None,
     device: str = "cpu",
     sampled: bool = False,
-) -> Loaded:
+) -> _Loaded:
     """The model called ``name`` on ``device``, and the sizes that its episodes are to have where it serves several.
 
     Args:
@@ -207,7 +207,7 @@ def load(
         return replace(loaded, model=loaded.model.to(place))
 
 
-def _load(name: str, sizes: Mapping[str, int], arguments: Mapping[str, Any], sampled: bool) -> Loaded:
+def _load(name: str, sizes: Mapping[str, int], arguments: Mapping[str, Any], sampled: bool) -> _Loaded:
     from interp import library
 
     record = next((record for record in library.models() if record.name == name), None)
@@ -216,11 +216,11 @@ def _load(name: str, sizes: Mapping[str, int], arguments: Mapping[str, Any], sam
         require(not arguments, f"{name!r} is a checkpoint, which fixes everything: leave --set out")
         chosen = sizes_of(interp.tasks.of(model), name, sizes)
         require(sampled or not chosen, f"{name!r} is a checkpoint, whose sizes are fixed here: leave sizes out")
-        return Loaded(model, chosen)
+        return _Loaded(model, chosen)
     named = sizes_of(interp.tasks.get(record.task), name, sizes)
     if record.kind == "learned" and sampled and record.reads(named) and not arguments:
-        return Loaded(library.load(name), named)
-    return Loaded(library.load(name, **named, **arguments), arguments={**named, **arguments})
+        return _Loaded(library.load(name), named)
+    return _Loaded(library.load(name, **named, **arguments), arguments={**named, **arguments})
 
 
 Sizes = Mapping[str, int]

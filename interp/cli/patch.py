@@ -9,8 +9,7 @@ import typer
 
 import interp.tasks
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 from interp.errors import require
 
 if TYPE_CHECKING:
@@ -19,7 +18,9 @@ if TYPE_CHECKING:
 Corruption = Annotated[
     str, typer.Option(help="<interp.interventions.patch_command:corruption_names>; the task's default when empty.")
 ]
-ReadAt = Annotated[int | None, options.number("The round that is read; where the corruption first shows by default", 0)]
+_ReadAt = Annotated[
+    int | None, options.number("The round that is read; where the corruption first shows by default", 0)
+]
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
 Metrics = Annotated[
     list[str] | None,
@@ -27,7 +28,7 @@ Metrics = Annotated[
         help="<interp.interventions.patch_command:metric_names>; by default logit_diff and state, both exits."
     ),
 ]
-MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
+_MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
 Tables = Annotated[
     bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
 ]
@@ -48,13 +49,13 @@ def patch(
         int | None, options.number("The round that is corrupted and patched; 20 by default, or halfway", 0, "--round")
     ] = None,
     propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
-    read: ReadAt = None,
+    read: _ReadAt = None,
     components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
     metric: Metrics = None,
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
     episodes: Annotated[int, options.number("Number of pairs of episodes", 2)] = 64,
     rounds: Rounds = None,
-    map_: MapSize = 12,
+    map_: _MapSize = 12,
     tables: Tables = False,
     regime: options.Regime = "",
     arguments: options.Set = None,

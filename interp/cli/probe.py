@@ -9,12 +9,11 @@ import typer
 
 import interp.tasks
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 from interp.errors import require
 
 Targets = Annotated[list[str] | None, typer.Option(help="<probes.command:target_names>.")]
-SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")]
+_SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")]
 
 
 @command(
@@ -28,7 +27,7 @@ def probe(
     sizes: options.Sizes,
     model: options.ModelName,
     targets: Targets = None,
-    site: SiteName = "latents",
+    site: _SiteName = "latents",
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,
     episodes: Annotated[int, options.number("Number of episodes", 5)] = 256,

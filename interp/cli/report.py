@@ -8,8 +8,7 @@ from typing import Annotated
 import typer
 
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 
 
 @command(example="interp report wma-handwired --experts 4", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)

@@ -12,13 +12,12 @@ import typer
 import interp.tasks
 from interp.checks import folder_name
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 from interp.errors import require
 from interp.files import require_free
 
 
-def task_keys(incomplete: str) -> list[str]:
+def _task_keys(incomplete: str) -> list[str]:
     """The tasks, for shell completion."""
     return [task.key for task in interp.tasks.every() if task.key.startswith(incomplete)]
 
@@ -30,7 +29,7 @@ def presets() -> str:
     return "\n\n".join(listed().splitlines())
 
 
-Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
+_Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
 
 
 @command(
@@ -41,11 +40,11 @@ Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE,
 def train(
     say: Say,
     sizes: Mapping[str, list[int]],
-    task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=task_keys)],
+    task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)],
     preset: Annotated[str, typer.Option(help="One of the task's presets, listed below.")] = "laptop",
     name: Annotated[str, typer.Option(help="Name of the trained model; its run is kept in OUT/NAME.")] = "",
     config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,
-    overrides: Overrides = None,
+    overrides: _Overrides = None,
     regime: Annotated[list[str] | None, typer.Option(help="Regimes drawn in turn; the preset's by default.")] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of everything random; the preset's by default.")] = None,
     device: Annotated[str, typer.Option(help="cpu, cuda or mps; auto takes what there is.")] = "auto",

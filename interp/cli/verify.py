@@ -11,11 +11,10 @@ import typer
 
 import interp.tasks
 from interp.cli import options
-from interp.cli.command import command
-from interp.cli.saying import Say
+from interp.cli.command import Say, command
 from interp.errors import require
 
-NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed", "done")
+_NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed", "done")
 """Arguments of verification that are none of a circuit."""
 
 
@@ -50,7 +49,7 @@ def verify(
     task = interp.tasks.get(handwired(model).task)
     options.sizes_of(task, model, sizes)
     grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
-    given = circuit_settings(arguments or ())
+    given = _circuit_settings(arguments or ())
     dtypes = dtype or DTYPES
     if out is not None:
         options.to_be_written(out)
@@ -66,14 +65,14 @@ def verify(
     raise typer.Exit(0 if result.passed else 1)
 
 
-def circuit_settings(pairs: Any) -> dict[str, Any]:
+def _circuit_settings(pairs: Any) -> dict[str, Any]:
     """What ``--set`` gives a circuit; its ``seed`` is told apart from that of the episodes.
 
     Raises:
         InputError: a name that is no argument of any circuit.
     """
     given = options.settings_of(pairs)
-    for name in NOT_ARGUMENTS:
+    for name in _NOT_ARGUMENTS:
         require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
     given["circuit_seed"] = given.pop("seed", None)
     return given

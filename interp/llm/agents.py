@@ -81,11 +81,11 @@ def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evi
             votes = _votes(body)
     if seen:
         return Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
-    return from_note(note, n_experts)
+    return _from_note(note, n_experts)
 
 
 @checked
-def from_note(note: str, n_experts: int) -> Evidence:
+def _from_note(note: str, n_experts: int) -> Evidence:
     """What a note tells: its list of rounds, else its tallies and who was right last (``A correct; B wrong``)."""
     letters = expert_letters(n_experts)
     if listed := _LISTED.findall(note):
@@ -151,18 +151,18 @@ def follow_previous_winners(seen: Evidence, votes: Counts) -> int:
 # ------------------------------------------------------------------------------------------------ ways to write
 
 
-def counter_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+def _counter_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
     """How often each expert was right, and of how many rounds, in the prompt's own form."""
     return write_counts(seen.correct.tolist(), seen.rounds)
 
 
-def random_choice(seen: Evidence, votes: Counts) -> int:
+def _random_choice(seen: Evidence, votes: Counts) -> int:
     """A coin that falls the same way whenever the same is seen, so that runs can be repeated."""
     text = f"{seen.correct.tolist()} {seen.rounds} {votes.tolist()}"
     return hashlib.sha256(text.encode()).digest()[0] % 2
 
 
-def last_step_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+def _last_step_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
     """Who was right and who was wrong in the last round, and nothing of earlier ones."""
     letters = np.array(expert_letters(len(votes)))
     right = votes == label
@@ -170,7 +170,7 @@ def last_step_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
     return "; ".join(said)
 
 
-def full_history_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
+def _full_history_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
     """One more round in the list."""
     letters = np.array(expert_letters(len(votes)))
     listed = ",".join(f"{letter}={vote}" for letter, vote in zip(letters, votes, strict=True))
@@ -185,13 +185,13 @@ def malformed(messages: Sequence[Message]) -> str:
 
 
 AGENTS: dict[str, Callable[[Sequence[Message]], str]] = {
-    "counter": ScriptedAgent("counter", follow_the_leader, counter_note),
-    "last-step": ScriptedAgent("last-step", follow_previous_winners, last_step_note),
-    "full-history": ScriptedAgent("full-history", weighted_majority(0.3), full_history_note),
-    "random": ScriptedAgent("random", random_choice, counter_note),
-    "follow-the-leader": ScriptedAgent("follow-the-leader", follow_the_leader, counter_note),
-    "weighted-majority": ScriptedAgent("weighted-majority", weighted_majority(0.3), counter_note),
-    "majority": ScriptedAgent("majority", majority, counter_note),
+    "counter": ScriptedAgent("counter", follow_the_leader, _counter_note),
+    "last-step": ScriptedAgent("last-step", follow_previous_winners, _last_step_note),
+    "full-history": ScriptedAgent("full-history", weighted_majority(0.3), _full_history_note),
+    "random": ScriptedAgent("random", _random_choice, _counter_note),
+    "follow-the-leader": ScriptedAgent("follow-the-leader", follow_the_leader, _counter_note),
+    "weighted-majority": ScriptedAgent("weighted-majority", weighted_majority(0.3), _counter_note),
+    "majority": ScriptedAgent("majority", majority, _counter_note),
     "malformed": malformed,
 }
 PLAYERS = {

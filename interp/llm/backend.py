@@ -9,11 +9,18 @@ answer may come later (:class:`UnavailableError`), or nothing will work until th
 from __future__ import annotations
 
 import asyncio
+import json
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import Any, Protocol, runtime_checkable
+from urllib.parse import urlsplit
 
-from interp.llm.schemes import Condition, Message, Turn
+from interp.checks import check_fields
+from interp.errors import InputError, require, unknown_name
+from interp.llm.agents import PLAYERS, scripted
+from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn
 
 
 class UnavailableError(RuntimeError):
@@ -94,3 +101,203 @@ class AgentBackend:
 
     async def close(self) -> None:
         """Nothing is open."""
+
+
+THINKING_OFF: dict[str, dict[str, Any]] = {
+    "": {},
+    "deepseek": {"thinking": {"type": "disabled"}},
+    "chat-template": {"chat_template_kwargs": {"enable_thinking": False}},
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What can change an answer. A run is resumed with the same settings only.
+
+    Args:
+        model: the model's name on the server.
+        temperature, top_p: None leaves a field out of the request.
+        max_tokens: the longest answer; None leaves it out.
+        response_format: "none" (as the paper), "json_object", "json_schema" or "grammar" (llama.cpp).
+        thinking_off: "", "deepseek", or "chat-template" (Qwen-3 on vLLM, llama.cpp).
+        extra_body: more request fields, such as ``{"top_k": 20}``.
+        send_seed: send a seed made of instance, round, turn and attempt.
+        max_reasks: how often a malformed answer is asked again before it counts as missing.
+
+    Raises:
+        InputError: a value outside its range.
+    """
+
+    model: str
+    temperature: float | None = 0.0
+    top_p: float | None = None
+    max_tokens: int | None = 2048
+    response_format: str = "none"
+    thinking_off: str = ""
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    send_seed: bool = True
+    max_reasks: int = 2
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        require(bool(self.model.strip()), "model must name a model on the server, got an empty name")
+        for name, value, low, high in (
+            ("temperature", self.temperature, 0, 2),
+            ("top_p", self.top_p, 0, 1),
+            ("max_tokens", self.max_tokens, 1, 10**6),
+            ("max_reasks", self.max_reasks, 0, 20),
+        ):
+            require(value is None or low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
+        if self.response_format not in RESPONSE_FORMATS:
+            raise unknown_name("response format", self.response_format, RESPONSE_FORMATS)
+        if self.thinking_off not in THINKING_OFF:
+            raise unknown_name("way to turn thinking off", self.thinking_off, [name for name in THINKING_OFF if name])
+
+
+# The environment variable that each provider's own documents name, for its own address only.
+_PROVIDER_KEYS = {"api.openai.com": "OPENAI_API_KEY", "api.deepseek.com": "DEEPSEEK_API_KEY"}
+
+
+@dataclass(frozen=True)
+class Connection:
+    """How the server is reached; may differ when a run is resumed.
+
+    Args:
+        base_url: such as ``http://127.0.0.1:8000/v1``; without user, password or query.
+        key_env: the environment variable with the key for this address. None means the provider's own variable at the
+            addresses in :data:`_PROVIDER_KEYS`, and no key at a server on this machine; any other address needs it, so
+            that a key never goes to a host it was not given for.
+        concurrency: episodes in progress at a time (each has one call in flight).
+        requests_per_minute: upper bound over all episodes, retries counted; None for no bound.
+        timeout: seconds for one attempt.
+        max_retries: attempts after the first, for transient errors.
+
+    Raises:
+        InputError: a value outside its range.
+    """
+
+    base_url: str
+    key_env: str | None = None
+    concurrency: int = 4
+    requests_per_minute: float | None = None
+    timeout: float = 120.0
+    max_retries: int = 8
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        try:
+            parts = urlsplit(self.base_url)
+            parts.port  # noqa: B018  (reading it checks it)
+        except ValueError as error:
+            raise InputError(f"base_url is not an address: {error}") from None
+        require(
+            parts.scheme in ("http", "https") and bool(parts.hostname),
+            f"base_url must be an address such as http://127.0.0.1:8000/v1, got {parts.scheme or self.base_url!r}",
+        )
+        require(
+            not (parts.username or parts.password or parts.query or parts.fragment),
+            "base_url must not hold a user, password, query or fragment: they could be secrets and would be "
+            "recorded; put the key into an environment variable and name it with key_env",
+        )
+        require(1 <= self.concurrency <= 1000, f"concurrency must be in [1, 1000], got {self.concurrency}")
+        require(
+            self.requests_per_minute is None or self.requests_per_minute > 0,
+            f"requests_per_minute must be > 0, got {self.requests_per_minute}",
+        )
+        require(self.timeout > 0, f"timeout must be > 0 seconds, got {self.timeout}")
+        require(0 <= self.max_retries <= 50, f"max_retries must be in [0, 50], got {self.max_retries}")
+
+    @property
+    def host(self) -> str:
+        """The host name in the base URL."""
+        return urlsplit(self.base_url).hostname or ""
+
+    @property
+    def is_local(self) -> bool:
+        """Is the server on this machine? Then no proxy stands between, and no key is needed."""
+        try:
+            return ip_address(self.host).is_loopback
+        except ValueError:
+            return self.host == "localhost"
+
+    def key(self) -> str:
+        """The key for this address; "" where none is needed.
+
+        Raises:
+            InputError: no variable was named for this host, or it is not set.
+        """
+        name = self.key_env or _PROVIDER_KEYS.get(self.host)
+        if name is None and self.is_local:
+            return ""
+        if name is None:
+            raise InputError(
+                f"no key was given for {self.host}; put its key into an environment variable and name that with "
+                "key_env (--key-env), for a server without keys any word will do; keys of other providers are not sent "
+                "to it"
+            )
+        key = os.environ.get(name, "").strip()
+        require(
+            bool(key) or self.is_local,
+            f"the environment variable {name} is not set; put the key for {self.base_url} there",
+        )
+        return key
+
+
+_BACKENDS = ("server", "transformers")
+
+
+def who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
+    """The name that goes into the settings, after a check that exactly one player was named.
+
+    Raises:
+        InputError: nobody, or more than one, or an option that does not belong to the player.
+    """
+    if backend not in _BACKENDS:
+        raise unknown_name("backend", backend, _BACKENDS)
+    if agent is not None:
+        require(
+            model is None and base_url is None and backend == "server",
+            "--agent plays without a model: leave MODEL, --base-url and --backend out",
+        )
+        scripted(agent, PLAYERS)
+        return agent
+    if model is None:
+        raise InputError(
+            f"name who plays: --agent with one of {', '.join(PLAYERS)} (needs nothing else), MODEL with --base-url, or "
+            "MODEL with --backend transformers"
+        )
+    needs = "a model on a server needs --base-url, its address, such as http://127.0.0.1:8000/v1"
+    if backend == "server":
+        require(base_url is not None, f"{needs}; for a model in this process give --backend transformers")
+    else:
+        require(base_url is None, f"--backend {backend} runs the model in this process: leave --base-url out")
+    return model
+
+
+def where_it_plays(
+    settings: Settings, agent: str | None, backend: str, connection: Connection | None, concurrency: int, device: str
+) -> Connection | Backend:
+    """What :func:`interp.llm.runner.run` asks."""
+    if agent is not None:
+        return AgentBackend(agent, scripted(agent))
+    if backend == "transformers":
+        from interp.llm.local import LocalBackend
+
+        return LocalBackend(settings, concurrency, device)
+    assert connection is not None, "a server has a connection"
+    return connection
+
+
+def extra_fields(text: str) -> dict[str, Any]:
+    """``--extra-body`` as request fields.
+
+    Raises:
+        InputError: not a JSON object.
+    """
+    try:
+        extra = json.loads(text)
+    except ValueError:
+        extra = None
+    if not isinstance(extra, dict):
+        raise InputError(f"--extra-body must be a JSON object, got {text!r}")
+    return extra

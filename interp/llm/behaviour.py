@@ -33,8 +33,8 @@ from interp.tasks.experts.predictors import decisions
 
 COMPARED = ("weighted_majority_paper", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes_uniform")
 _TELLING = ("follow_the_leader", "follow_previous_winners", "majority_vote")
-ETAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
-MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
+_ETAS = (0.0, 0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 1.0, 1.5, 2.0, 3.0, 5.0, 10.0)
+_MEMORIES = (0.0, 0.3, 0.5, 0.7, 0.8, 0.9, 0.95, 1.0)
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
     mean = fits.mean(axis=0)
     best_eta, best_memory = np.unravel_index(int(mean.argmax()), mean.shape)
     drawn = np.tensordot(weights, fits, axes=1).reshape(len(weights), -1).argmax(axis=1)
-    etas = np.array(ETAS)[np.unravel_index(drawn, mean.shape)[0]]
+    etas = np.array(_ETAS)[np.unravel_index(drawn, mean.shape)[0]]
     model, condition, regime = members[0].group
     best, worst = (float(np.mean([_second_half(run, which) for run in members])) for which in ("best", "worst"))
     return Behaviour(
@@ -103,12 +103,12 @@ def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
         n=len(members),
         agreement=table,
         closest=str(table["baseline"].iloc[int(table["telling"].fillna(-1).to_numpy().argmax())]),
-        eta=ETAS[best_eta],
+        eta=_ETAS[best_eta],
         eta_low=float(np.quantile(etas, 0.025)),
         eta_high=float(np.quantile(etas, 0.975)),
-        memory=MEMORIES[best_memory],
+        memory=_MEMORIES[best_memory],
         fit_agreement=float(mean.max()),
-        eta_full_memory=ETAS[int(mean[:, -1].argmax())],
+        eta_full_memory=_ETAS[int(mean[:, -1].argmax())],
         says_best=best,
         opposes_worst=worst,
     )
@@ -163,11 +163,11 @@ def _fit(run: LLMRun) -> NDArray[np.float64]:
     """Float[eta, memory]: agreement of one run with each weighted vote."""
     right = (run.advice == run.labels[:, None]).astype(np.float64)[: run.rounds]
     signs = 2 * run.advice[: run.rounds] - 1
-    scores = np.zeros((len(MEMORIES), *right.shape))
+    scores = np.zeros((len(_MEMORIES), *right.shape))
     for t in range(1, run.rounds):
-        scores[:, t] = scores[:, t - 1] * np.array(MEMORIES)[:, None] + right[t - 1]
+        scores[:, t] = scores[:, t - 1] * np.array(_MEMORIES)[:, None] + right[t - 1]
     scores -= scores.max(axis=-1, keepdims=True)
-    votes = (np.exp(np.array(ETAS)[:, None, None, None] * scores) * signs).sum(axis=-1)
+    votes = (np.exp(np.array(_ETAS)[:, None, None, None] * scores) * signs).sum(axis=-1)
     choices = np.where(np.abs(votes) <= 1e-12, 0.5, (votes > 0).astype(np.float64))
     return np.nanmean(_agree(run.predictions, choices), axis=-1)
 

@@ -26,9 +26,16 @@ from importlib.util import find_spec
 from typing import Any
 
 from interp.errors import InputError, require
-from interp.llm.backend import ContextOverflowError, RefusedError, Reply, UnavailableError
+from interp.llm.backend import (
+    THINKING_OFF,
+    Connection,
+    ContextOverflowError,
+    RefusedError,
+    Reply,
+    Settings,
+    UnavailableError,
+)
 from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, response_format
-from interp.llm.settings import THINKING_OFF, Connection, Settings
 
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8

@@ -6,12 +6,10 @@ from pathlib import Path
 
 from interp.checks import checked
 from interp.llm.agents import PLAYERS, scripted
-from interp.llm.backend import AgentBackend
+from interp.llm.backend import AgentBackend, Settings
 from interp.llm.plan import PAPER_REGIMES, Job, instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import RunSummary, run
-from interp.llm.schemes import Condition
-from interp.llm.settings import Settings
+from interp.llm.schemes import Condition, built_in_prompts
 
 CONDITIONS = (Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only"))
 N_INSTANCES, N_ROUNDS = 4, 30

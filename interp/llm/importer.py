@@ -21,9 +21,20 @@ Accepted in ``result.json`` (the first name found counts; JSON values):
 Accepted in ``steps.jsonl``, one object for each call: ``step`` (from 0), ``turn`` ("prediction", "forecast" or
 "feedback"), ``raw_response`` (the reply; where given it is read again by our own rules, so that an answer which the
 other runner took for 0 is missing here), else ``prediction`` or ``parsed.prediction``; ``note_out``, ``note`` or
-``parsed.note``; ``usage``. Which of the two files is believed: :mod:`interp.llm.attempts`.
+``parsed.note``; ``usage``.
 
-Labels may be written 0/1 or rainy/sunny. Other fields are ignored.
+Labels may be written 0/1 or rainy/sunny. Other fields are ignored. Which of the two files is believed:
+
+1. The candidates are the record of ``result.json`` and each *attempt* in ``steps.jsonl``. A runner that crashed and
+   began again from round 0 wrote both attempts into one file, so a new attempt starts where the step number falls, or
+   where a prediction follows the feedback of its own step.
+2. A candidate is *consistent* when it has a prediction (usable or not) for each round from 0 to its last one. A torn
+   last line of ``steps.jsonl`` is left out; the others stay.
+3. The longest consistent candidate is read. Between an attempt and a record of equal length, the attempt is read where
+   it is the same play (every usable answer in it is the record's prediction), because its raw replies can be read by
+   our own rules; where it is another play, the record is.
+
+Everything else is set aside, with the reason.
 """
 
 from __future__ import annotations
@@ -31,7 +42,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,17 +51,16 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.llm.attempts import BITS, Source, choose, read_attempts
 from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runner import usage_tokens
 from interp.llm.runs import LLMRun
-from interp.llm.schemes import Condition
+from interp.llm.schemes import Condition, read_answer
 
 RECORD = "result.json"
 
 
 @dataclass(frozen=True)
-class Imported:
+class _Imported:
     """A run, the source it was read from, and what was set aside: ``(what, why)``."""
 
     run: LLMRun
@@ -59,7 +69,7 @@ class Imported:
 
 
 @checked
-def import_result(path: str | Path, regime: str | None = None) -> Imported:
+def import_result(path: str | Path, regime: str | None = None) -> _Imported:
     """The run that ``path`` (a ``result.json``) and the steps beside it describe.
 
     Args:
@@ -72,10 +82,10 @@ def import_result(path: str | Path, regime: str | None = None) -> Imported:
     result = _json(path, path.read_text(encoding="utf-8"))
     advice, labels = _instance(path, result)
     name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
-    condition = condition_of(name or str(path.parent))
+    condition = _condition_of(name or str(path.parent))
     record, set_aside = _record(path, result)
-    attempts, torn = read_attempts(path.parent / "steps.jsonl", condition)
-    choice = choose(record, attempts, len(labels), path)
+    attempts, torn = _read_attempts(path.parent / "steps.jsonl", condition)
+    choice = _choose(record, attempts, len(labels), path)
     set_aside += list(choice.set_aside) + [("steps.jsonl", torn)] * bool(torn)
     source = choice.source
     rounds = source.rounds
@@ -109,11 +119,11 @@ def import_result(path: str | Path, regime: str | None = None) -> Imported:
         path=path,
         eta=None if eta is None else _eta(path, eta),
     )
-    return Imported(run, source.name, tuple(set_aside))
+    return _Imported(run, source.name, tuple(set_aside))
 
 
 @checked
-def condition_of(name: str) -> Condition:
+def _condition_of(name: str) -> Condition:
     """Framing and protocol from a prompt's name, such as ``interactive_weather_nonote``."""
     words = name.lower()
     framing = "weather" if "weather" in words else "online"
@@ -142,7 +152,7 @@ def _instance(path: Path, result: dict[str, Any]) -> tuple[NDArray[np.int64], ND
     return advice.astype(np.int64), labels.astype(np.int64)
 
 
-def _record(path: Path, result: dict[str, Any]) -> tuple[Source, list[tuple[str, str]]]:
+def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str, str]]]:
     """What ``result.json`` tells of the play; without predictions it is an empty source."""
     said = _first(result, "response.predictions predictions")
     predictions = [] if said is None else _bits(path, "predictions", said).tolist()
@@ -154,7 +164,7 @@ def _record(path: Path, result: dict[str, Any]) -> tuple[Source, list[tuple[str,
         why = f"they have {len(texts)} entries for {len(predictions)} rounds and cannot be aligned with them"
         aside, texts = [(f"notes of {RECORD}", why)], []
     notes = {t: text for t, text in enumerate(texts) if isinstance(text, str)}
-    return Source(RECORD, dict(enumerate(predictions)), notes), aside
+    return _Source(RECORD, dict(enumerate(predictions)), notes), aside
 
 
 def _accuracies(path: Path, values: Any, n_experts: int) -> NDArray[np.float64]:
@@ -195,7 +205,7 @@ def _needed(path: Path, result: dict[str, Any], what: str, names: str) -> Any:
 def _bits(path: Path, what: str, values: Sequence[Any]) -> NDArray[np.float64]:
     try:
         return np.array(
-            [[BITS[v] for v in row] if isinstance(row, list) else BITS[row] for row in values], dtype=np.float64
+            [[_BITS[v] for v in row] if isinstance(row, list) else _BITS[row] for row in values], dtype=np.float64
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{str(path)!r}: {what} must be 0/1 or rainy/sunny in equal rows, got {error}") from error
@@ -208,3 +218,131 @@ def _json(path: Path, text: str) -> dict[str, Any]:
         raise InputError(f"{str(path)!r} is not JSON: {error}") from error
     require(isinstance(found, dict), f"{str(path)!r} is not a JSON object")
     return found
+
+
+_BITS: dict[object, float] = {0: 0.0, 1: 1.0, "0": 0.0, "1": 1.0, "rainy": 0.0, "sunny": 1.0, None: float("nan")}
+"""How outcomes are written in other people's files; null is a missing prediction."""
+
+
+@dataclass(eq=False)
+class _Source:
+    """One telling of an episode: predictions and notes by round, and the calls where they are known."""
+
+    name: str
+    predictions: dict[int, float] = field(default_factory=dict)
+    notes: dict[int, str] = field(default_factory=dict)
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were played."""
+        return len(self.predictions)
+
+    @property
+    def problem(self) -> str:
+        """Why it is not consistent; empty where it is."""
+        if not self.predictions:
+            return "it has no prediction"
+        gaps = sorted(set(range(max(self.predictions) + 1)) - set(self.predictions))
+        return f"it has no prediction for round {gaps[0]} but has later ones" if gaps else ""
+
+    def same_play(self, other: _Source) -> bool:
+        """Do the usable predictions that both have agree?"""
+        both = self.predictions.keys() & other.predictions.keys()
+        pairs = [(self.predictions[t], other.predictions[t]) for t in both]
+        return all(mine == theirs for mine, theirs in pairs if not np.isnan(mine) and not np.isnan(theirs))
+
+
+@dataclass(frozen=True)
+class _Choice:
+    """The source that is read, and every other one with the reason why it is not."""
+
+    source: _Source
+    set_aside: tuple[tuple[str, str], ...]
+
+
+def _choose(record: _Source, attempts: Sequence[_Source], n_rounds: int, path: Path) -> _Choice:
+    """The source to read for the episode in ``path``, by the rule in the module's text.
+
+    Raises:
+        InputError: no consistent source.
+    """
+    everything = (record, *attempts)
+    for source in everything:
+        source.predictions = {t: said for t, said in source.predictions.items() if t < n_rounds}
+    candidates = [source for source in everything if not source.problem]
+    if not candidates:
+        raise InputError(f"{str(path)!r} has no predictions that can be used: in {record.name}, {record.problem}")
+    longest = max(source.rounds for source in candidates)
+    best = [source for source in candidates if source.rounds == longest]
+    same = [attempt for attempt in best if attempt is not record and attempt.same_play(record)]
+    if record not in best:
+        chosen, retold = best[-1], False
+    else:
+        chosen, retold = (same[-1], True) if same else (record, False)
+    if retold:
+        chosen.notes = record.notes | chosen.notes
+    said_more = bool(record.predictions) and not retold
+    # A record that the attempt retells, or that says nothing, is not another play.
+    others = [one for one in everything if one is not chosen and (one is not record or said_more)]
+    return _Choice(chosen, tuple((one.name, one.problem or _why_not(one, chosen)) for one in others))
+
+
+def _why_not(one: _Source, chosen: _Source) -> str:
+    if one.rounds < chosen.rounds:
+        part = f"it has {one.rounds} of the {chosen.rounds} rounds of {chosen.name}"
+        return part if one.same_play(chosen) else f"{part}, and is another attempt: its predictions differ"
+    if one.same_play(chosen):
+        return f"it tells the same as {chosen.name}"
+    return f"it is another attempt: its predictions differ from those of {chosen.name}"
+
+
+def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str]:
+    """The attempts in a ``steps.jsonl``, and what was left out of it ("" for nothing); none where there is no file.
+
+    Raises:
+        InputError: a line (other than a torn last one) that is not an object with a whole number ``step``.
+    """
+    if not path.is_file():
+        return [], ""
+    attempts: list[_Source] = []
+    last_step, last_was_feedback, torn = -1, False, ""
+    lines = path.read_text(encoding="utf-8").split("\n")
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            call = json.loads(line)
+        except ValueError as error:
+            if number == len(lines):  # no line end after it: the writer was stopped
+                torn = f"its last line (line {number}) is torn"
+                break
+            raise InputError(f"line {number} of {str(path)!r} is not JSON: {error}") from error
+        require(
+            isinstance(call, dict) and isinstance(call.get("step"), int) and call["step"] >= 0,
+            f"line {number} of {str(path)!r} has no whole number 'step' of 0 or more",
+        )
+        feedback = call.get("turn") == "feedback"
+        again = call["step"] == last_step and last_was_feedback and not feedback
+        if not attempts or call["step"] < last_step or again:
+            attempts.append(_Source(f"{path.name}, attempt {len(attempts) + 1}"))
+        last_step, last_was_feedback = call["step"], feedback
+        _add(attempts[-1], call, condition)
+    return attempts, torn
+
+
+def _add(source: _Source, call: dict[str, Any], condition: Condition) -> None:
+    source.calls.append(call)
+    parsed = call.get("parsed")
+    parsed = parsed if isinstance(parsed, dict) else {}
+    step = call["step"]
+    if call.get("turn") == "feedback":
+        told = [call.get("note_out"), call.get("note"), parsed.get("note")]
+        if texts := [note for note in told if isinstance(note, str)]:
+            source.notes[step] = texts[0]
+    elif isinstance(call.get("raw_response"), str):
+        answer = read_answer(condition, "prediction", call["raw_response"])
+        source.predictions[step] = float(answer.value) if isinstance(answer.value, int) else float("nan")
+    else:
+        said = call.get("prediction", parsed.get("prediction"))
+        source.predictions[step] = _BITS.get(said, float("nan")) if isinstance(said, (int, str)) else float("nan")

@@ -29,7 +29,7 @@ from interp.llm.runner import usage_tokens
 from interp.llm.runs import LLMRun
 from interp.llm.trace import FORMAT, FORMATS, calls_in, read_lines, replay, session_from
 
-DUPLICATES = ("refuse", "first")
+_DUPLICATES = ("refuse", "first")
 
 
 @dataclass(frozen=True)
@@ -78,8 +78,8 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     Raises:
         InputError: nothing there, nothing that can be read, or duplicates.
     """
-    if duplicates not in DUPLICATES:
-        raise unknown_name("way with duplicates", duplicates, DUPLICATES)
+    if duplicates not in _DUPLICATES:
+        raise unknown_name("way with duplicates", duplicates, _DUPLICATES)
     path = Path(path)
     require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
     files = [path] if path.is_file() else sorted(path.rglob("*.json*"))
@@ -88,7 +88,7 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     for file in files:
         if file.name == RECORD:
             _import(file, regime, runs, rows)
-        elif file.suffix == ".jsonl" and file.name != "steps.jsonl" and is_trace(file):
+        elif file.suffix == ".jsonl" and file.name != "steps.jsonl" and _is_trace(file):
             run = from_trace(file)
             if run.rounds or run.ended != "unfinished":
                 runs.append(run)
@@ -145,7 +145,7 @@ def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict
     return kept
 
 
-def is_trace(path: Path) -> bool:
+def _is_trace(path: Path) -> bool:
     """Does the first line say that this is a trace of ours?"""
     with open(path, "rb") as stream:
         start = stream.read(200)

@@ -24,9 +24,8 @@ from typing import TYPE_CHECKING, Any
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.llm.backend import ContextOverflowError, Reply
+from interp.llm.backend import THINKING_OFF, ContextOverflowError, Reply, Settings
 from interp.llm.schemes import Condition, Message, Turn, label_words
-from interp.llm.settings import THINKING_OFF, Settings
 
 if TYPE_CHECKING:
     import torch

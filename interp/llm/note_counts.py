@@ -29,7 +29,7 @@ BAD = (
 _TIMES = {"once": 1, "one time": 1, "twice": 2, "two times": 2, "thrice": 3, "three times": 3, "four times": 4}
 _NUMBER = r"(?<![\d/.])(\d+|once|twice|thrice|(?:one|two|three|four) times?)"
 
-FRACTION = re.compile(
+_FRACTION = re.compile(
     rf"(?<![\d/.])(\d+)\s*(?:x|times?|{GOOD}|{BAD})?\s*(?:/|\b(?:out of|of|for)\b)"
     r"\s*(?:the\s+)?(?:last\s+)?(\d+)(?![\d/])",
     re.IGNORECASE,
@@ -45,7 +45,7 @@ PAIRS = (
     re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
 )
 _TWO_NUMBERS = re.compile(r"\d\D{1,40}\d")  # what every fraction and pair holds: asked first, it is cheap
-PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
+_PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
 # Not "wrong: 4, 7", which lists rounds, and not "right in rounds 2".
 _VERDICT_COUNT = re.compile(
     rf"(?<![a-z])(?:{GOOD}|{BAD})(?:\s+on)?\s*[:=]?\s*{_NUMBER}\s*(?:x\b|times?)?(?!\s*(?:[/.\d]|,\s*\d|and\s+\d|-\s*\d))"
@@ -65,7 +65,7 @@ _VERDICT = re.compile(rf"(?<![a-z])(?:{GOOD}|({BAD}))(?![a-z])", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Mention:
+class _Mention:
     """A group of experts that a note names together, and the text from there to the next name."""
 
     letters: tuple[str, ...]
@@ -73,7 +73,7 @@ class Mention:
     start: int
 
 
-def mentions(note: str, n_experts: int = 4) -> list[Mention]:
+def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
     """Where the note names experts: "Expert_A", "Experts B, C and D", "A".
 
     >>> [(m.letters, m.text) for m in mentions("B,C right; A 1/2")]
@@ -86,7 +86,7 @@ def mentions(note: str, n_experts: int = 4) -> list[Mention]:
     found = list(named.finditer(note))
     ends = [match.start() for match in found[1:]] + [len(note)]
     return [
-        Mention(tuple(name[0] for name in re.findall(one, match.group(0))), note[match.end() : end], match.end())
+        _Mention(tuple(name[0] for name in re.findall(one, match.group(0))), note[match.end() : end], match.end())
         for match, end in zip(found, ends, strict=False)
     ]
 
@@ -94,10 +94,10 @@ def mentions(note: str, n_experts: int = 4) -> list[Mention]:
 def tallied(note: str, n_experts: int = 4) -> set[str]:
     """The experts that the note gives a tally, in any of the forms of the module's text."""
     found = {letter for m in mentions(note, n_experts) if _has_tally(m.text) for letter in m.letters}
-    return found if len(found) >= 2 else found | {letter for letter, _ in bare_tallies(note, n_experts)}
+    return found if len(found) >= 2 else found | {letter for letter, _ in _bare_tallies(note, n_experts)}
 
 
-def bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
+def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
     bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _BARE.match(m.text))]
     counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and not _is_ranking(note, n_experts)
@@ -108,19 +108,19 @@ def bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
 
 def tally_places(note: str, n_experts: int = 4) -> list[int]:
     """Where the note's tallies stand, of every form."""
-    places = [match.start() for match in FRACTION.finditer(note) if is_share(match)]
-    for pattern in (PERCENT, _VERDICT_COUNT, *PAIRS[:3]):
+    places = [match.start() for match in _FRACTION.finditer(note) if _is_share(match)]
+    for pattern in (_PERCENT, _VERDICT_COUNT, *PAIRS[:3]):
         places += [match.start() for match in pattern.finditer(note)]
-    return places + [place for _, place in bare_tallies(note, n_experts)]
+    return places + [place for _, place in _bare_tallies(note, n_experts)]
 
 
 def _has_tally(text: str) -> bool:
-    fractions = [match for match in FRACTION.finditer(text) if is_share(match)]
-    return bool(fractions or PERCENT.search(text) or _VERDICT_COUNT.search(text) or any(p.search(text) for p in PAIRS))
+    fractions = [match for match in _FRACTION.finditer(text) if _is_share(match)]
+    return bool(fractions or _PERCENT.search(text) or _VERDICT_COUNT.search(text) or any(p.search(text) for p in PAIRS))
 
 
-def is_share(match: re.Match[str]) -> bool:
-    """Is a match of :data:`FRACTION` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
+def _is_share(match: re.Match[str]) -> bool:
+    """Is a match of :data:`_FRACTION` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
     hits, out_of = match.group(1), int(match.group(2))
     return int(hits) <= out_of > 0 and not (len(hits) > 1 and hits.startswith("0"))
 
@@ -165,8 +165,8 @@ def read_counts(note: str, n_experts: int = 4) -> dict[str, tuple[int, int]]:
 
 def _fractions(text: str) -> tuple[int, int]:
     right = total = 0
-    for count in FRACTION.finditer(text):
-        if not is_share(count):
+    for count in _FRACTION.finditer(text):
+        if not _is_share(count):
             continue
         hits, out_of = int(count.group(1)), int(count.group(2))
         before, after = text[max(0, count.start() - 12) : count.start()], text[count.end() :].lstrip()
@@ -186,7 +186,7 @@ def _pair(text: str) -> tuple[int, int]:
     return 0, 0
 
 
-def _bare_counts(note: str, said: Sequence[Mention], n_experts: int) -> dict[str, tuple[int, int]]:
+def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[str, tuple[int, int]]:
     """Counts without a slash, with the number of rounds that the note gives once: "A 3, B 8 of 9 rounds"."""
     totals = {int(number) for pair in _TOTAL.findall(note) for number in pair if number}
     found: dict[str, tuple[int, int]] = {}
@@ -205,7 +205,7 @@ def _bare_counts(note: str, said: Sequence[Mention], n_experts: int) -> dict[str
 
 
 @dataclass(frozen=True)
-class CountCheck:
+class _CountCheck:
     """A note's tallies against the truth after the same round.
 
     Attributes:
@@ -224,7 +224,7 @@ class CountCheck:
 
 
 @checked
-def check_counts(note: str, correct_so_far: NDArray[np.int64], n_rounds: int) -> CountCheck:
+def check_counts(note: str, correct_so_far: NDArray[np.int64], n_rounds: int) -> _CountCheck:
     """Compare the tallies in ``note`` with ``correct_so_far`` Int[expert] after ``n_rounds`` rounds."""
     letters = expert_letters(len(correct_so_far))
     counts = read_counts(note, len(letters))
@@ -237,7 +237,7 @@ def check_counts(note: str, correct_so_far: NDArray[np.int64], n_rounds: int) ->
     if readable:
         shares = np.array([counts[letter][0] / counts[letter][1] for letter in letters])
         best, worst = _picks(shares, correct_so_far), _picks(-shares, -correct_so_far)
-    return CountCheck(readable, exact, float(np.mean(errors)) if errors else float("nan"), best, worst)
+    return _CountCheck(readable, exact, float(np.mean(errors)) if errors else float("nan"), best, worst)
 
 
 def _picks(shares: NDArray[np.float64], truth: NDArray[np.int64]) -> bool | None:

@@ -20,15 +20,14 @@ from numpy.typing import NDArray
 from interp.checks import check_fields, checked
 from interp.errors import InputError, require
 from interp.llm.agents import scripted
-from interp.llm.prompts import Prompt
+from interp.llm.backend import Settings
 from interp.llm.protocol import Session
-from interp.llm.schemes import CONDITIONS, Condition, Message
-from interp.llm.settings import Settings
+from interp.llm.schemes import CONDITIONS, Condition, Message, Prompt
 from interp.llm.trace import FORMAT
 from interp.provenance import provenance
 from interp.tasks import experts
 
-MOST_ROUNDS = 1000
+_MOST_ROUNDS = 1000
 PAPER_REGIMES = ("stratified", "flat", "anti-signal")
 
 
@@ -64,25 +63,25 @@ def instances(
     """Instances of each regime (the paper: 30 of 100 rounds with 4 experts).
 
     An instance depends on its regime, index, number of experts and seed alone: it is the beginning of an episode of
-    :data:`MOST_ROUNDS` rounds. So more rounds extend it and more instances add to it, and a run can be made longer or
+    :data:`_MOST_ROUNDS` rounds. So more rounds extend it and more instances add to it, and a run can be made longer or
     larger later.
 
     Raises:
-        InputError: no regime, or more rounds than :data:`MOST_ROUNDS`.
+        InputError: no regime, or more rounds than :data:`_MOST_ROUNDS`.
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
-    require(1 <= n_rounds <= MOST_ROUNDS, f"n_rounds must be in [1, {MOST_ROUNDS}], got {n_rounds}")
+    require(1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}")
     found = []
     for regime in dict.fromkeys(regimes):
         for index in range(n_instances):
-            episodes = experts.sample(1, MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed(seed, index))
+            episodes = experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=_instance_seed(seed, index))
             found.append(_beginning(replace(from_episodes(episodes)[0], index=index), n_rounds))
     return found
 
 
 @checked
-def instance_seed(seed: int, index: int) -> int:
+def _instance_seed(seed: int, index: int) -> int:
     """The seed of one instance, 31 bits of (seed, index): it does not depend on how many instances there are."""
     require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
     return int(np.random.default_rng([seed, index]).integers(2**31))
@@ -248,7 +247,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
         by_kind.setdefault((job.settings.model, job.condition.name, job.instance.regime), []).append(job)
     rows = []
     for (model, condition, regime), group in by_kind.items():
-        low, high = (count(group[0].session(), name) for name in ("counter", "full-history"))
+        low, high = (_count(group[0].session(), name) for name in ("counter", "full-history"))
         n = len(group)
         rows.append(
             {
@@ -269,7 +268,7 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
     return Estimate(pd.DataFrame(rows))
 
 
-def count(session: Session, agent_name: str) -> dict[str, int]:
+def _count(session: Session, agent_name: str) -> dict[str, int]:
     """Calls and estimated tokens of one episode played by a scripted agent."""
     agent = scripted(agent_name)
     total = {"calls": 0, "prompt": 0, "cached": 0, "completion": 0}
@@ -279,7 +278,7 @@ def count(session: Session, agent_name: str) -> dict[str, int]:
         shared = 0
         while shared < min(len(before), len(request.messages)) and before[shared] == request.messages[shared]:
             shared += 1
-        sizes = sizes[:shared] + [tokens(message) for message in request.messages[shared:]]
+        sizes = sizes[:shared] + [_tokens(message) for message in request.messages[shared:]]
         before = request.messages
         reply = agent(request.messages)
         session.feed(reply)
@@ -290,6 +289,6 @@ def count(session: Session, agent_name: str) -> dict[str, int]:
     return total
 
 
-def tokens(message: Message) -> int:
+def _tokens(message: Message) -> int:
     """Estimated tokens of one message (see the module's text)."""
     return len(message["content"]) // (4 if message["role"] == "system" else 3) + 4

@@ -20,6 +20,7 @@ import asyncio
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,17 +30,17 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.llm.backend import Backend, ContextOverflowError, RefusedError, Reply, UnavailableError
+from interp.llm.backend import Backend, Connection, ContextOverflowError, RefusedError, Reply, UnavailableError
 from interp.llm.client import Client
 from interp.llm.plan import Job, Prices
 from interp.llm.protocol import Request, Session
 from interp.llm.schemes import Answer
-from interp.llm.settings import Connection
 from interp.llm.trace import LockedError, TraceFile, calls_in, replay, session_from
+from interp.progress import display
 
 # This many episodes in a row without an answer, or refused where nothing was ever answered, stop the run.
 _GIVE_UP_AFTER = 3
-MALFORMED_LIMIT = 20
+_MALFORMED_LIMIT = 20
 
 
 @dataclass
@@ -110,7 +111,7 @@ def run(
     where: Connection | Backend,
     prices: Prices | None = None,
     progress: Callable[[Progress], None] | None = None,
-    malformed_limit: int = MALFORMED_LIMIT,
+    malformed_limit: int = _MALFORMED_LIMIT,
 ) -> RunSummary:
     """Play all ``jobs`` (of one model) and write their traces below ``folder``.
 
@@ -299,3 +300,16 @@ def usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
     details = usage.get("prompt_tokens_details") or {}
     cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens") or 0
     return int(usage.get("prompt_tokens") or 0), int(cached), int(usage.get("completion_tokens") or 0)
+
+
+@contextmanager
+def showing(calls: int) -> Iterator[Callable[[Progress], None]]:
+    """Give the function that shows the counts of a run of about ``calls`` calls."""
+    with display("calls", calls) as update:
+
+        def show(state: Progress) -> None:
+            tokens = f"{(state.prompt_tokens + state.completion_tokens) / 1e6:.2f} M tokens"
+            text = f"{state.finished}/{state.episodes} episodes, {state.malformed} malformed, {tokens}"
+            update(completed=state.calls + state.resumed_calls, text=text)
+
+        yield show

@@ -8,16 +8,18 @@ what the model carries from round to round:
 - ``note-only``: two stateless calls a round; the note, at first "", is the only state (the paper's history-free note).
 
 The four *schemes* of the paper are framing x (note or not); ``note`` and ``note-only`` share a system prompt. The JSON
-keys are an interface, identical to the paper's; the words around them are in :mod:`interp.llm.prompts`.
+keys are an interface, identical to the paper's; the words around them are in :mod:`interp.llm.schemes`.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Literal
 
 from interp.checks import checked
@@ -26,7 +28,7 @@ from interp.errors import InputError, require, unknown_name
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]
 
-FRAMINGS = ("online", "weather")
+_FRAMINGS = ("online", "weather")
 PROTOCOLS = ("no-note", "note", "note-only")
 MAX_NOTE_WORDS = 500
 
@@ -43,8 +45,8 @@ class Condition:
     protocol: str
 
     def __post_init__(self) -> None:
-        if self.framing not in FRAMINGS:
-            raise unknown_name("framing", self.framing, FRAMINGS)
+        if self.framing not in _FRAMINGS:
+            raise unknown_name("framing", self.framing, _FRAMINGS)
         if self.protocol not in PROTOCOLS:
             raise unknown_name("protocol", self.protocol, PROTOCOLS)
 
@@ -78,12 +80,12 @@ class Condition:
     def parse(cls, name: str) -> Condition:
         """The condition called ``name``, such as ``"weather-note-only"``."""
         framing, _, protocol = name.partition("-")
-        if framing in FRAMINGS and protocol in PROTOCOLS:
+        if framing in _FRAMINGS and protocol in PROTOCOLS:
             return cls(framing, protocol)
         raise unknown_name("condition", name, [condition.name for condition in CONDITIONS])
 
 
-CONDITIONS = tuple(Condition(framing, protocol) for framing in FRAMINGS for protocol in PROTOCOLS)
+CONDITIONS = tuple(Condition(framing, protocol) for framing in _FRAMINGS for protocol in PROTOCOLS)
 SCHEMES = tuple(dict.fromkeys(condition.scheme for condition in CONDITIONS))
 
 
@@ -275,3 +277,151 @@ def read_message(message: Message) -> dict[str, Any]:
         raise InputError(f"a user message must be one JSON object, got {message['content'][:80]!r}") from error
     require(isinstance(body, dict), f"a user message must be one JSON object, got {message['content'][:80]!r}")
     return body
+
+
+_BUILT_IN = "built-in wording, version 1"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A system prompt with its origin: ``wording`` is :data:`_BUILT_IN` or the file it came from."""
+
+    text: str
+    wording: str
+
+    @property
+    def sha256(self) -> str:
+        """The digest of the text, in hexadecimal."""
+        return hashlib.sha256(self.text.encode("utf-8")).hexdigest()
+
+
+_WORDS = {
+    "online": {
+        "opening": "You take part in an online prediction task that runs for many rounds.",
+        "task": (
+            "Every round has a hidden binary outcome, 0 or 1. {n} experts, {names}, each announce a guess of it, "
+            "either 0 or 1. The experts are the same in all rounds, and some of them may be right more reliably "
+            "than others."
+        ),
+        "round": "round",
+        "rounds": "rounds",
+        "now": "the current round",
+        "turn": "Prediction turn",
+        "turn_type": "prediction",
+        "truth": "the true label of the current round",
+        "truth_key": "true_label",
+    },
+    "weather": {
+        "opening": "You help to forecast the weather, one day after another.",
+        "task": (
+            'Every day turns out either "sunny" or "rainy". {n} weather experts, {names}, each announce a forecast, '
+            'either "sunny" or "rainy". The experts are the same every day and each works in their own way, so '
+            "some of them may be right more reliably than others."
+        ),
+        "round": "day",
+        "rounds": "days",
+        "now": "the current day",
+        "turn": "Forecast turn",
+        "turn_type": "forecast",
+        "truth": "the actual weather of the current day",
+        "truth_key": "actual_weather",
+    },
+}
+
+_NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8: "Eight"}
+
+
+@checked
+def built_in(scheme: str, n_experts: int = 4) -> Prompt:
+    """Our prompt for ``scheme`` (one of :data:`~interp.llm.schemes.SCHEMES`)."""
+    framing, _, state = scheme.partition("-")
+    words, has_note = _WORDS[framing], state == "note"
+    names = [f"Expert {letter}" for letter in expert_letters(n_experts)]
+    listed = f"{', '.join(names[:-1])} and {names[-1]}"
+    votes = {key: choice(framing) for key in expert_keys(n_experts)}
+    note = {"note": '"<short text>"'} if has_note else {}
+    asked = {"turn_type": json.dumps(words["turn_type"])} | note | votes
+    told = {"turn_type": '"feedback"'} | (note | votes if has_note else {}) | {words["truth_key"]: choice(framing)}
+    parts = [
+        words["opening"],
+        words["task"].format(n=_NUMBERS.get(n_experts, str(n_experts)), names=listed),
+        "Your task is to make a prediction of your own from what the experts announce, and to be right as often as "
+        f"you can over the whole series. Learn from the outcomes of earlier {words['rounds']} which experts deserve "
+        "your trust.",
+        "There are two kinds of turns.",
+        f"1. {words['turn']}",
+        (
+            f"You receive your note from earlier {words['rounds']} and the experts' predictions for {words['now']}. "
+            "Use both to predict."
+            if has_note
+            else f"You receive the experts' predictions for {words['now']}. Use them to predict."
+        ),
+        f"Input:\n{_shape(asked)}",
+        f"Output:\n{_shape({'prediction': choice(framing)})}",
+        "2. Feedback turn",
+        (
+            f"You receive your previous note, the experts' predictions for {words['now']} and {words['truth']}. Write "
+            f"a new short note for the {words['rounds']} to come. Keep in it only what helps most to predict later."
+            if has_note
+            else f"You receive {words['truth']}. No output is expected in this turn; use what you learn in later "
+            "predictions."
+        ),
+        f"Input:\n{_shape(told)}",
+        *([f"Output:\n{_shape(note)}"] if has_note else []),
+        "Rules:",
+        "\n".join(f"- {rule}" for rule in _rules(has_note)),
+    ]
+    return Prompt("\n\n".join(parts) + "\n", _BUILT_IN)
+
+
+def _rules(has_note: bool) -> list[str]:
+    about_note = [
+        "The note is to be short and compact.",
+        f"The note may have {MAX_NOTE_WORDS} words at the very most.",
+        "The note is to hold nothing but what is most useful for later predictions.",
+        "The note is not to repeat the whole history.",
+    ]
+    return [
+        "Use no external tools.",
+        "Neither write nor run code.",
+        "Give no explanation and no steps of reasoning.",
+        *(about_note if has_note else []),
+        "Answer with valid JSON alone: no explanation, no reasoning, no text around it.",
+    ]
+
+
+def _shape(fields: Mapping[str, str]) -> str:
+    return "{\n" + ",\n".join(f'"{key}": {value}' for key, value in fields.items()) + "\n}"
+
+
+@checked
+def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
+    """All four of our prompts, by scheme."""
+    return {scheme: built_in(scheme, n_experts) for scheme in SCHEMES}
+
+
+@checked
+def load_prompts(folder: str | Path) -> dict[str, Prompt]:
+    """The user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out.
+
+    Raises:
+        InputError: no such folder, no prompt in it, or a file that is empty or not UTF-8.
+    """
+    folder = Path(folder)
+    names = ", ".join(f"{scheme}.txt" for scheme in SCHEMES)
+    require(folder.is_dir(), f"no prompt folder {str(folder)!r}; give a folder that holds {names}")
+    found: dict[str, Prompt] = {}
+    for scheme in SCHEMES:
+        path = folder / f"{scheme}.txt"
+        if not path.is_file():
+            continue
+        try:
+            # newline="": read_text would turn \r\n into \n, and verbatim means verbatim.
+            with open(path, encoding="utf-8", newline="") as stream:
+                text = stream.read()
+        except UnicodeDecodeError as error:
+            raise InputError(f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8") from error
+        require(bool(text.strip()), f"the prompt {str(path)!r} is empty; write the system prompt into it")
+        found[scheme] = Prompt(text, f"file {path.name}")
+    require(bool(found), f"the prompt folder {str(folder)!r} holds none of {names}")
+    return found

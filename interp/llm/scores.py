@@ -25,11 +25,12 @@ from interp.errors import require, unknown_name
 from interp.llm.runs import LLMRun, episodes_of, etas_of, knows_accuracies
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
+from interp.tasks import experts
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts import regret as metrics
 from interp.tasks.experts.predictors import PREDICTORS, Decision, ExpertRun, weighted_majority
 
-TREATMENTS = ("wrong", "skipped")
+_TREATMENTS = ("wrong", "skipped")
 BASELINES = (
     "weighted_majority_paper",
     "follow_the_leader",
@@ -52,8 +53,8 @@ def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     Raises:
         InputError: an unknown treatment of missing predictions.
     """
-    if missing not in TREATMENTS:
-        raise unknown_name("treatment of missing predictions", missing, TREATMENTS)
+    if missing not in _TREATMENTS:
+        raise unknown_name("treatment of missing predictions", missing, _TREATMENTS)
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
     own = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
     theirs = (advice != labels[:, None]).astype(np.float64)
@@ -101,7 +102,7 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
         groups.setdefault(run.group, []).append(run)
     for (model, condition, regime), members in groups.items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
-        for missing in TREATMENTS:
+        for missing in _TREATMENTS:
             regrets = [run_regret(run, missing) for run in members]
             curves.append(_curve(regrets, {**names, "missing": missing}, seed))
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
@@ -119,7 +120,7 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
 
 
 @dataclass(frozen=True, eq=False)
-class Reference:
+class _Reference:
     """A baseline or one of our models on some instances: its regret Float[instance, round]."""
 
     kind: str
@@ -134,7 +135,7 @@ def references(
     others: Mapping[str, Predictor] | None = None,
     know_accuracies: bool = True,
     etas: NDArray[np.float64] | None = None,
-) -> list[Reference]:
+) -> list[_Reference]:
     """The baselines, then ``others``, on ``episodes``; the oracle only where accuracies are known.
 
     Args:
@@ -161,9 +162,9 @@ def run_baseline(key: str, episodes: ExpertEpisodes, etas: NDArray[np.float64] |
 
 def _reference(
     kind: str, name: str, predictions: NDArray[np.float64], episodes: ExpertEpisodes, decision: Decision
-) -> Reference:
+) -> _Reference:
     wrong = metrics.mistakes(predictions, episodes, decision)
-    return Reference(kind, name, metrics.regret(predictions, episodes, decision), float(1 - wrong.mean()))
+    return _Reference(kind, name, metrics.regret(predictions, episodes, decision), float(1 - wrong.mean()))
 
 
 @checked
@@ -223,3 +224,70 @@ def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], see
         )
         start = end
     return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+
+
+_REGIMES = ("stratified", "flat", "anti-signal")
+
+# condition -> model -> (mean, std) for each regime
+_FINAL_REGRET: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
+    "weather-note": {"DeepSeek-V3": ((7.7, 7.0), (8.7, 7.1), (12.5, 7.7))},
+    "online-note": {"DeepSeek-V3": ((7.6, 7.0), (6.0, 5.4), (5.0, 10.2))},
+    "weather-note-only": {
+        "DeepSeek-V3": ((8.1, 6.3), (7.4, 5.2), (13.3, 6.9)),
+        "Qwen-3-14B": ((32.0, 8.9), (12.0, 5.3), (19.3, 9.9)),
+    },
+    "online-note-only": {
+        "DeepSeek-V3": ((9.3, 8.0), (7.9, 5.3), (11.3, 10.3)),
+        "Qwen-3-14B": ((20.7, 15.3), (10.4, 9.4), (20.3, 17.7)),
+    },
+    "weather-no-note": {
+        "DeepSeek-V3": ((12.7, 5.9), (8.5, 5.0), (21.9, 7.0)),
+        "Qwen-3-14B": ((13.1, 6.3), (8.6, 4.3), (19.5, 5.5)),
+    },
+    "online-no-note": {
+        "DeepSeek-V3": ((13.9, 8.2), (8.2, 5.1), (17.5, 7.6)),
+        "Qwen-3-14B": ((17.8, 7.6), (9.7, 4.7), (16.5, 9.1)),
+    },
+}
+
+
+def paper_table() -> pd.DataFrame:
+    """One row for each model, condition and regime: mean, std."""
+    return pd.DataFrame(
+        [
+            {"model": f"{model} (paper)", "condition": condition, "regime": regime, "mean": mean, "std": std, "n": 30}
+            for condition, models in _FINAL_REGRET.items()
+            for model, cells in models.items()
+            for regime, (mean, std) in zip(_REGIMES, cells, strict=True)
+        ]
+    )
+
+
+@checked
+def beside_paper(
+    others: Mapping[str, Predictor] | None = None, n_instances: int = 30, n_rounds: int = 100, seed: int = 0
+) -> pd.DataFrame:
+    """The paper's final regrets with those of the baselines and of ``others`` on fresh instances of its three regimes.
+
+    Its numbers are of its own 30 instances, ours of ``n_instances`` drawn alike: compare differences with the
+    standard deviation over the square root of n.
+
+    Example:
+        >>> from reports.llm import transformer
+        >>> table = beside_paper({"wma-handwired": transformer("wma-handwired")})          # doctest: +SKIP
+    """
+    rows = []
+    for regime in _REGIMES:
+        episodes = experts.sample(n_instances, n_rounds, 4, regime=regime, seed=seed)
+        for one in references(episodes, others):
+            rows.append({"model": one.name, "condition": "", "regime": regime, **summary(one.regret[:, -1], seed)})
+    return pd.concat([paper_table(), pd.DataFrame(rows)], ignore_index=True)
+
+
+def wide(table: pd.DataFrame) -> pd.DataFrame:
+    """The same as ``mean ± std`` with a column for each regime, as the paper prints it."""
+    cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(table["mean"], table["std"], strict=True)]
+    keys = ["model", "condition"]
+    order = table[keys].drop_duplicates()
+    flat = table.assign(cell=cells).pivot(index=keys, columns="regime", values="cell")[list(_REGIMES)].reset_index()
+    return order.merge(flat, on=keys)

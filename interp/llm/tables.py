@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from interp.checks import checked
-from interp.errors import InputError
+from interp.errors import InputError, require
 from interp.files import write_json, write_text
 from interp.llm.behaviour import behaviour
-from interp.llm.note_table import NoteTable, note_table
+from interp.llm.note_counts import check_counts, read_counts
+from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
+from interp.llm.schemes import MAX_NOTE_WORDS, expert_letters
 from interp.llm.scores import LLMScores, Predictor, score
 
 
@@ -87,3 +92,134 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
             "missing": ["" if pd.isna(m) else f"{m:.0f}" for m in shown["missing_predictions"]],
         }
     ).sort_values("regime", kind="stable")
+
+
+_GROUP = ["model", "condition", "regime"]
+
+
+@dataclass(frozen=True)
+class NoteTable:
+    """Every note of a set of runs.
+
+    Attributes:
+        notes: one row per run and round: the note, its format, words, characters, ``readable`` (every expert has a
+            tally), ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert
+            have the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
+            with the highest / lowest accuracy, or record over the whole instance where accuracies are not given (in
+            the anti-signal regime the lowest is the adversary); prompt tokens of the round. Rounds from 1. Empty where
+            no run has notes.
+    """
+
+    notes: pd.DataFrame
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row for each note."""
+        return self.notes
+
+    def formats(self, round: int | None = None) -> pd.DataFrame:
+        """How many runs had each format after ``round`` (the last round of each run when None): the paper's table."""
+        chosen = self._at(round)
+        if chosen.empty:
+            return pd.DataFrame(columns=[*_GROUP, *FORMATS])
+        counts = chosen.groupby([*_GROUP, "format"]).size().unstack(fill_value=0)
+        return counts.reindex(columns=list(FORMATS), fill_value=0).reset_index()
+
+    def formats_by_round(self) -> pd.DataFrame:
+        """Per group and round: the share of the runs that got there with each format, and how many those are."""
+        if self.notes.empty:
+            return pd.DataFrame(columns=[*_GROUP, "round", "runs", *FORMATS])
+        counts = self.notes.groupby([*_GROUP, "round", "format"]).size().unstack(fill_value=0)
+        counts = counts.reindex(columns=list(FORMATS), fill_value=0)
+        runs = counts.sum(axis=1)
+        shares = counts.div(runs, axis=0)
+        shares.insert(0, "runs", runs)
+        return shares.reset_index()
+
+    def formats_over_rounds(self) -> pd.DataFrame:
+        """:meth:`formats_by_round` at the moments the paper tells of: after the first round, after the sixth (its step
+        5), and after the last that each group has."""
+        by_round = self.formats_by_round()
+        last = by_round.groupby(_GROUP)["round"].transform("max") if len(by_round) else by_round["round"]
+        return by_round[by_round["round"].isin((1, 6)) | (by_round["round"] == last)].reset_index(drop=True)
+
+    def final(self) -> pd.DataFrame:
+        """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
+        name the right expert."""
+        chosen = self._at(None)
+        rows: list[dict[str, Any]] = []
+        for _, group in chosen.groupby(_GROUP, sort=False):
+            readable = group[group["readable"].astype(bool)]
+            shares: dict[str, Any] = {
+                key: readable[key].astype(float).mean()
+                for key in ("exact", "mean_error", "best", "worst", "most_accurate", "least_accurate")
+            }
+            rows.append(
+                {
+                    **{key: str(group[key].iloc[0]) for key in _GROUP},
+                    "n": len(group),
+                    "words": group["words"].mean(),
+                    "over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()),
+                    "readable": len(readable),
+                    **shares,
+                }
+            )
+        return pd.DataFrame(rows)
+
+    def over_rounds(self) -> pd.DataFrame:
+        """Per group and round: mean words, mean prompt tokens, share of exact counts among readable notes."""
+        if self.notes.empty:
+            return pd.DataFrame(columns=[*_GROUP, "round", "words", "prompt_tokens", "exact"])
+        table = self.notes.assign(exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float))
+        return table.groupby([*_GROUP, "round"])[["words", "prompt_tokens", "exact"]].mean().reset_index()
+
+    def _at(self, round: int | None) -> pd.DataFrame:
+        if round is not None:
+            return self.notes[self.notes["round"] == round]
+        return self.notes[self.notes["round"] == self.notes["last_round"]]
+
+
+@checked
+def note_table(runs: Sequence[LLMRun]) -> NoteTable:
+    """Analyse every note in ``runs``.
+
+    Raises:
+        InputError: no runs.
+    """
+    require(bool(runs), "no runs to analyse")
+    rows = [row for run in runs if run.condition.has_note for row in _rows(run)]
+    return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))
+
+
+def _rows(run: LLMRun) -> list[dict[str, object]]:
+    correct = (run.advice == run.labels[:, None]).cumsum(axis=0)
+    rows: list[dict[str, object]] = []
+    for t, note in enumerate(run.notes):
+        if note is None:
+            continue
+        found, check = classify(note, run.advice.shape[1]), check_counts(note, correct[t], t + 1)
+        rows.append(
+            {
+                **dict(zip(_GROUP, run.group, strict=True)),
+                "index": run.index,
+                "round": t + 1,
+                "last_round": run.rounds,
+                **found.to_dict(),
+                "note": note,
+                "chars": len(note),
+                **vars(check),
+                "most_accurate": _names(note, run, "best") if check.readable else None,
+                "least_accurate": _names(note, run, "worst") if check.readable else None,
+                "prompt_tokens": run.prompt_tokens[t],
+            }
+        )
+    return rows
+
+
+def _names(note: str, run: LLMRun, which: str) -> bool:
+    """Does the note's best (or worst) tally belong to the most (or least) reliable expert alone?"""
+    skill = run.reliability
+    counts = read_counts(note, len(skill))
+    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])
+    sign = 1 if which == "best" else -1
+    top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
+    return bool(len(top) == 1 and top[0] == (sign * skill).argmax())

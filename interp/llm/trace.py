@@ -77,7 +77,7 @@ class TraceFile:
         except OSError as error:
             raise _cannot_write(self.path, error) from error
         if lines:
-            longer = check_header(self.path, lines, header)
+            longer = _check_header(self.path, lines, header)
             if longer is not None:
                 self.append({"extended": longer})
                 lines.append({"extended": longer})
@@ -151,7 +151,9 @@ def _digest(record: Mapping[str, Any]) -> str:
     return hashlib.sha256(json.dumps(record, sort_keys=True).encode()).hexdigest()
 
 
-def check_header(path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]) -> Mapping[str, Any] | None:
+def _check_header(
+    path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
+) -> Mapping[str, Any] | None:
     """Refuse to go on with a trace that was begun with other settings, naming the first that differs.
 
     Returns:
@@ -162,13 +164,13 @@ def check_header(path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
     extended = [line["extended"] for line in lines[1:] if "extended" in line]
     found |= {"instance": extended[-1]} if extended else {}
-    longer = is_longer(found["instance"], wanted["instance"])
+    longer = _is_longer(found["instance"], wanted["instance"])
     for key in sorted(found.keys() | wanted.keys()):
         if key in _FREE or found.get(key) == wanted.get(key) or (key == "instance" and longer):
             continue
         before: Any = found.get(key)
         now: Any = wanted.get(key)
-        if key == "instance" and is_longer(now, before):
+        if key == "instance" and _is_longer(now, before):
             raise InputError(
                 f"{str(path)!r} has {len(before['labels'])} rounds, more than the {len(now['labels'])} asked for; ask "
                 "for as many or more to resume it, or choose another output folder"
@@ -183,7 +185,7 @@ def check_header(path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping
     return wanted["instance"] if longer else None
 
 
-def is_longer(short: Any, long: Any) -> bool:
+def _is_longer(short: Any, long: Any) -> bool:
     """Is ``long`` the same instance as ``short`` with more rounds?"""
     n = len(short["labels"])
     if len(long["labels"]) <= n or short.keys() != long.keys():

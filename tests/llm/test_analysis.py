@@ -13,18 +13,16 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.backend import Connection, Settings
 from interp.llm.behaviour import behaviour
 from interp.llm.loading import load
-from interp.llm.note_table import note_table
-from interp.llm.paper import beside_paper, wide
 from interp.llm.plan import Job, instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.protocol import Session, play
 from interp.llm.runner import run
 from interp.llm.runs import LLMRun, episodes_of
-from interp.llm.schemes import CONDITIONS, Condition
-from interp.llm.scores import run_regret, score
-from interp.llm.settings import Connection, Settings
+from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
+from interp.llm.scores import beside_paper, run_regret, score, wide
+from interp.llm.tables import note_table
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.regret import expert_mistakes, regret
 

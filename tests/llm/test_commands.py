@@ -14,11 +14,10 @@ from typer.testing import CliRunner
 
 from interp.cli import app
 from interp.llm.agents import AGENTS, PLAYERS
+from interp.llm.backend import Settings
 from interp.llm.demo import play_demo
 from interp.llm.plan import Prices, estimate, instances, plan
-from interp.llm.prompts import built_in_prompts
-from interp.llm.schemes import CONDITIONS
-from interp.llm.settings import Settings
+from interp.llm.schemes import CONDITIONS, built_in_prompts
 
 SMALL = [
     "--episodes",

@@ -14,12 +14,11 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.backend import Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Job, Prices, instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import RunSummary, run
-from interp.llm.schemes import Condition
-from interp.llm.settings import Connection, Settings
+from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.trace import read_lines
 
 Serve = Callable[..., Any]

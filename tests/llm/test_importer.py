@@ -17,9 +17,9 @@ from interp.errors import InputError
 from interp.llm.behaviour import behaviour
 from interp.llm.loading import load, read
 from interp.llm.note_counts import write_counts
-from interp.llm.note_table import note_table
 from interp.llm.runs import LLMRun, episodes_of
 from interp.llm.scores import OWN_ETA, run_regret, score
+from interp.llm.tables import note_table
 from interp.tasks import experts
 from interp.tasks.experts import predictors as algorithms
 from interp.tasks.experts.regret import regret

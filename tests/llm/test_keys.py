@@ -11,11 +11,10 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.backend import Connection, Settings
 from interp.llm.plan import Job, instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import run
-from interp.llm.schemes import Condition
-from interp.llm.settings import Connection, Settings
+from interp.llm.schemes import Condition, built_in_prompts
 
 Serve = Callable[..., Any]
 KEY = "sk-test-4711-very-secret"

@@ -11,13 +11,12 @@ from typer.testing import CliRunner
 
 from interp.cli import app
 from interp.errors import InputError
+from interp.llm.backend import Settings
 from interp.llm.loading import load
 from interp.llm.local import LocalBackend, answers, load_model, prompt_ids
 from interp.llm.plan import instances, plan
-from interp.llm.prompts import Prompt
 from interp.llm.runner import run
-from interp.llm.schemes import CONDITIONS, SCHEMES, Condition
-from interp.llm.settings import Settings
+from interp.llm.schemes import CONDITIONS, SCHEMES, Condition, Prompt
 from interp.llm.trace import read_lines
 from tests.llm.tiny import write_tiny_chat
 

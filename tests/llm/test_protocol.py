@@ -13,9 +13,18 @@ from hypothesis import strategies as st
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
-from interp.llm.prompts import built_in, built_in_prompts, load_prompts
 from interp.llm.protocol import Session, play
-from interp.llm.schemes import CONDITIONS, SCHEMES, Condition, expected_form, json_schema, read_answer
+from interp.llm.schemes import (
+    CONDITIONS,
+    SCHEMES,
+    Condition,
+    built_in,
+    built_in_prompts,
+    expected_form,
+    json_schema,
+    load_prompts,
+    read_answer,
+)
 
 ADVICE = np.array([[1, 0, 1, 0], [0, 0, 1, 1], [1, 1, 1, 0]])
 LABELS = np.array([1, 0, 1])

@@ -18,13 +18,12 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.backend import Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import Instance, Job, Prices, estimate, instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.protocol import Session, play
 from interp.llm.runner import RunSummary, run
-from interp.llm.schemes import CONDITIONS, Condition
-from interp.llm.settings import Connection, Settings
+from interp.llm.schemes import CONDITIONS, Condition, built_in_prompts
 from interp.llm.trace import read_lines, replay
 from interp.tasks import experts
 
@@ -233,9 +232,9 @@ def test_concurrency_and_rate_are_bounded(serve: Serve, tmp_path: Path, raw: Any
 
 PROGRAM = """
 import sys
-from interp.llm.settings import Connection, Settings
+from interp.llm.backend import Connection, Settings
 from interp.llm.plan import instances, plan
-from interp.llm.prompts import built_in_prompts
+from interp.llm.schemes import built_in_prompts
 from interp.llm.runner import run
 work = plan(Settings("tester"), built_in_prompts(), instances(("flat",), 3, 6, 4, seed=1))
 print(run(work, sys.argv[2], Connection(sys.argv[1], concurrency=3)).calls)

@@ -8,13 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from interp.llm.backend import Connection, Settings
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.runner import run
-from interp.llm.schemes import CONDITIONS
+from interp.llm.schemes import CONDITIONS, built_in_prompts
 from interp.llm.scores import score
-from interp.llm.settings import Connection, Settings
 
 WEIGHTS = "SmolLM2-135M-Instruct.Q4_1.gguf"
 

@@ -9,13 +9,12 @@ import pytest
 
 from interp.errors import InputError
 from interp.llm.agents import AGENTS
+from interp.llm.backend import Settings
 from interp.llm.loading import load
 from interp.llm.plan import instances, plan
-from interp.llm.prompts import built_in_prompts
 from interp.llm.runs import episodes_of
-from interp.llm.schemes import Condition
+from interp.llm.schemes import Condition, built_in_prompts
 from interp.llm.scores import score
-from interp.llm.settings import Settings
 from interp.llm.trace import line_of
 from interp.tasks.experts.regret import regret
 from reports.llm import build, transformer

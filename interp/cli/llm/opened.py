@@ -8,12 +8,11 @@ from typing import Annotated
 import typer
 
 from interp.cli import options
-from interp.cli.command import command, llm_app
-from interp.cli.saying import Say
+from interp.cli.command import Say, command, llm_app
 
 
 @command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
-def open_model(
+def _open_model(
     say: Say,
     model: Annotated[str, typer.Argument(help="Folder, .gguf file or name of a chat model.")],
     out: options.Out = Path("output/llm-open"),

@@ -8,17 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from interp.cli import options
-from interp.cli.command import command, llm_app
-from interp.cli.saying import Say
+from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError
 
 if TYPE_CHECKING:
     from interp.llm.runner import RunSummary
 
-Player = Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")]
-Address = Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")]
-Thinking = Annotated[str, typer.Option(help="How this server turns thinking off: deepseek, chat-template.")]
-Key = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
+_Player = Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")]
+_Address = Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")]
+_Thinking = Annotated[str, typer.Option(help="How this server turns thinking off: deepseek, chat-template.")]
+_Key = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
 
 
 @command(
@@ -28,8 +27,8 @@ Key = Annotated[str | None, typer.Option(help="Environment variable with the key
 )
 def run(
     say: Say,
-    model: Player = None,
-    base_url: Address = None,
+    model: _Player = None,
+    base_url: _Address = None,
     agent: Annotated[str | None, typer.Option(help="Instead: counter, last-step, full-history or random.")] = None,
     backend: Annotated[str, typer.Option(help="server, or transformers: the model runs here.")] = "server",
     out: options.Out = Path("output/llm"),
@@ -44,11 +43,11 @@ def run(
     top_p: Annotated[float | None, typer.Option(help="Nucleus sampling; not sent by default.")] = None,
     max_tokens: Annotated[int, options.number("Longest answer, in tokens")] = 2048,
     response_format: Annotated[str, typer.Option(help="none, json_object, json_schema or grammar.")] = "none",
-    thinking_off: Thinking = "",
+    thinking_off: _Thinking = "",
     extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
     send_seed: Annotated[bool, typer.Option(help="Send a seed with each request.")] = True,
     reasks: Annotated[int, options.number("How often a malformed answer is asked again", 0)] = 2,
-    key_env: Key = None,
+    key_env: _Key = None,
     concurrency: Annotated[int, options.number("Episodes at a time")] = 4,
     requests_per_minute: Annotated[float | None, typer.Option(help="No more requests than this.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 120.0,
@@ -62,11 +61,11 @@ def run(
 
     Keys come from the environment only, and go to the address they were given for only.
     """
-    from interp.llm import command as asked
+    from interp.llm import backend as asked
     from interp.llm import plan
-    from interp.llm import prompts as wordings
+    from interp.llm import schemes as wordings
+    from interp.llm.backend import Connection, Settings
     from interp.llm.schemes import CONDITIONS, Condition
-    from interp.llm.settings import Connection, Settings
 
     name = asked.who_plays(model, base_url, agent, backend)
     extra = asked.extra_fields(extra_body)
@@ -98,7 +97,7 @@ def run(
 def _played(say: Say, jobs: Any, out: Path, where: Any, price: Any, malformed_limit: int, calls: int) -> RunSummary:
     """Play every job; an interruption leaves with exit code 130, and nothing is lost."""
     from interp.llm import runner
-    from interp.llm.progress import showing
+    from interp.llm.runner import showing
 
     try:
         with showing(calls) as progress:

@@ -8,18 +8,17 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from interp.cli import options
-from interp.cli.command import command, llm_app
-from interp.cli.saying import Say
+from interp.cli.command import Say, command, llm_app
 
 if TYPE_CHECKING:
     from interp.llm.loading import Reading
 
-Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
-ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
-Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
+_Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
+_ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
+_Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
 
 
-def read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
+def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
     """The runs below ``path``; what was set aside is told on standard error."""
     from interp.llm.loading import read
 
@@ -32,10 +31,10 @@ def read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Re
 @command("score", example="interp llm score output/llm", group=llm_app)
 def score(
     say: Say,
-    path: Traces,
+    path: _Traces,
     out: options.Out = Path("output/llm-scores"),
-    regime: ForeignRegime = None,
-    duplicates: Duplicates = "refuse",
+    regime: _ForeignRegime = None,
+    duplicates: _Duplicates = "refuse",
     seed: options.Seed = 0,
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
@@ -43,7 +42,7 @@ def score(
     from interp.llm.tables import readable, write_tables
     from interp.progress import working
 
-    reading = read_traces(say, path, regime, duplicates)
+    reading = _read_traces(say, path, regime, duplicates)
     options.to_be_written(out)
     with working("scoring"):
         scores, written = write_tables(reading.runs, out, seed=seed)
@@ -55,17 +54,16 @@ def score(
 @command("notes", example="interp llm notes output/llm", group=llm_app)
 def notes(
     say: Say,
-    path: Traces,
+    path: _Traces,
     out: options.Out = Path("output/llm-notes"),
-    regime: ForeignRegime = None,
-    duplicates: Duplicates = "refuse",
+    regime: _ForeignRegime = None,
+    duplicates: _Duplicates = "refuse",
 ) -> None:
     """What the notes in traces say: their formats over the rounds, whether they count right, and every note."""
-    from interp.llm.note_table import note_table
-    from interp.llm.tables import write_notes
+    from interp.llm.tables import note_table, write_notes
     from interp.progress import working
 
-    reading = read_traces(say, path, regime, duplicates)
+    reading = _read_traces(say, path, regime, duplicates)
     options.to_be_written(out)
     with working("reading notes"):
         table = note_table(reading.runs)
@@ -79,11 +77,11 @@ def notes(
 @command("report", example="interp llm report output/llm --models wma-handwired wma-learned", group=llm_app, torch=True)
 def report(
     say: Say,
-    path: Traces,
+    path: _Traces,
     models: Annotated[list[str] | None, typer.Option(help="Transformers to run on the same instances.")] = None,
     out: options.Out = Path("output"),
-    regime: ForeignRegime = None,
-    duplicates: Duplicates = "refuse",
+    regime: _ForeignRegime = None,
+    duplicates: _Duplicates = "refuse",
     seed: options.Seed = 0,
 ) -> None:
     """Write the report on traces, with handwired and learned transformers on the same instances."""
