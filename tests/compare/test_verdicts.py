@@ -1,6 +1,12 @@
-"""The rules of the four verdicts, on numbers that are given: above, below, across a threshold, and the controls."""
+"""The rules of the four verdicts on numbers that are given: every bound, filter, control and threshold has a case.
+
+Each part has two or more rows, so that the best cannot stand for the worst, nor one row for all. Thresholds are written
+out here: a change of one in ``verdicts.py`` must be made here, too.
+"""
 
 from __future__ import annotations
+
+import math
 
 import pytest
 
@@ -15,60 +21,277 @@ from interp.statistics import Interval
 SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
 
 
-@pytest.mark.parametrize(("alike", "word"), [(SURE, "same"), (ACROSS, "undecided"), (BELOW, "different")])
-def test_behaviour_is_same_above_its_threshold_and_undecided_across_it(alike, word):
-    assert verdicts.behaviour(alike).word == word
+def between(low: float, high: float) -> Interval:
+    return Interval((low + high) / 2, low, high)
 
 
-def _state(there, back, helped=None, control=0.3, worth=0.05):
-    """Stitchings a -> b and b -> a, the second one also with the round."""
-    plain, none = Interval(0.2, 0.1, 0.3), Interval(control, control, control)
-    found = []
-    for source, target, score, more in (("a", "b", there, there), ("b", "a", back, helped or back)):
-        found += [Stitching(source, target, (), "", score), Stitching(source, target, ("round",), "", more)]
-        found += [Stitching(source, target, ("round",), "shuffled", plain)]
-        found += [Stitching("untrained 0", target, ("round",), "untrained", none)]
-    value = Interval(worth, worth * 0.9, worth * 1.1)
-    return StatePart("a", "b", tuple(found), {"a": value, "b": value})
+@pytest.mark.parametrize(
+    ("bounds", "word"),
+    [
+        ((0.98, 0.99), "same"),
+        ((0.95, 0.97), "same"),
+        ((0.949, 0.99), "undecided"),
+        ((0.5, 0.95), "undecided"),
+        ((0.5, 0.949), "different"),
+    ],
+)
+def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
+    verdict = verdicts.behaviour(between(*bounds))
+    assert (verdict.question, verdict.word, verdict.note) == ("behaviour", word, "")
+    assert verdict.bound == between(*bounds) and verdict.threshold == 0.95 and math.isnan(verdict.control)
 
 
-def test_state_needs_both_ways_a_memory_and_better_than_untrained():
-    assert verdicts.state(_state(SURE, SURE)).word == "same"
-    assert verdicts.state(_state(SURE, BELOW)).word == "different"
-    assert verdicts.state(_state(SURE, ACROSS)).word == "undecided"
-    helped = verdicts.state(_state(SURE, BELOW, helped=SURE))
-    assert helped.word == "same" and helped.note == "a needs the round besides"
-    assert verdicts.state(_state(SURE, SURE, control=0.985)).note == "an untrained model's latents do as well"
-    assert verdicts.state(_state(SURE, SURE, worth=0.001)).word == "undecided"
+def test_a_verdict_says_its_word_its_note_and_what_decided():
+    plain = verdicts.behaviour(Interval(0.99, 0.98, 0.995))
+    assert str(plain) == "behaviour: same; predictions alike 0.99 [0.98, 0.995], threshold 0.95"
+    noted = verdicts.Verdict("state", "same", "a needs the round", "stitched", SURE, 0.95)
+    assert str(noted).startswith("state: same (a needs the round); stitched")
 
 
-def _update(r2, untrained=0.5, label=SURE):
-    """One step R2 of "wm", and the score of the label in what a round writes."""
-    made = Update("a", "wm", ("log_weights",), (), 1.0, "on", 1, r2, (untrained,))
-    effect = Effect("label", "input", "embed@y", "state", "wm", label, label, None, 0.0, 0.0, None)
-    return verdicts.update(UpdatePart((made,)), EffectsPart((effect,)), "wm")
+# State.
 
 
-def test_update_needs_the_step_and_its_inputs():
-    assert _update(SURE).word == "same" and _update(BELOW).word == "different"
-    assert _update(ACROSS).word == "undecided"
-    assert _update(SURE, untrained=0.985).word == "undecided"
-    weak = _update(SURE, label=BELOW)
-    assert weak.word == "different" and weak.decided_by == "score of label in what a round writes"
+def _state(there, back, helped=None, helped_there=None, controls=(0.3, 0.3), worths=(0.05, 0.05)):
+    """Stitchings a -> b and b -> a, also with the round; untrained latents in b and in a; worths (low) of a and b."""
+    stitchings = []
+    for source, target, score, more, control in (
+        ("a", "b", there, helped_there or there, controls[0]),
+        ("b", "a", back, helped or back, controls[1]),
+    ):
+        stitchings += [
+            Stitching(source, target, (), "", score),
+            Stitching(source, target, ("round",), "", more),
+            Stitching(source, target, ("round",), "shuffled", SURE),
+            Stitching("untrained 0", target, ("round",), "untrained", between(control - 0.1, control + 0.1)),
+            Stitching("untrained 1", target, ("round",), "untrained", between(0.0, 0.1)),
+        ]
+    worth = {name: Interval(2 * low, low, 3 * low) for name, low in zip("ab", worths, strict=True)}
+    return verdicts.state(StatePart("a", "b", tuple(stitchings), worth))
 
+
+@pytest.mark.parametrize(
+    ("there", "back", "word", "decided_by"),
+    [
+        (SURE, SURE, "same", "stitched a -> b"),
+        (SURE, BELOW, "different", "stitched b -> a"),
+        (BELOW, SURE, "different", "stitched a -> b"),
+        (SURE, ACROSS, "undecided", "stitched b -> a"),
+        (ACROSS, BELOW, "different", "stitched b -> a"),
+        (between(0.96, 0.999), between(0.97, 0.98), "same", "stitched a -> b"),  # the worse one by its lower bound
+        (between(0.97, 0.98), between(0.95, 0.999), "same", "stitched b -> a"),
+    ],
+)
+def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
+    verdict = _state(there, back)
+    assert (verdict.question, verdict.word, verdict.decided_by) == ("state", word, decided_by)
+    assert verdict.bound == (there if decided_by.endswith("b") else back) and verdict.threshold == 0.95
+    assert verdict.note == ""
+
+
+def test_state_names_what_a_model_needs_beside_the_others_latents_where_it_is_the_same():
+    assert _state(SURE, BELOW, helped=SURE).note == "a needs the round besides"
+    both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
+    assert both.word == "same" and both.note == "b needs the round besides; a needs the round besides"
+    assert _state(SURE, BELOW, helped=ACROSS).note == ""
+    assert _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).note == ""  # adds less than .01
+
+
+@pytest.mark.parametrize(
+    ("controls", "word", "control"),
+    [((0.97, 0.3), "undecided", 0.97), ((0.96, 0.3), "undecided", 0.96), ((0.95, 0.99), "same", 0.95)],
+)
+def test_state_is_undecided_where_untrained_latents_do_as_well_in_the_direction_that_decides(controls, word, control):
+    """The worse direction is a -> b, from .96; what untrained latents do in a is not asked."""
+    verdict = _state(between(0.96, 0.98), SURE, controls=controls)
+    assert verdict.word == word and verdict.control == pytest.approx(control)
+    assert verdict.note == ("an untrained model's latents do as well" if word == "undecided" else "")
+
+
+@pytest.mark.parametrize(
+    ("worths", "word"),
+    [((0.05, 0.0099), "undecided"), ((0.0099, 0.05), "undecided"), ((0.01, 0.01), "same")],
+)
+def test_state_is_undecided_where_a_memory_is_worth_next_to_nothing(worths, word):
+    verdict = _state(SURE, SURE, worths=worths)
+    assert verdict.word == word
+    assert verdict.note == ("a memory is worth less than 0.01 nats a round" if word == "undecided" else "")
+    assert _state(SURE, BELOW, worths=worths).word == "different"
+
+
+# Update.
+
+
+def _step(r2, untrained=(0.5, 0.1), algorithm="wm", manifold="on", horizon=1):
+    return Update("a", algorithm, ("log_weights", "elapsed"), (), 1.0, manifold, horizon, r2, untrained)
+
+
+def _effect(score, variable="label", what="input", outcome="state", algorithm="wm", untrained=0.0):
+    return Effect(variable, what, "embed@y", outcome, algorithm, score, score, None, 0.0, untrained, None)
+
+
+def _update(steps, effects=()):
+    other = _step(BELOW, untrained=(1.0,), algorithm="another")
+    return verdicts.update(UpdatePart((other, *steps, other)), EffectsPart(tuple(effects)), "wm")
+
+
+@pytest.mark.parametrize(
+    ("on", "off", "word", "decided_by"),
+    [
+        (SURE, SURE, "same", "on the manifold, 1 rounds on"),
+        (SURE, BELOW, "different", "off the manifold, 5 rounds on"),
+        (BELOW, SURE, "different", "on the manifold, 1 rounds on"),
+        (SURE, ACROSS, "undecided", "off the manifold, 5 rounds on"),
+        (between(0.95, 0.99), between(0.96, 0.97), "same", "on the manifold, 1 rounds on"),
+        (between(0.9, 0.99), between(0.91, 0.949), "undecided", "on the manifold, 1 rounds on"),
+        (between(0.9, 0.949), between(0.91, 0.99), "different", "on the manifold, 1 rounds on"),
+    ],
+)
+def test_update_is_decided_by_the_worst_step_of_the_reference_algorithm(on, off, word, decided_by):
+    verdict = _update([_step(on), _step(off, manifold="off", horizon=5)])
+    assert (verdict.question, verdict.word, verdict.note) == ("update", word, "")
+    assert verdict.decided_by == f"step R2 of log_weights + elapsed, {decided_by}"
+    assert verdict.bound == (on if " on the" in decided_by or decided_by.startswith("on") else off)
+    assert verdict.threshold == 0.95
+
+
+@pytest.mark.parametrize(
+    ("untrained", "word"), [((0.2, 0.97), "undecided"), ((0.96, 0.2), "undecided"), ((0.9, 0.959), "same")]
+)
+def test_update_is_undecided_where_any_untrained_model_does_as_well_at_any_step(untrained, word):
+    verdict = _update([_step(between(0.96, 0.98)), _step(SURE, untrained=untrained)])
+    assert verdict.word == word and verdict.control == max(untrained)
+    assert verdict.note == ("an untrained model does as well" if word == "undecided" else "")
+    assert _update([_step(BELOW, untrained)]).word == "different"
+    assert math.isnan(_update([_step(SURE, untrained=())]).control)
+
+
+@pytest.mark.parametrize(
+    ("scores", "word", "decided_by"),
+    [
+        ((SURE, between(0.9, 0.95)), "same", "step R2"),
+        ((SURE, between(0.89, 0.99)), "undecided", "score of reward"),
+        ((between(0.8, 0.9), SURE), "undecided", "score of label"),
+        ((between(0.8, 0.89), SURE), "different", "score of label"),
+        ((SURE, between(0.8, 0.89)), "different", "score of reward"),
+        ((between(0.7, 0.99), between(0.75, 0.8)), "undecided", "score of label"),  # the weakest by its lower bound
+        ((between(0.75, 0.8), between(0.7, 0.99)), "undecided", "score of reward"),
+        ((None, SURE), "same", "step R2"),
+        ((None, BELOW), "different", "score of reward"),
+    ],
+)
+def test_update_needs_every_input_in_what_a_round_writes(scores, word, decided_by):
+    label, reward = scores
+    effects = [_effect(label, untrained=0.3), _effect(reward, "reward", untrained=0.4)]
+    verdict = _update([_step(SURE), _step(SURE)], effects)
+    assert (verdict.question, verdict.word) == ("update", word) and verdict.decided_by.startswith(decided_by)
+    if decided_by != "step R2":
+        assert verdict.decided_by.endswith("in what a round writes") and verdict.threshold == 0.9
+        assert verdict.bound == (label if "label" in decided_by else reward)
+        assert verdict.control == (0.3 if "label" in decided_by else 0.4)
+
+
+@pytest.mark.parametrize("other", [{"algorithm": "another"}, {"what": "all"}, {"outcome": "prediction"}])
+def test_update_is_not_decided_by_other_effects(other):
+    """Of another algorithm, of a move of the state, or on the prediction."""
+    verdict = _update([_step(SURE)], [_effect(SURE), _effect(BELOW, **other)])
+    assert verdict.word == "same" and verdict.decided_by.startswith("step R2")
+
+
+@pytest.mark.parametrize(
+    ("step", "score", "word", "decided_by"),
+    [
+        (BELOW, BELOW, "different", "step R2"),
+        (BELOW, ACROSS, "different", "step R2"),
+        (ACROSS, SURE, "undecided", "step R2"),
+        (ACROSS, BELOW, "different", "score of label"),
+    ],
+)
+def test_update_that_differs_in_its_steps_differs_whatever_its_inputs_do(step, score, word, decided_by):
+    verdict = _update([_step(step)], [_effect(score)])
+    assert verdict.word == word and verdict.decided_by.startswith(decided_by)
+
+
+# Circuit.
 
 NOTHING = Needed("a", 0, 0, reason="not looked for")
+ONE, HALF = between(0.98, 1.0), between(0.45, 0.55)
+ALIKE = Interval(0.9, 0.8, 0.95)
 
 
-def _circuit(share, other, alike, untrained=(0.1, 0.2), null=(0.25,)):
-    """One path with the shares of both models, untrained shares, and how alike the heads are."""
-    path = Path("latent", "prediction", "p?", share, share, other, other, untrained, untrained)
-    return verdicts.circuit(CircuitPart("a", "b", (path,), alike, null, (), (NOTHING, NOTHING), None, (), ()))
+def _path(share, reference, cause="latent", untrained=(0.1, 0.2)):
+    """A path that tells trained from untrained models by default: these block .1 to .2."""
+    return Path(cause, "prediction", "p?", share, share, reference, reference, untrained, untrained)
 
 
-def test_circuit_differs_by_what_training_made_and_is_the_same_where_heads_are_alike():
-    assert _circuit(SURE, SURE, SURE).word == "same"
-    assert _circuit(SURE, BELOW, SURE).word == "different"
-    assert _circuit(SURE, BELOW, SURE, untrained=(0.3, 1.0)).word == "undecided"  # untrained models differ as much
-    assert _circuit(SURE, SURE, Interval(0.3, 0.28, 0.33)).word == "undecided"  # no more alike than untrained ones
-    assert _circuit(SURE, SURE, SURE, null=(0.99,)).word == "undecided"
+def _dull(share, reference):
+    """A path on which untrained models block anything."""
+    return _path(share, reference, "dull", (0.0, 1.0))
+
+
+def _circuit(*paths, alike=ALIKE, null=(0.1, 0.25)):
+    return verdicts.circuit(CircuitPart("a", "b", paths, alike, null, (), (NOTHING, NOTHING), None, (), ()))
+
+
+@pytest.mark.parametrize(
+    ("paths", "word", "cause"),
+    [
+        ((_path(ONE, ONE), _path(HALF, HALF, "y")), "same", ""),
+        ((_path(ONE, HALF), _path(ONE, ONE, "y")), "different", "latent"),
+        ((_path(ONE, ONE), _path(HALF, ONE, "y")), "different", "y"),
+        ((_dull(ONE, HALF), _path(ONE, ONE, "y")), "undecided", "y"),  # untrained models differ as much
+        ((_dull(ONE, HALF), _dull(ONE, ONE)), "undecided", "dull"),
+        ((_dull(ONE, ONE), _dull(HALF, HALF)), "same", ""),
+        ((_path(ONE, between(0.4, 0.95)), _path(ONE, between(0.6, 0.7), "y")), "different", "y"),  # by lower bounds
+        ((_path(ONE, between(0.4, 0.95)), _path(ONE, ONE, "y")), "undecided", "latent"),
+    ],
+)
+def test_circuit_differs_by_what_training_made_and_is_the_same_where_all_paths_agree(paths, word, cause):
+    verdict = _circuit(*paths)
+    assert (verdict.question, verdict.word) == ("circuit", word)
+    if word == "same":
+        assert (verdict.decided_by, verdict.bound, verdict.threshold) == ("heads alike", ALIKE, 0.5)
+        assert verdict.note == "" and verdict.control == 0.25
+    else:
+        assert verdict.decided_by == f"share through patterns at p?, {cause} -> prediction, apart by"
+        assert verdict.threshold == 0.25 and verdict.note == "heads alike 0.90, untrained 0.25"
+
+
+@pytest.mark.parametrize(
+    ("reference", "word"), [(0.749, "different"), (0.75, "same"), (0.751, "same")], ids=["above", "at", "below"]
+)
+def test_shares_differ_from_a_quarter_on(reference, word):
+    """Numbers without an interval: a gap of exactly a quarter is not different yet, and not too far for the same."""
+    certain = [Interval(x, x, x) for x in (1.0, reference)]
+    assert _circuit(_path(*certain), _path(ONE, ONE, "y")).word == word
+
+
+@pytest.mark.parametrize(
+    ("low", "null", "word"),
+    [
+        (0.5, (0.1, 0.25), "same"),
+        (0.499, (0.1, 0.25), "undecided"),
+        (0.7, (0.1, 0.7), "same"),
+        (0.7, (0.71, 0.1), "undecided"),
+        (0.7, (), "same"),
+    ],
+)
+def test_circuits_are_the_same_only_where_heads_are_as_alike_as_asked_and_as_untrained_ones(low, null, word):
+    verdict = _circuit(_path(ONE, ONE), alike=Interval(0.8, low, 0.9), null=null)
+    assert verdict.word == word
+    assert math.isnan(verdict.control) is (word == "undecided" or not null)
+
+
+@pytest.mark.parametrize(
+    ("share", "reference", "apart"),
+    [
+        (Interval(0.9, 0.85, 0.93), Interval(0.5, 0.42, 0.57), Interval(0.4, 0.3139767, 0.4854400)),
+        (Interval(0.5, 0.42, 0.57), Interval(0.9, 0.85, 0.93), Interval(0.4, 0.3139767, 0.4854400)),
+        (Interval(0.9, 0.7, 1.2), Interval(0.8, 0.75, 0.83), Interval(0.1, 0.0, 0.4041381)),
+        (Interval(0.8, 0.75, 0.83), Interval(0.9, 0.7, 1.2), Interval(0.1, 0.0, 0.4041381)),
+        (Interval(1.4, 1.3, 1.5), Interval(0.5, 0.4, 0.6), Interval(0.9, 0.7585786, 1.0414214)),
+    ],
+)
+def test_the_distance_of_two_shares_has_the_interval_of_both(share, reference, apart):
+    """By the root of the sum of squares of the two that point the same way; from 0 on where it holds 0."""
+    bound = _circuit(_path(share, reference), alike=BELOW).bound
+    assert vars(bound) == pytest.approx(vars(apart), abs=1e-6)

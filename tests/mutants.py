@@ -1,0 +1,292 @@
+"""Would the tests notice? Every small mistake is planted in a file, one at a time, and the tests behind it are run.
+
+    python -m tests.mutants                                    # every file of TARGETS
+    python -m tests.mutants circuits/compare/verdicts.py       # one of them
+    python -m tests.mutants FILE --tests tests/test_x.py       # any file, with the tests that stand behind it
+
+A mutant is the file with one change: a comparison, ``min``, ``any``, ``+``, ``and`` or a bound of an interval swapped,
+a condition negated, a filter dropped, a number or a verdict's word changed. It is *killed* where a test fails, or runs
+for much longer. Survivors are printed with their lines; the command exits with 1 where fewer than 95 % are killed.
+
+Nothing is imported twice: this process loads what the tests load, and each mutant is a fork of it in which the code of
+the file's functions, their defaults and the module's constants are replaced in place, so that everybody who imported
+them meets the mutant. Bodies of classes (defaults of fields), decorators and annotations are not mutated, nor numbers
+below 1e-6, which stand for rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import contextlib
+import gc
+import importlib
+import json
+import os
+import resource
+import sys
+import tempfile
+import traceback
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from types import CodeType, FunctionType, ModuleType
+from typing import Any
+
+import pytest
+
+KILLED = 0.95
+"""The share of mutants that the tests must kill."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """What stands behind a file.
+
+    Attributes:
+        tests: files of the default suite, those that take little time first.
+        equivalent: mutants that no test can tell from the file, by their names as this script prints them: the reason.
+    """
+
+    tests: tuple[str, ...]
+    equivalent: Mapping[str, str] = field(default_factory=dict)
+
+
+TARGETS = {
+    "circuits/compare/verdicts.py": Target(
+        ("tests/compare/test_verdicts.py",),
+        dict.fromkeys(
+            ("_apart: low <= 0 <= high -> low < 0 <= high", "_apart: low <= 0 <= high -> low <= 0 < high"),
+            "a bound that is 0 is the nearer one, and gives the same 0",
+        ),
+    ),
+}
+
+_COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
+    ast.Lt: (ast.LtE, ast.GtE),
+    ast.LtE: (ast.Lt, ast.Gt),
+    ast.Gt: (ast.GtE, ast.LtE),
+    ast.GtE: (ast.Gt, ast.Lt),
+    ast.Eq: (ast.NotEq,),
+    ast.NotEq: (ast.Eq,),
+    ast.In: (ast.NotIn,),
+    ast.NotIn: (ast.In,),
+    ast.Is: (ast.IsNot,),
+    ast.IsNot: (ast.Is,),
+}
+_OPERATORS: dict[type[ast.operator], type[ast.operator]] = {
+    ast.Add: ast.Sub,
+    ast.Sub: ast.Add,
+    ast.Mult: ast.Div,
+    ast.Div: ast.Mult,
+}
+_CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
+_BOUNDS = {"low": "high", "high": "low", "estimate": "low"}
+_WORDS = {"same": "undecided", "different": "same", "undecided": "different"}
+Change = Callable[[], Any]
+
+
+@dataclass(frozen=True)
+class Mutant:
+    """One change of a file; ``name`` says the function and what became of which expression."""
+
+    name: str
+    line: int
+    tree: ast.Module
+
+
+def mutants(source: str) -> Iterator[Mutant]:
+    """Every mutant of a source.
+
+    >>> [mutant.name for mutant in mutants("def best(a, b):\\n    return max(a, b)")]
+    ['best: max(a, b) -> min(a, b)']
+    """
+    seen: Counter[str] = Counter()
+    for i in range(len(list(_changes(ast.parse(source))))):
+        tree = ast.parse(source)
+        scope, shown, line, change = list(_changes(tree))[i]
+        before = ast.unparse(shown).strip()
+        change()
+        name = f"{scope or 'module'}: {before} -> {ast.unparse(ast.fix_missing_locations(shown)).strip()}"
+        seen[name] += 1
+        yield Mutant(name if seen[name] == 1 else f"{name} #{seen[name]}", line, ast.fix_missing_locations(tree))
+
+
+def _changes(
+    node: ast.AST, scope: str = "", parent: ast.AST | None = None
+) -> Iterator[tuple[str, ast.AST, int, Change]]:
+    """(function, expression that shows the change, line, change) of everything below a node."""
+    for change in _of_one(node, module_level=not scope):
+        shown = parent if isinstance(node, ast.Constant | ast.keyword) and parent is not None else node
+        line = node.target.lineno if isinstance(node, ast.comprehension) else node.lineno  # type: ignore[attr-defined]
+        yield scope, shown, line, change
+    if isinstance(node, ast.FunctionDef | ast.ClassDef):
+        scope = f"{scope}.{node.name}".lstrip(".")
+    for child in _below(node):
+        yield from _changes(child, scope, node)
+
+
+def _below(node: ast.AST) -> list[ast.AST]:
+    """The parts of a node that are mutated."""
+    match node:
+        case ast.FunctionDef():
+            return [*node.args.defaults, *filter(None, node.args.kw_defaults), *node.body]
+        case ast.ClassDef():
+            return [child for child in node.body if isinstance(child, ast.FunctionDef)]
+        case ast.AnnAssign():
+            return [node.value] if node.value else []
+        case ast.FormattedValue():
+            return [node.value]
+    return list(ast.iter_child_nodes(node))
+
+
+def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
+    """Every change of one node, made in place when it is called."""
+    match node:
+        case ast.Compare():
+            for i, operator in enumerate(node.ops):
+                for other in _COMPARISONS[type(operator)]:
+                    yield partial(node.ops.__setitem__, i, other())
+        case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
+            yield partial(setattr, node.func, "id", _CALLS[name])
+        case ast.BinOp() | ast.AugAssign() if type(node.op) in _OPERATORS:
+            yield partial(setattr, node, "op", _OPERATORS[type(node.op)]())
+        case ast.BoolOp():
+            yield partial(setattr, node, "op", ast.Or() if isinstance(node.op, ast.And) else ast.And())
+        case ast.If() | ast.IfExp() | ast.While():
+            yield partial(setattr, node, "test", _negated(node.test))
+        case ast.UnaryOp(op=ast.Not()):
+            yield partial(setattr, node, "operand", _negated(node.operand))
+        case ast.comprehension():
+            for i, condition in enumerate(node.ifs):  # its names stay, so that the code has the same closure
+                dropped = ast.BoolOp(ast.Or(), [condition, ast.Constant(True)])
+                yield partial(node.ifs.__setitem__, i, dropped)
+        case ast.Attribute(attr=name, ctx=ast.Load()) if name in _BOUNDS:
+            yield partial(setattr, node, "attr", _BOUNDS[name])
+        case ast.keyword(arg=str(name)) if name in _BOUNDS:
+            yield partial(setattr, node, "arg", _BOUNDS[name])
+        case ast.Constant(value=str(word)) if word in _WORDS and not module_level:
+            yield partial(setattr, node, "value", _WORDS[word])
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool) and not 0 < number < 1e-6:
+            whole = isinstance(number, int) or number == 0
+            larger, smaller = (number + 1, number - 1) if whole else (round(number * 1.1, 9), round(number * 0.9, 9))
+            for value in (larger, smaller) if module_level else (larger,):
+                yield partial(setattr, node, "value", value)
+
+
+def _negated(test: ast.expr) -> ast.expr:
+    return (
+        test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else ast.UnaryOp(ast.Not(), test)
+    )
+
+
+def install(tree: ast.Module, module: ModuleType) -> None:
+    """Make the module that everybody imported the one that the tree says."""
+    fresh = ModuleType(module.__name__)
+    fresh.__dict__.update({key: value for key, value in vars(module).items() if key.startswith("__")})
+    exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), fresh.__dict__)
+    made, old = _functions(vars(fresh)), _functions(vars(module))
+    for key, functions in old.items():
+        for function in functions:
+            function.__code__ = made[key][0].__code__
+            function.__defaults__, function.__kwdefaults__ = made[key][0].__defaults__, made[key][0].__kwdefaults__
+    for key, value in vars(fresh).items():
+        before = vars(module).get(key)
+        if isinstance(value, int | float | str | tuple | dict | frozenset) and repr(before) != repr(value):
+            for user in list(sys.modules.values()):
+                if vars(user).get(key) is before:
+                    vars(user)[key] = value
+
+
+def _functions(namespace: dict[str, Any]) -> dict[Any, list[FunctionType]]:
+    """The functions whose globals are a namespace, wrapped and nested ones too, by where their code stands."""
+    found: dict[Any, list[FunctionType]] = {}
+    for function in gc.get_objects():
+        mine = isinstance(function, FunctionType) and function.__globals__ is namespace
+        if mine and function.__code__.co_filename != "<string>":  # "<string>": methods that dataclasses write
+            found.setdefault(_place(function.__code__), []).append(function)
+    return found
+
+
+def _place(code: CodeType) -> tuple[Any, ...]:
+    """A function's name, its line and, since a line may hold several lambdas, its first column."""
+    columns = [column for line, _, column, _ in code.co_positions() if line == code.co_firstlineno and column]
+    return code.co_qualname, code.co_firstlineno, min(columns, default=0) if "<lambda>" in code.co_qualname else 0
+
+
+def _in_a_fork(tests: Sequence[str], log: Path, limit: float, prepare: Change) -> tuple[int, float]:
+    """Run the tests in a copy of this process after ``prepare()``: their exit status, and CPU seconds."""
+    sys.stdout.flush()
+    child = os.fork()
+    if not child:
+        status = 99
+        try:
+            with log.open("w") as out:
+                os.dup2(out.fileno(), 1), os.dup2(out.fileno(), 2)
+                resource.setrlimit(resource.RLIMIT_CPU, (int(limit), int(limit)))
+                prepare()
+                status = int(pytest.main(["-x", "-q", "-p", "no:cacheprovider", *tests]))
+                log.with_suffix(".json").write_text(json.dumps(sorted(sys.modules)))
+        except BaseException:
+            os.write(2, traceback.format_exc().encode())
+        finally:
+            os._exit(status)
+    _, waited, used = os.wait4(child, 0)
+    return waited, used.ru_utime + used.ru_stime
+
+
+def survivors(file: Path, tests: Sequence[str]) -> tuple[list[Mutant], int]:
+    """The mutants of a file that its tests do not kill, and how many mutants there are."""
+    module = importlib.import_module(".".join(file.with_suffix("").parts))
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log"
+        status, seconds = _in_a_fork(tests, log, 3600, lambda: None)
+        if status:
+            raise SystemExit(f"{file}: its tests fail without any mutant:\n{log.read_text()}")
+        for name in json.loads(log.with_suffix(".json").read_text()):
+            if not name.rpartition(".")[2].startswith(("test_", "conftest", "__main__")):
+                with contextlib.suppress(Exception):
+                    importlib.import_module(name)
+        every, alive = list(mutants(file.read_text("utf-8"))), []
+        for mutant in every:
+            status, _ = _in_a_fork(tests, log, 3 * seconds + 5, partial(install, mutant.tree, module))
+            if os.waitstatus_to_exitcode(status) == 99:
+                raise SystemExit(f"{file}:{mutant.line} cannot be installed: {mutant.name}\n{log.read_text()}")
+            if not status:
+                alive.append(mutant)
+    return alive, len(every)
+
+
+def judge(file: Path, target: Target) -> bool:
+    """Print what became of the mutants of a file; whether enough of them were killed."""
+    alive, n = survivors(file, target.tests)
+    excused = [mutant for mutant in alive if mutant.name in target.equivalent]
+    stale = set(target.equivalent) - {mutant.name for mutant in excused}
+    left, counted = [mutant for mutant in alive if mutant not in excused], n - len(excused)
+    share = 1 - len(left) / max(counted, 1)
+    print(f"{file}: {n} mutants, {len(excused)} equivalent, {counted - len(left)} of {counted} killed ({share:.1%})")
+    for mutant in left:
+        print(f"  {file}:{mutant.line}  {mutant.name}")
+    for name in sorted(stale):
+        print(f"  listed as equivalent, but killed or gone: {name}")
+    sys.stdout.flush()
+    return share >= KILLED and not stale
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command; its exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", help=f"one of {', '.join(TARGETS)}, or any file with --tests")
+    parser.add_argument("--tests", nargs="+", help="test files that stand behind the files")
+    options = parser.parse_args(arguments)
+    chosen = {
+        file: Target(tuple(options.tests)) if options.tests else TARGETS[file] for file in options.files or TARGETS
+    }
+    results = [judge(Path(file), target) for file, target in chosen.items()]
+    return int(not all(results))
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,64 @@
+"""The mutation runner kills what tests notice and reports what they do not, and the judge's tests notice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.mutants import TARGETS, mutants
+
+ROOT = Path(__file__).parents[1]
+NAPKIN = """
+LIMIT = 3
+
+def best(numbers):
+    return max(number for number in numbers if number < LIMIT)
+"""
+CASES = "from napkin import best\n\ndef test_best():\n    assert best([1, 2, {more}]) == 2\n"
+
+
+def run(folder, *arguments):
+    env = {"PYTHONPATH": f"{ROOT}:{folder}", "PATH": "", "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, "-m", "tests.mutants", *arguments]
+    return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    ("more", "killed", "alive"), [("3, 4", 6, []), ("9", 4, ["3 -> LIMIT = 4", "< LIMIT -> number <= L"])]
+)
+def test_planted_mistakes_are_killed_where_a_case_tells_and_reported_where_none_does(tmp_path, more, killed, alive):
+    """The largest number below 3, of 1, 2, 3, 4, notices all six mutants; of 1, 2, 9 it misses two at the limit."""
+    (tmp_path / "napkin.py").write_text(NAPKIN)
+    (tmp_path / "test_napkin.py").write_text(CASES.format(more=more))
+    done = run(tmp_path, "napkin.py", "--tests", "test_napkin.py")
+    assert f"6 mutants, 0 equivalent, {killed} of 6 killed" in done.stdout, done.stderr
+    assert all(line in done.stdout for line in alive) and len(done.stdout.splitlines()) == 1 + len(alive)
+    assert done.returncode == bool(alive)
+
+
+def test_every_operator_makes_its_mutant():
+    source = (
+        "def f(a, b):\n"
+        "    if not a.low < b + 1:\n"
+        "        return 'same' if any(a) else min(a, b)\n"
+        "    return [x for x in a if x and b]\n"
+    )
+    assert {mutant.name.partition(" -> ")[2] for mutant in mutants(source)} >= {
+        "a.low <= b + 1", "a.low >= b + 1", "b - 1", "b + 2", "a.high", "not not a.low < b + 1", "all(a)", "max(a, b)",
+        "x or b", "for x in a if x and b or True", "'undecided' if any(a) else min(a, b)",
+    }  # fmt: skip
+
+
+def test_targets_exist():
+    for file, target in TARGETS.items():
+        assert all((ROOT / path).is_file() for path in (file, *target.tests)), file
+
+
+@pytest.mark.slow(reason="a run of the tests for each of some hundred mutants a file: minutes")
+@pytest.mark.parametrize("file", TARGETS)
+def test_the_default_tests_notice_mistakes_in_what_judges(file):
+    done = run(ROOT, file)
+    assert done.returncode == 0, done.stdout + done.stderr
