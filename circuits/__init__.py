@@ -9,8 +9,8 @@
     >>> circuits.verify("wma-handwired", sizes=[2], n_rounds=5, n_episodes=2).passed
     True
 
-* :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`, :mod:`circuits.location`: labelled residual
-  basis, heads, circuits, and where the variables of their algorithms live;
+* :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits, and
+  where the variables of their algorithms live;
 * :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the machines, one folder each;
 * :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.carried`: which locations together hold a variable;
   :mod:`circuits.places`: these as places to interchange; :mod:`circuits.calibration`: how exactly that holds;
@@ -32,11 +32,10 @@ from interp.tasks.task import named
 
 if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode
-    from circuits.circuit import Circuit
+    from circuits.circuit import Circuit, Location
     from circuits.compiler import compile_circuit as compile
     from circuits.edges import Edge
     from circuits.heads import Head, Neuron
-    from circuits.location import Location
     from circuits.registry import build, differentiable, from_origin, load, models
     from circuits.verification import verify
 
@@ -46,7 +45,7 @@ _HOMES = {
     "Direction": "circuits.basis:Direction",
     "Edge": "circuits.edges:Edge",
     "Head": "circuits.heads:Head",
-    "Location": "circuits.location:Location",
+    "Location": "circuits.circuit:Location",
     "Neuron": "circuits.heads:Neuron",
     "PositionCode": "circuits.basis:PositionCode",
     "build": "circuits.registry:build",

@@ -1,6 +1,6 @@
 """Which locations of a circuit together carry a variable, and where that shows.
 
-A :class:`~circuits.location.Location` says that a variable can be *read* there. An interchange needs to know more:
+A :class:`~circuits.circuit.Location` says that a variable can be *read* there. An interchange needs to know more:
 which locations must be set together so that the rest of the round takes the new value (a copy may feed one part of the
 update alone), and whether that shows in the prediction or in the state that is written. Each row here is such a claim,
 and is measured by :mod:`circuits.calibration`; :func:`circuits.places.wired` turns rows into places of a model.

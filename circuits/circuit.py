@@ -2,10 +2,10 @@
 
 The ground truth says where the variables of the circuit's algorithm live. ``circuit.algorithm``
 (:class:`interp.algorithm.Algorithm`) says what each of them is and computes it from episodes; ``circuit.sites`` adds
-*where* it is in the model: named locations (hook, position labels, directions). :func:`circuits.verify` reads every
-location in a running model and compares; probes and interventions take their places from the same table. Edges say
-which part's output another part reads. The table is a claim about this construction only: it is no evidence about a
-learned model.
+*where* it is in the model: named locations (hook, position labels, directions), at which it can be read and set.
+:func:`circuits.verify` reads every location in a running model and compares, as the machine's
+:class:`VerificationPlan` says; probes and interventions take their places from the same table. Edges say which part's
+output another part reads. The table is a claim about this construction only: it is no evidence about a learned model.
 
     >>> from circuits.registry import build
     >>> circuit = build("wma-handwired", n_experts=2)
@@ -21,19 +21,19 @@ learned model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from einops import rearrange
 from jaxtyping import Float
+from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
 from circuits.carried import Carried
 from circuits.edges import Edge
 from circuits.heads import Head, Neuron
-from circuits.location import Location
 from interp.algorithm import Algorithm, Values, Variable
 from interp.checks import check_fields, checked
 from interp.errors import require, unknown_name
@@ -41,6 +41,93 @@ from interp.model.layout import RoundLayout
 
 if TYPE_CHECKING:
     import pandas as pd
+
+
+@dataclass(frozen=True)
+class Location:
+    """A place where a variable lives; element k of its (flattened) value is read at position ``labels[k]``.
+
+    Attributes:
+        name: what callers ask for it by; unique among the locations of one variable.
+        hook: name of the hook point, "blocks.1.hook_resid_post" or "blocks.2.attn.hook_attn_scores".
+        labels: position label of each element (the query position at attention scores).
+        directions: what reads each element; empty at attention scores.
+        keys: key position of each element at attention scores.
+        head: name of the head at attention scores.
+        scale: the activation is ``scale`` times the variable.
+        drives: what an intervention here moves.
+        one_hot: whether a class is held as one number per class; otherwise its own number (0, 1, ...) is held.
+    """
+
+    name: str
+    hook: str
+    labels: tuple[str, ...]
+    directions: tuple[Direction, ...] = ()
+    keys: tuple[str, ...] = ()
+    head: str | None = None
+    scale: float = 1.0
+    drives: str = ""
+    one_hot: bool = True
+
+    @classmethod
+    def grid(
+        cls, name: str, hook: str, labels: Sequence[str], directions: Sequence[Direction], drives: str = ""
+    ) -> Location:
+        """Every direction at every position; the elements are ordered by position, then by direction."""
+        spread = tuple(label for label in labels for _ in directions)
+        return cls(name, hook, spread, tuple(directions) * len(labels), drives=drives)
+
+    def __post_init__(self) -> None:
+        check_fields(self)
+        n_read = len(self.directions or self.keys)
+        require(
+            n_read == len(self.labels),
+            f"location {self.name!r} needs one direction or key per label, got {n_read} for {len(self.labels)}",
+        )
+
+    def reader(self, circuit: Circuit) -> Callable[[Tensor], Float[Tensor, "*batch element"]]:
+        """A function that reads the variable in an activation of this hook.
+
+        It takes ``[..., pos, d_model]``, or ``[..., head, query, key]`` at attention scores, and can be called often.
+        """
+        at = circuit.layout.position
+        queries = [at(label) for label in self.labels]
+        if self.keys:
+            assert self.head is not None
+            index, keys = circuit.head_index(self.head), [at(label) for label in self.keys]
+            return lambda scores: scores[..., index, queries, keys] / self.scale
+        groups: dict[int, list[int]] = {}
+        for element, position in enumerate(queries):
+            groups.setdefault(position, []).append(element)
+        positions, order = list(groups), [element for elements in groups.values() for element in elements]
+        sizes = {len(elements) for elements in groups.values()}
+        assert len(sizes) == 1, "a location reads equally many numbers at each of its positions"
+        vectors = np.stack([direction.vector() / self.scale for direction in self.directions])
+        maps = as_tensor(rearrange(vectors[order], "(position read) d -> position read d", position=len(groups)))
+        back = sorted(range(len(order)), key=order.__getitem__)
+        in_order = order == list(range(len(order)))
+
+        def read(activation: Tensor) -> Tensor:
+            elements = einsum("...pd,ped->...pe", activation[..., positions, :], maps.to(activation)).flatten(-2)
+            return elements if in_order else elements[..., back]
+
+        return read
+
+    def read(self, activation: Tensor, circuit: Circuit) -> Float[Tensor, "*batch element"]:
+        """The variable in an activation of this hook."""
+        return self.reader(circuit)(activation)
+
+    def write(
+        self, activation: Tensor, values: Float[Tensor, "*batch element"], circuit: Circuit
+    ) -> Float[Tensor, "*batch pos d_model"]:
+        """The activation with the variable set to ``values``; everything orthogonal to its directions is kept."""
+        require(bool(self.directions), f"{self.hook!r} holds attention scores; set residual directions instead")
+        change = (values - self.read(activation, circuit)) * self.scale
+        patched = activation.clone()
+        for k, (label, direction) in enumerate(zip(self.labels, self.directions, strict=True)):
+            dual = as_tensor(direction.vector() / direction.norm_squared).to(activation)
+            patched[..., circuit.layout.position(label), :] += change[..., k, None] * dual
+        return patched
 
 
 @dataclass(frozen=True)
@@ -258,3 +345,34 @@ def _spread(directions: Sequence[Direction]) -> str:
     """Directions in few words: the first and the last."""
     names = list(dict.fromkeys(str(direction) for direction in directions))
     return names[0] if len(names) == 1 else f"{names[0]} ... {names[-1]}"
+
+
+Size = int | tuple[int, ...]
+"""The sizes of a task, in its order: one number, or several as in (states, actions)."""
+
+
+@dataclass(frozen=True)
+class VerificationPlan:
+    """How :func:`circuits.verify` checks a machine.
+
+    Attributes:
+        sizes: those that are promised, and checked by default.
+        episodes: (circuit, rounds, episodes, seed) -> episodes of the circuit's size to run on; fewer rounds or
+            episodes than asked for where more would repeat the same.
+        output: key of the variable that the model's prediction must equal.
+        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant; besides
+            variables it is asked about "carried_state", "residue", "position_code" and "distribution".
+        undecided: (circuit, its algorithm's values, dtype) -> variable -> ``[episode, round]``, where it hangs on a tie
+            closer than rounding and is not compared.
+        unit: (circuit, its algorithm's values, variable) -> what a value counts as large against, > 0: a relative error
+            is ``|difference| / max(unit, |reference|)``, so that a circuit for tiny rewards is held to tiny errors.
+        most_undecided: share of the rows of a variable that may be undecided before its check fails.
+    """
+
+    sizes: tuple[Size, ...]
+    episodes: Callable[[Circuit, int, int, int], Any]
+    output: str
+    tolerance: Callable[[str, str], tuple[float, str]]
+    undecided: Callable[[Circuit, Values, str], Mapping[str, np.ndarray]] = lambda circuit, values, dtype: {}
+    unit: Callable[[Circuit, Values, str], float] = lambda circuit, values, key: 1.0
+    most_undecided: float = 0.1

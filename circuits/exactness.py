@@ -21,10 +21,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.basis import POS
-from circuits.circuit import Circuit
+from circuits.circuit import Circuit, Location, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
-from circuits.location import Location
-from circuits.plan import Size, VerificationPlan
 from interp.algorithm import NEXT
 from interp.model.layout import PREDICT_INDEX
 from interp.model.rollout import rollout

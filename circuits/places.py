@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.circuit import Circuit
-from circuits.location import Location
+from circuits.circuit import Circuit, Location
 from interp.interventions.carriers import Claim
 from interp.interventions.interchange import Place
 from interp.interventions.sites import Site

@@ -20,8 +20,7 @@ from interp.memory import MOST_GB, refuse_above
 from interp.tasks.task import named, unique
 
 if TYPE_CHECKING:
-    from circuits.circuit import Circuit
-    from circuits.plan import VerificationPlan
+    from circuits.circuit import Circuit, VerificationPlan
     from interp.model.transformer import HookedLatentTransformer
 
 DTYPES = ("float64", "float32")
@@ -36,7 +35,7 @@ class CircuitRecord:
         description: one line, for lists.
         task: key of the task that it solves; the sizes of that task are arguments of its circuit.
         builder: "module:name" of the function that builds the circuit.
-        verification: "module:name" of its :class:`~circuits.plan.VerificationPlan`.
+        verification: "module:name" of its :class:`~circuits.circuit.VerificationPlan`.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
         soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
         weights: sizes to about the number of its weights (within a quarter), so that a model that is too large is

@@ -4,7 +4,7 @@ The model runs over sampled episodes, its own state carried from round to round;
 variable (``circuit.sites``) is read in the forward pass and compared with ``circuit.algorithm``, run on the same
 episodes. Errors are maxima over all episodes, rounds and elements. A pass means that *this* construction computes the
 algorithm to rounding on these episodes; it is no evidence about a learned model. What to run on, and what error is
-promised, is the machine's own :class:`~circuits.plan.VerificationPlan`; what is measured of a circuit stands in
+promised, is the machine's own :class:`~circuits.circuit.VerificationPlan`; what is measured of a circuit stands in
 :mod:`circuits.exactness`.
 """
 
@@ -17,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 import interp.tasks
+from circuits.circuit import Size
 from circuits.compiler import require_dtype
 from circuits.exactness import Check, check
-from circuits.plan import Size
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.checks import checked, device_called
 from interp.display import Tabled

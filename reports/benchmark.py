@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from circuits.benchmark import METHODS, Result
+from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
-from circuits.benchmark.subject import VARIANTS
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table

@@ -28,7 +28,7 @@ LEFT_OUT = {
     "interp.llm.local.load_model": "reads language models",
     "interp.training.trainer.train": "trains: tests/training/test_state.py has its junk",
     "circuits.compare.driver.run": "a right call takes minutes",
-    "circuits.benchmark.driver.run": "a right call takes minutes",
+    "circuits.benchmark.grading.run": "a right call takes minutes",
 }
 """Functions that no junk is thrown at, and why."""
 

@@ -64,7 +64,7 @@ ABSURD = {
     "interp.statistics.bootstrap_mean": {"values": [1.0, 2.0], "n_resamples": 10**12},
     "interp.interventions.steering.steer": {"n_random": 10**9},
     "interp.interventions.mediation.mediate": {"n_random": 10**9},
-    "circuits.benchmark.material.Effort": {"steps": 10**12},
+    "circuits.benchmark.material.Workload": {"steps": 10**12},
     "circuits.compare.subject.Effort": {"untrained": 10**9},
     "interp.tasks.reachability.sampling.sample": {"n_edges": 10**12},
 }

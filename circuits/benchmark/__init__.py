@@ -5,40 +5,43 @@
     found.summary("edges")                                   # which method finds edges, with intervals
     found.table("edges", ["ap", "auroc constant", "auroc clean-up"])
 
-In this room:
+Each part of this room knows only those before it:
 
-* :mod:`circuits.benchmark.subject`: machines with their truth, in variants that look different, and
-  :mod:`circuits.benchmark.subjects`: all of them by name;
-* :mod:`circuits.benchmark.questions`: what is asked, what is true, how answers are scored;
-* :mod:`circuits.benchmark.methods`: one file for each method; :func:`register` adds one of your own
-  (:mod:`circuits.benchmark.method` shows how);
+* :mod:`circuits.benchmark.known_machine`: machines with their truth, in variants that look different;
+  :mod:`circuits.benchmark.trained`: machines that learned while their truth was tied to them;
+* :mod:`circuits.benchmark.question`: what a question and an answer are, and how answers are scored;
 * :mod:`circuits.benchmark.material`: what methods share, and what it cost; :mod:`circuits.benchmark.cuts`: every edge
   cut on its own, in batches;
-* :func:`run` (:mod:`circuits.benchmark.driver`) and what it gives, a :class:`Result`.
+* :mod:`circuits.benchmark.questions`: what is asked, and what is true;
+* :mod:`circuits.benchmark.methods`: what is graded; :func:`register` adds a method of your own
+  (:mod:`circuits.benchmark.method` shows how);
+* :func:`run` and :func:`builders` (:mod:`circuits.benchmark.grading`), and what a run gives, a :class:`Result`.
 
 Not here: methods themselves where they are useful without a benchmark (``interp.interventions``, ``probes``). What a
 grade is not evidence of: how a method does on a machine that was not made, or trained, to be known.
 """
 
-from circuits.benchmark.driver import run
-from circuits.benchmark.material import FULL, QUICK, Effort, Material
-from circuits.benchmark.method import METHODS, Answer, Method, register
-from circuits.benchmark.result import Result
-from circuits.benchmark.subject import Subject, build
-from circuits.benchmark.subjects import builders
+from circuits.benchmark.grades import Result
+from circuits.benchmark.grading import builders, run
+from circuits.benchmark.known_machine import KnownMachine, build
+from circuits.benchmark.material import FULL, QUICK, Material, Workload
+from circuits.benchmark.method import METHODS, Method, register
+from circuits.benchmark.question import Answer, Question, pose
 
 __all__ = [
     "FULL",
     "METHODS",
     "QUICK",
     "Answer",
-    "Effort",
+    "KnownMachine",
     "Material",
     "Method",
+    "Question",
     "Result",
-    "Subject",
+    "Workload",
     "build",
     "builders",
+    "pose",
     "register",
     "run",
 ]

@@ -17,8 +17,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.benchmark.cuts import cut_each
-from circuits.benchmark.question import Truth
-from circuits.benchmark.subject import Subject, candidates
+from circuits.benchmark.known_machine import KnownMachine, candidates
+from circuits.benchmark.question import QUESTIONS, Truth
+from interp.algorithm import Values
 from interp.checks import check_fields
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.graph import Contributions, EdgeGraph, ablated
@@ -55,7 +56,7 @@ SMALLEST = 1e-9
 
 
 @dataclass(frozen=True)
-class Effort:
+class Workload:
     """How much of everything is done.
 
     Attributes:
@@ -78,8 +79,8 @@ class Effort:
         check_fields(self)
 
 
-FULL = Effort()
-QUICK = Effort(fits=32, steps=40)
+FULL = Workload()
+QUICK = Workload(fits=32, steps=40)
 
 
 @dataclass(frozen=True, eq=False)
@@ -108,7 +109,7 @@ class Material:
         seed: of the episodes and of what methods draw.
     """
 
-    def __init__(self, subject: Subject, effort: Effort = FULL, seed: int = 0) -> None:
+    def __init__(self, subject: KnownMachine, effort: Workload = FULL, seed: int = 0) -> None:
         self.subject, self.effort, self.seed = subject, effort, seed
         self._made: dict[Hashable, Any] = {}
         self._cost: dict[Hashable, float] = {}
@@ -149,8 +150,6 @@ class Material:
 
     def truth(self, question: str) -> Truth:
         """Every item of a question and its kind, "" where it is false."""
-        from circuits.benchmark.questions import QUESTIONS
-
         return self.once(("truth", question), lambda: QUESTIONS[question].truth(self.subject, self))
 
     def items(self, question: str) -> list[Any]:
@@ -183,6 +182,17 @@ class Material:
         """Every edge that could be true, as the graph's indices."""
         kept = self.once("candidates", lambda: candidates(self.subject.model))
         return [edge for edge in self.graph.edges if kept[edge]]
+
+    @property
+    def edge_names(self) -> list[tuple[str, str]]:
+        """The names of the ends of every candidate edge, in the order of :attr:`candidates`."""
+        return [(self.graph.sources[s], self.graph.destinations[d]) for s, d in self.candidates]
+
+    @property
+    def variables(self) -> Values:
+        """The algorithm's variables on the larger batch of episodes, ``[episode, round, ...]``."""
+        episodes = self.episodes(1, self.effort.fits)
+        return self.once("variables", lambda: self.subject.algorithm.run(episodes))
 
     @property
     def corruptions(self) -> tuple[str, ...]:

@@ -1,10 +1,14 @@
 """What a method is: a name, the question that it answers, and a function from a subject to an answer.
 
+Keys of methods of edges and nodes say what was read: ``zero:joined`` looks at every corruption of the task through both
+exits of a round, ``zero:prediction`` and ``zero:state`` at one exit, ``zero:single`` at the prediction of the task's
+default corruption, as most studies do, and ``resample:another`` at both exits of a pair of unlike episodes.
+
 A method of one's own is a file that registers one::
 
-    from circuits.benchmark import Answer, Material, Method, Subject, register
+    from circuits.benchmark import Answer, Material, Method, KnownMachine, register
 
-    def most_heads(subject: Subject, material: Material) -> Answer:
+    def most_heads(subject: KnownMachine, material: Material) -> Answer:
         return Answer({edge: float(edge[0] != "embed") for edge in material.items("edges")})
 
     register(Method("heads-first", "edges that leave heads", "edges", most_heads))
@@ -12,34 +16,17 @@ A method of one's own is a file that registers one::
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 
-from torch import Tensor
+import numpy as np
+from jaxtyping import Float
 
+from circuits.benchmark.known_machine import KnownMachine
+from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
+from circuits.benchmark.question import Answer
+from circuits.benchmark.questions import QUESTIONS
 from interp.errors import InputError, unknown_name
-
-if TYPE_CHECKING:
-    from circuits.benchmark.material import Material
-    from circuits.benchmark.subject import Subject
-
-
-@dataclass(frozen=True)
-class Answer:
-    """What a method says of every item that a question asks about (an edge, a node, a variable, a round, ...).
-
-    Attributes:
-        scores: item -> how strongly the method says that it is true; items that are left out get the least of all.
-        chosen: the items that it declares true, where it decides (a circuit that was found, a verdict).
-        subspaces: (variable, site as text) -> orthonormal ``[d, rank]``, where it says in which directions.
-        measured: numbers that the method measured on its own terms, such as accuracies, by name.
-    """
-
-    scores: Mapping[Any, float]
-    chosen: frozenset[Hashable] | None = None
-    subspaces: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
-    measured: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -49,7 +36,7 @@ class Method:
     Attributes:
         key: unique among the methods of its question, for the command line and files: "zero:joined".
         name: for tables.
-        question: key of :data:`circuits.benchmark.questions.QUESTIONS`.
+        question: key of :data:`circuits.benchmark.question.QUESTIONS`.
         answer: ``(subject, material) -> answer``.
         needs: what it takes for granted and some subjects lack: "gradient" where attention must be differentiable.
         quick: whether the quick run has it.
@@ -58,7 +45,7 @@ class Method:
     key: str
     name: str
     question: str
-    answer: Callable[[Subject, Material], Answer]
+    answer: Callable[[KnownMachine, Material], Answer]
     needs: str = ""
     quick: bool = True
 
@@ -73,8 +60,6 @@ def register(*methods: Method) -> None:
     Raises:
         InputError: a key that is taken, or a question that does not exist.
     """
-    from circuits.benchmark.questions import QUESTIONS
-
     for method in methods:
         if method.question not in QUESTIONS:
             raise unknown_name("question", method.question, QUESTIONS)
@@ -84,30 +69,42 @@ def register(*methods: Method) -> None:
         METHODS[name] = method
 
 
-def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False) -> list[Method]:
-    """Methods by key and question; those that bound the scale, "oracle" and "random", always belong to them.
+READINGS = {
+    "single": "the prediction, one corruption",
+    "prediction": "the prediction, all corruptions",
+    "state": "the state, all corruptions",
+    "joined": "both exits, all corruptions",
+    "another": "both exits, against another episode",
+    "rounds": "both exits, all corruptions, two rounds",
+    "everything": "both exits and the raw latents, all corruptions and against another episode",
+}
+"""What a method looks at: which corruptions, in which rounds, read through which exits. Key -> in words."""
+FAINT = 1e-9
+"""An effect smaller than this share of what a corruption changes counts as none: rounding must not rank edges."""
 
-    Args:
-        keys: only these methods; all when empty.
-        questions: only these questions; all when empty.
-        quick: without the methods that the quick run leaves out, unless a key names them.
 
-    Raises:
-        InputError: an unknown key or question.
-    """
-    import circuits.benchmark.methods  # noqa: F401  (its files register themselves)
-    from circuits.benchmark.questions import QUESTIONS
+def strongest(
+    material: Material,
+    reading: str,
+    items: Sequence[Hashable],
+    effects: Callable[[Case], Float[np.ndarray, " item"]],
+) -> Answer:
+    """The largest effect of every item over the cases of a reading, as a share of what the corruption changes."""
+    best = np.zeros(len(items))
+    for case in _cases(material, reading):
+        shares = effects(case)
+        best = np.fmax(best, np.where(shares < FAINT, 0.0, shares))
+    return Answer(dict(zip(items, best.tolist(), strict=True)))
 
-    keys, questions = list(keys), list(questions)
-    for key in keys:
-        if key not in {known for _, known in METHODS}:
-            raise unknown_name("method", key, dict.fromkeys(known for _, known in METHODS), limit=40)
-    for question in questions:
-        if question not in QUESTIONS:
-            raise unknown_name("question", question, QUESTIONS)
-    wanted = {*keys, "oracle", "random"}
-    chosen = [m for m in METHODS.values() if not questions or m.question in questions]
-    if keys:
-        asked = {m.question for m in chosen if m.key in keys}
-        return [m for m in chosen if m.key in wanted and m.question in asked]
-    return [m for m in chosen if m.quick or not quick]
+
+def _cases(material: Material, reading: str) -> list[Case]:
+    """The cases of a reading."""
+    if reading in ("single", "prediction"):
+        return material.cases(("prediction",))[: 1 if reading == "single" else None]
+    if reading == "state":
+        return material.cases(("state",))
+    if reading == "another":
+        return material.cases(EXITS, corruptions=(ANOTHER,))
+    if reading == "everything":
+        return material.cases((*EXITS, "latents"), corruptions=(*material.corruptions, ANOTHER))
+    return material.cases(EXITS, (material.effort.early, material.effort.round) if reading == "rounds" else None)

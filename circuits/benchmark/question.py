@@ -1,30 +1,55 @@
-"""What a question is: what is asked, what is true, and how answers are scored.
+"""What a question is, what an answer is, and how answers are scored.
 
 A question asks about items (edges, nodes, variables at sites, rounds, ...). Its truth gives each item a kind, or "" for
 those that are false; an answer gives each item a score. Of all scores of answers, higher is better.
+
+:func:`ranking` scores most answers. Of the true items it counts only those of one kind at a time. The others are left
+out, neither right nor wrong, so that "content" says how well edges that carry content are told from edges that do not
+exist.
+
+    >>> truth = {"a": "content", "b": "constant", "c": "", "d": ""}
+    >>> ranking(truth, Answer({"a": 2.0, "b": 0.0, "c": 1.0, "d": 0.0}))["auroc"]
+    1.0
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
+from jaxtyping import Bool, Float
+from sklearn.metrics import average_precision_score, roc_auc_score
+from torch import Tensor
 
-from circuits.benchmark.method import Answer
-
-if TYPE_CHECKING:
-    from circuits.benchmark.material import Material
-    from circuits.benchmark.subject import Subject
+from circuits.benchmark.known_machine import KnownMachine
+from interp.errors import require
 
 Truth = Mapping[Hashable, str]
 """Every item -> its kind; "" for an item that is false."""
 
 
 @dataclass(frozen=True)
+class Answer:
+    """What a method says of every item that a question asks about (an edge, a node, a variable, a round, ...).
+
+    Attributes:
+        scores: item -> how strongly the method says that it is true; items that are left out get the least of all.
+        chosen: the items that it declares true, where it decides (a circuit that was found, a verdict).
+        subspaces: (variable, site as text) -> orthonormal ``[d, rank]``, where it says in which directions.
+        measured: numbers that the method measured on its own terms, such as accuracies, by name.
+    """
+
+    scores: Mapping[Any, float]
+    chosen: frozenset[Hashable] | None = None
+    subspaces: Mapping[tuple[str, str], Tensor] = field(default_factory=dict)
+    measured: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Question:
-    """A question.
+    """A question. Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
 
     Attributes:
         key, name: for arguments and tables.
@@ -42,12 +67,12 @@ class Question:
     true: str
     scored: str
     headline: str
-    truth: Callable[[Subject, Material], Truth]
-    grade: Callable[[Subject, Material, Answer], dict[str, float]]
-    oracle: Callable[[Subject, Material], Answer] | None = None
-    chance: Callable[[Subject, Material, np.random.Generator], Answer] | None = None
+    truth: Callable[[KnownMachine, Any], Truth]
+    grade: Callable[[KnownMachine, Any, Answer], dict[str, float]]
+    oracle: Callable[[KnownMachine, Any], Answer] | None = None
+    chance: Callable[[KnownMachine, Any, np.random.Generator], Answer] | None = None
 
-    def known(self, subject: Subject, material: Material) -> Answer:
+    def known(self, subject: KnownMachine, material: Any) -> Answer:
         """What the oracle answers: every true item 1, every other 0."""
         if self.oracle is not None:
             return self.oracle(subject, material)
@@ -56,7 +81,7 @@ class Question:
             {item: float(bool(kind)) for item, kind in truth.items()}, frozenset(i for i in truth if truth[i])
         )
 
-    def drawn(self, subject: Subject, material: Material, generator: np.random.Generator) -> Answer:
+    def drawn(self, subject: KnownMachine, material: Any, generator: np.random.Generator) -> Answer:
         """What chance answers: a uniform number for every item; as many are declared true as are."""
         if self.chance is not None:
             return self.chance(subject, material, generator)
@@ -64,3 +89,81 @@ class Question:
         scores = dict(zip(truth, generator.random(len(truth)).tolist(), strict=True))
         n_true = sum(map(bool, truth.values()))
         return Answer(scores, frozenset(sorted(scores, key=lambda item: -scores[item])[:n_true]))
+
+
+QUESTIONS: dict[str, Question] = {}
+"""Key -> question; filled by the files of :mod:`circuits.benchmark.questions`, and by users."""
+
+
+def pose(*questions: Question) -> None:
+    """Add questions.
+
+    Raises:
+        InputError: a key that is taken.
+    """
+    for question in questions:
+        free = QUESTIONS.get(question.key, question) == question
+        require(free, f"a question {question.key!r} exists; choose another key")
+        QUESTIONS[question.key] = question
+
+
+def ranking(
+    truth: Mapping[Hashable, str], answer: Answer, first: str = "content", others: tuple[str, ...] = ()
+) -> dict[str, float]:
+    """How well an answer ranks the items of kind ``first``, of each of ``others``, and of all, above false ones.
+
+    Returns:
+        "auroc", "ap" (average precision), "recall" (precision and recall at the true size: as many items as are true),
+        and, where the answer declares items, "chosen_precision" and "chosen_recall"; of other kinds "auroc constant"
+        and so on; of all kinds together "auroc all". NaN where no item, or every item, is true.
+    """
+    values = scores_of(truth, answer)
+    kinds = np.array(list(truth.values()))
+    chosen = None if answer.chosen is None else np.array([item in answer.chosen for item in truth])
+    scores = _graded(values, kinds == first, kinds == "", chosen)
+    for kind in others:
+        scores |= {f"{name} {kind}": value for name, value in _graded(values, kinds == kind, kinds == "").items()}
+    if others:
+        scores |= {f"{name} all": value for name, value in _graded(values, kinds != "", kinds == "", chosen).items()}
+    return scores
+
+
+def scores_of(truth: Mapping[Hashable, str], answer: Answer) -> Float[np.ndarray, " item"]:
+    """The answer's score of every item; an item that it leaves out, or has no number for, gets the least."""
+    least = min((score for score in answer.scores.values() if not np.isnan(score)), default=0.0)
+    values = np.array([answer.scores.get(item, least) for item in truth], dtype=np.float64)
+    return np.nan_to_num(values, nan=least)
+
+
+def _graded(
+    values: Float[np.ndarray, " item"],
+    true: Bool[np.ndarray, " item"],
+    false: Bool[np.ndarray, " item"],
+    chosen: Bool[np.ndarray, " item"] | None = None,
+) -> dict[str, float]:
+    asked = true | false
+    scores = dict.fromkeys(("auroc", "ap", "recall"), float("nan"))
+    if true.any() and false.any():
+        y, x = true[asked], values[asked]
+        scores = {
+            "auroc": float(roc_auc_score(y, x)),
+            "ap": float(average_precision_score(y, x)),
+            "recall": _recall_at(y, x, int(y.sum())),
+        }
+    if chosen is not None:
+        hits, declared = float((chosen & true).sum()), float((chosen & asked).sum())
+        scores["chosen_precision"] = hits / declared if declared else float("nan")
+        scores["chosen_recall"] = hits / float(true.sum()) if true.any() else float("nan")
+    return scores
+
+
+def _recall_at(true: Bool[np.ndarray, " item"], values: Float[np.ndarray, " item"], size: int) -> float:
+    """The share of true items among the ``size`` best; ties at the edge are broken at random, on average.
+
+    >>> _recall_at(np.array([True, False, False]), np.array([1.0, 1.0, 0.0]), 1)
+    0.5
+    """
+    cut = np.sort(values)[::-1][size - 1]
+    above, level = values > cut, values == cut
+    share = (size - above.sum()) / level.sum()
+    return float((true & above).sum() + share * (true & level).sum()) / float(true.sum())

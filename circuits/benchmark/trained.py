@@ -3,8 +3,8 @@
 What :mod:`circuits.benchmark.tying` means by that; here is which models (:func:`recipes`) and what is known of them.
 Each learns from a random start to predict what the algorithm predicts, all of its weights are free, and none is zero in
 the end. Known: the tied sites hold their variables, the rest of these sites does not matter, the idle heads matter
-nowhere and the others do (:mod:`circuits.benchmark.tied_truth` measures all of it on held-out episodes). Not known:
-edges. :mod:`circuits.benchmark.tied_training` trains them; ``weights/`` holds those that are shipped.
+nowhere and the others do. Not known: edges. :mod:`circuits.benchmark.tied_training` trains them and measures all of
+this on held-out episodes; ``weights/`` holds those that are shipped.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 import torch
 
 from circuits.benchmark import tying
-from circuits.benchmark.subject import Subject
+from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.tying import Batch, Tie
 from interp import tasks
 from interp.algorithm import Algorithm
@@ -161,7 +161,7 @@ def shipped() -> dict[str, tuple[str, int]]:
     return found
 
 
-def load(kind: str, seed: int) -> Subject:
+def load(kind: str, seed: int) -> KnownMachine:
     """A shipped subject, in float64 like the handwired ones.
 
     Raises:
@@ -173,7 +173,7 @@ def load(kind: str, seed: int) -> Subject:
     return subject(kind, seed, load_checkpoint(WEIGHTS / f"{kind}-{seed}").double(), names[kind, seed])
 
 
-def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> Subject:
+def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> KnownMachine:
     """A model that was trained by a recipe, with what is known of it."""
     recipe = recipes()[kind]
     basis = tying.bases(recipe.ties, recipe.d_model, seed)
@@ -186,7 +186,7 @@ def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> 
         places[claim.variable] = (*places.get(claim.variable, ()), *claim.places)
     every = [(layer, head) for layer in range(recipe.n_layers) for head in range(recipe.n_heads)]
     heads = [head for head in every if head not in recipe.doubtful]
-    return Subject(
+    return KnownMachine(
         name=name,
         machine=recipe.machine,
         form=recipe.form,
@@ -202,7 +202,7 @@ def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> 
     )
 
 
-def builders() -> dict[str, Callable[[], Subject]]:
+def builders() -> dict[str, Callable[[], KnownMachine]]:
     """Every shipped subject by name, and what loads it."""
     return {name: partial(load, kind, seed) for name, (kind, seed) in shipped().items()}
 

@@ -33,9 +33,7 @@ import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
 from circuits.carried import Carried, present
-from circuits.circuit import Circuit
-from circuits.location import Location
-from circuits.plan import VerificationPlan
+from circuits.circuit import Circuit, Location, VerificationPlan
 from circuits.q_learning.wiring import value_bound
 from interp.algorithm import Algorithm, Values
 from interp.tasks import mdp

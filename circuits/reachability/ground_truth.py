@@ -17,9 +17,7 @@ from __future__ import annotations
 
 from circuits.basis import Basis
 from circuits.carried import Carried
-from circuits.circuit import Circuit
-from circuits.location import Location
-from circuits.plan import VerificationPlan
+from circuits.circuit import Circuit, Location, VerificationPlan
 from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.episodes import joined
 from interp.tasks.reachability.layout import ReachabilityRound

@@ -19,9 +19,7 @@ import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
 from circuits.carried import Carried
-from circuits.circuit import Circuit
-from circuits.location import Location
-from circuits.plan import VerificationPlan
+from circuits.circuit import Circuit, Location, VerificationPlan
 from interp.algorithm import Values
 from interp.tasks.experts import ExpertEpisodes, sample
 

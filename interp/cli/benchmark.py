@@ -13,7 +13,7 @@ from interp.cli.command import Say, command
 
 def _method_names() -> str:
     """Every method, for the help."""
-    from circuits.benchmark.method import select
+    from circuits.benchmark.methods import select
 
     return ", ".join(dict.fromkeys(method.key for method in select()))
 

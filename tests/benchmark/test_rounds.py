@@ -4,16 +4,15 @@ from dataclasses import replace
 
 import pytest
 
-from circuits.benchmark import Effort, Material, build
-from circuits.benchmark.method import METHODS, select
+from circuits.benchmark import Material, Workload, build
+from circuits.benchmark.method import METHODS
 from circuits.benchmark.questions import QUESTIONS
 
-SMALL = Effort(episodes=4, rounds=8, round=5, early=1, fits=12)
+SMALL = Workload(episodes=4, rounds=8, round=5, early=1, fits=12)
 
 
 @pytest.fixture(scope="module")
 def material():
-    select()
     return Material(build("wma-handwired", "R"), SMALL)
 
 
@@ -45,7 +44,7 @@ def test_alignment_finds_what_predictions_identify_and_gives_no_score_behind_the
     """Two of three directions of the log-weights: predictions do not change when all weights are multiplied."""
     subject = build("wma-handwired", "R")
     places = tuple(place for place in subject.places["log_weights"] if place.site.layer == 1)
-    one = Material(replace(subject, places={"log_weights": places}), Effort(rounds=12, fits=32, steps=20))
+    one = Material(replace(subject, places={"log_weights": places}), Workload(rounds=12, fits=32, steps=20))
     answer = METHODS["subspace", "das"].answer(one.subject, one)
     assert set(answer.subspaces) == {("log_weights", "resid_post[1]@p?")} < set(one.items("subspace"))
     found = QUESTIONS["subspace"].grade(one.subject, one, answer)["cosine2"]

@@ -8,7 +8,7 @@ import torch
 from safetensors.torch import load_file
 
 from circuits.benchmark import tied_training, trained, tying
-from circuits.benchmark.tied_truth import dense_share, measure
+from circuits.benchmark.tied_training import dense_share, measure
 from interp import InputError
 from interp.model.checkpoints import load_checkpoint
 

@@ -7,9 +7,9 @@ import pytest
 
 from circuits import benchmark
 from circuits.benchmark import Material, build
-from circuits.benchmark.material import Effort
+from circuits.benchmark.material import Workload
 from circuits.benchmark.questions import QUESTIONS
-from circuits.benchmark.questions.exists import ELSEWHERE
+from circuits.benchmark.questions.variables import ELSEWHERE
 
 KEYS = ["interchange", "probe", "probe:within-round", "probe:pattern"]
 
@@ -22,7 +22,7 @@ def about(*variables):
 
 @pytest.fixture(scope="module")
 def found():
-    effort = Effort(episodes=4, rounds=12, fits=40)
+    effort = Workload(episodes=4, rounds=12, fits=40)
     subjects = {"three variables": partial(about, "log_weights", "label", "next_log_weights")}
     result = benchmark.run(subjects, KEYS, questions=["where", "subspace", "exists"], effort=effort)
     return {(row["question"], row["method"], row["score"]): row["value"] for row in result.rows}

@@ -1,12 +1,61 @@
-"""The methods, one file for each or for a few that share their work; every file of this folder registers its own.
+"""The methods, in a few files by what they look at; every file of this folder registers its own.
 
-Keys of methods of edges and nodes say what was read: ``zero:joined`` looks at every corruption of the task through both
-exits of a round, ``zero:prediction`` and ``zero:state`` at one exit, ``zero:single`` at the prediction of the task's
-default corruption, as most studies do, and ``resample:another`` at both exits of a pair of unlike episodes.
+Two methods bound the scale of every question: an oracle that knows the truth, and a draw at random that knows nothing.
 """
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+from functools import partial
 from importlib import import_module
 from pkgutil import iter_modules
 
+import numpy as np
+
+from circuits.benchmark.known_machine import KnownMachine
+from circuits.benchmark.material import Material
+from circuits.benchmark.method import METHODS, Method, register
+from circuits.benchmark.question import Answer, Question
+from circuits.benchmark.questions import QUESTIONS
+from interp.errors import unknown_name
+
+
+def _random(question: Question, subject: KnownMachine, material: Material) -> Answer:
+    """Scores drawn from the subject's name and the seed, so that they do not depend on what else is run."""
+    words = [material.seed, *question.key.encode(), *subject.name.encode()]
+    return question.drawn(subject, material, np.random.default_rng(words))
+
+
+for _question in QUESTIONS.values():
+    register(
+        Method("oracle", "oracle", _question.key, _question.known),
+        Method("random", "random", _question.key, partial(_random, _question)),
+    )
 for _module in iter_modules(__path__):
     import_module(f"{__name__}.{_module.name}")
+
+
+def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False) -> list[Method]:
+    """Methods by key and question; those that bound the scale, "oracle" and "random", always belong to them.
+
+    Args:
+        keys: only these methods; all when empty.
+        questions: only these questions; all when empty.
+        quick: without the methods that the quick run leaves out, unless a key names them.
+
+    Raises:
+        InputError: an unknown key or question.
+    """
+    keys, questions = list(keys), list(questions)
+    for key in keys:
+        if key not in {known for _, known in METHODS}:
+            raise unknown_name("method", key, dict.fromkeys(known for _, known in METHODS), limit=40)
+    for question in questions:
+        if question not in QUESTIONS:
+            raise unknown_name("question", question, QUESTIONS)
+    wanted = {*keys, "oracle", "random"}
+    chosen = [m for m in METHODS.values() if not questions or m.question in questions]
+    if keys:
+        asked = {m.question for m in chosen if m.key in keys}
+        return [m for m in chosen if m.key in wanted and m.question in asked]
+    return [m for m in chosen if m.quick or not quick]

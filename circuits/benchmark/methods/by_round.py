@@ -14,18 +14,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.method import Answer, Method, register
-from circuits.benchmark.methods.decoding import probe
-from circuits.benchmark.methods.reading import FAINT
+from circuits.benchmark.method import FAINT, Method, register
+from circuits.benchmark.methods.variables import probe
+from circuits.benchmark.question import Answer
 from circuits.benchmark.questions.rounds import Item, changes, sides
-from circuits.benchmark.subject import Subject
 from interp.interventions.patching import round_map
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 
 
-def patching(own_round: bool, subject: Subject, material: Material) -> Answer:
+def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answer:
     """Effects of the latents of each round on the prediction that is read; none where they come later."""
     read, scores = material.effort.round, dict.fromkeys(material.items("rounds"), 0.0)
     for key, at in changes(subject, material):
@@ -35,7 +35,7 @@ def patching(own_round: bool, subject: Subject, material: Material) -> Answer:
     return Answer(scores)
 
 
-def _effects(subject: Subject, material: Material, key: str, at: int) -> Float[np.ndarray, "patched read"]:
+def _effects(subject: KnownMachine, material: Material, key: str, at: int) -> Float[np.ndarray, "patched read"]:
     """Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones."""
     clean, corrupted = sides(subject, material, key, at)
     return np.asarray(
@@ -43,7 +43,7 @@ def _effects(subject: Subject, material: Material, key: str, at: int) -> Float[n
     )
 
 
-def decodable(subject: Subject, material: Material) -> Answer:
+def _decodable(subject: KnownMachine, material: Material) -> Answer:
     """R2 of a probe for the inputs that the change touches, from the latents that each round reads."""
     scores: dict[Item, float] = {}
     for key, at in changes(subject, material):
@@ -65,7 +65,7 @@ def _changed(runs: list[Rollout], at: int) -> Tensor:
 
 
 register(
-    Method("patching", "patching of latents, the later round read", "rounds", partial(patching, False)),
-    Method("patching:own-round", "patching of latents, their own round read", "rounds", partial(patching, True)),
-    Method("probe", "probe for the changed input, by round", "rounds", decodable),
+    Method("patching", "patching of latents, the later round read", "rounds", partial(_patched, False)),
+    Method("patching:own-round", "patching of latents, their own round read", "rounds", partial(_patched, True)),
+    Method("probe", "probe for the changed input, by round", "rounds", _decodable),
 )

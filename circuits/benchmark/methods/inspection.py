@@ -12,15 +12,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.method import Answer, Method, register
-from circuits.benchmark.methods.reading import FAINT
-from circuits.benchmark.subject import Subject
+from circuits.benchmark.method import FAINT, Method, register
+from circuits.benchmark.question import Answer
 from interp.model.components import MLP
 from interp.model.transformer import HookedLatentTransformer
 
 
-def attention(subject: Subject, material: Material) -> Answer:
+def _attention(subject: KnownMachine, material: Material) -> Answer:
     """Attention times the size of what is attended to."""
     written = material.contributions(material.pair(material.corruptions[0])).values.norm(dim=-1)  # source episode pos
     t = material.effort.round
@@ -39,7 +39,7 @@ def attention(subject: Subject, material: Material) -> Answer:
     return Answer(found)
 
 
-def composition(subject: Subject, material: Material) -> Answer:
+def _composition(subject: KnownMachine, material: Material) -> Answer:
     """Weights alone."""
     model, graph = subject.model, material.graph
     with torch.no_grad():
@@ -58,7 +58,7 @@ def composition(subject: Subject, material: Material) -> Answer:
     return Answer(found)
 
 
-def mlp_of(model: HookedLatentTransformer, node: str) -> MLP:
+def _mlp(model: HookedLatentTransformer, node: str) -> MLP:
     """The MLP that a node such as "mlp 0" is."""
     mlp = model.blocks[int(node[4:])].mlp
     assert mlp is not None
@@ -70,7 +70,7 @@ def _written(model: HookedLatentTransformer, source: str) -> Tensor:
     if source == "embed":
         return torch.cat([model.W_E, model.value_embed.table, model.W_pos, model.state_map])
     if source.startswith("mlp "):
-        return mlp_of(model, source).W_out
+        return _mlp(model, source).W_out
     layer, head = map(int, source.split("."))
     attn = model.blocks[layer].attn
     return attn.W_V[head] @ attn.W_O[head]
@@ -83,12 +83,12 @@ def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
     if destination == "prediction":
         return model.W_U
     if destination.startswith("mlp "):
-        return mlp_of(model, destination).W_in
+        return _mlp(model, destination).W_in
     layer, head, port = destination.split(".")
     return getattr(model.blocks[int(layer)].attn, f"W_{port.upper()}")[int(head)]
 
 
 register(
-    Method("attention", "attention inspection", "edges", attention),
-    Method("composition", "composition of weights", "edges", composition),
+    Method("attention", "attention inspection", "edges", _attention),
+    Method("composition", "composition of weights", "edges", _composition),
 )

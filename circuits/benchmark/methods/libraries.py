@@ -22,15 +22,13 @@ from transformer_lens.tools.analysis.attribution_patching import (
     attribution_patch,
 )
 
+from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
-from circuits.benchmark.method import Answer, Method, register
-from circuits.benchmark.methods.reading import FAINT
-from circuits.benchmark.subject import Subject
+from circuits.benchmark.method import FAINT, Method, register
+from circuits.benchmark.question import Answer
 from interp.errors import InputError
 from interp.interventions.metrics import CLIP
 from interp.model.bound import bind
-
-_PORTS = {"q_input": "q", "k_input": "k", "v_input": "v"}
 
 
 class _Bound:
@@ -61,7 +59,7 @@ def _solid(score: float) -> float:
     return abs(score) if abs(score) >= FAINT else 0.0
 
 
-def attributed(subject: Subject, material: Material) -> Answer:
+def _attributed(subject: KnownMachine, material: Material) -> Answer:
     """Edge attribution patching by TransformerLens, which takes one episode at a time."""
     found: dict[tuple[str, str], float] = {}
     if (case := material.case("prediction")) is not None:
@@ -89,7 +87,7 @@ def _node(node: Node) -> str:
     return {"embed": "embed", "attn_head_out": head, "logits": "prediction", **mlp, **inputs}[node.kind]
 
 
-def patched(subject: Subject, material: Material) -> Answer:
+def _patched(subject: KnownMachine, material: Material) -> Answer:
     """TransformerLens' ``get_act_patch_attn_head_out_all_pos``: clean head outputs put into the corrupted run."""
     found: dict[str, float] = {}
     if (case := material.case("prediction")) is not None:
@@ -106,7 +104,7 @@ def patched(subject: Subject, material: Material) -> Answer:
     return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
 
 
-def captum(subject: Subject, material: Material) -> Answer:
+def _integrated(subject: KnownMachine, material: Material) -> Answer:
     """Integrated gradients of layers, by captum."""
     from captum.attr import LayerIntegratedGradients
 
@@ -128,7 +126,7 @@ def captum(subject: Subject, material: Material) -> Answer:
     return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
 
 
-register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", patched))
-register(Method("transformer-lens", "TransformerLens' attribution of edges", "edges", attributed, needs="gradient"))
+register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", _patched))
+register(Method("transformer-lens", "TransformerLens' attribution of edges", "edges", _attributed, needs="gradient"))
 if find_spec("captum") is not None:
-    register(Method("captum", "captum's integrated gradients of layers", "nodes", captum, needs="gradient"))
+    register(Method("captum", "captum's integrated gradients of layers", "nodes", _integrated, needs="gradient"))

@@ -1,9 +1,7 @@
-"""The questions of the benchmark, one file each."""
+"""The questions of the benchmark, in a few files by what they are about; every file adds its own."""
 
-from circuits.benchmark.question import Question
-from circuits.benchmark.questions import algorithm, edges, exists, nodes, rounds, subspace, where
-from interp.tasks.task import unique
+from circuits.benchmark.question import QUESTIONS
 
-QUESTIONS: dict[str, Question] = unique(
-    tuple(module.QUESTION for module in (edges, nodes, where, subspace, exists, algorithm, rounds)), "question"
-)
+from circuits.benchmark.questions import wiring, variables, rounds  # isort: skip  (in the order of tables)
+
+__all__ = ["QUESTIONS", "rounds", "variables", "wiring"]

@@ -13,34 +13,32 @@ from typing import Any
 
 import numpy as np
 
+from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
-from circuits.benchmark.method import Answer
-from circuits.benchmark.question import Question, Truth
-from circuits.benchmark.scores import ranking
-from circuits.benchmark.subject import Subject
+from circuits.benchmark.question import Answer, Question, Truth, pose, ranking
 
 Item = tuple[str, int, int]
 """Key of a corruption, the round that it changes, and the round that reads the latents."""
 
 
-def changes(subject: Subject, material: Material) -> list[tuple[str, int]]:
+def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
     """Every corruption of one round's input, at two rounds before the one that is read."""
     early, read = material.effort.early, material.effort.round
     keys = [corruption.key for corruption in subject.task.corruptions() if not corruption.changes_history]
     return [(key, t) for key in keys for t in sorted({early, (early + read) // 2})]
 
 
-def sides(subject: Subject, material: Material, key: str, round: int) -> tuple[Any, Any]:
+def sides(subject: KnownMachine, material: Material, key: str, round: int) -> tuple[Any, Any]:
     """The clean and the corrupted episodes, on the material's larger batch."""
     episodes = material.episodes(1, material.effort.fits)
     build = subject.task.corruption(key).build
     return material.once(("sides", key, round), lambda: build(episodes, round))
 
 
-def truth(subject: Subject, material: Material) -> Truth:
+def _truth(subject: KnownMachine, material: Material) -> Truth:
     """Every change and round: "carries" where the algorithm needs the state that the round reads for its effect."""
     algorithm = subject.algorithm
-    found: dict[Hashable, str] = {}
+    kinds: dict[Hashable, str] = {}
     for key, at in changes(subject, material):
         clean, corrupted = (algorithm.run(episodes) for episodes in sides(subject, material, key, at))
         outcomes = [algorithm.distribution(values)[:, material.effort.round] for values in (clean, corrupted)]
@@ -48,11 +46,11 @@ def truth(subject: Subject, material: Material) -> Truth:
         for t in range(material.effort.rounds):
             moved = np.any([_differ(clean[name][:, t], corrupted[name][:, t]) for name in algorithm.state], axis=0)
             carries = t <= material.effort.round and bool((moved & shown).any())
-            found[key, at, t] = "carries" if carries else ""
-    return found
+            kinds[key, at, t] = "carries" if carries else ""
+    return kinds
 
 
-def grade(subject: Subject, material: Material, answer: Answer) -> dict[str, float]:
+def _grade(subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
     """Ranking over all; and, apart, of true rounds above those before the change, those after the reading, and all
     rounds of changes without effect."""
     known: dict[Any, str] = dict(material.truth("rounds"))
@@ -62,11 +60,11 @@ def grade(subject: Subject, material: Material, answer: Answer) -> dict[str, flo
         "after": lambda item: item[:2] in live and item[2] > material.effort.round,
         "no effect": lambda item: item[:2] not in live,
     }
-    found = ranking(known, answer, "carries")
+    scores = ranking(known, answer, "carries")
     for name, belongs in apart.items():
         kept = {item: kind for item, kind in known.items() if kind or belongs(item)}
-        found[f"auroc {name}"] = ranking(kept, Answer(answer.scores), "carries")["auroc"]
-    return found
+        scores[f"auroc {name}"] = ranking(kept, Answer(answer.scores), "carries")["auroc"]
+    return scores
 
 
 def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
@@ -75,13 +73,15 @@ def _differ(one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return apart.reshape(len(apart), -1).max(1) > 1e-9
 
 
-QUESTION = Question(
-    key="rounds",
-    name="through which rounds",
-    asked="Which rounds read latents that carry the effect of a changed input on what a later round predicts?",
-    true="From the round after the change to the one that is read, where the algorithm's state and prediction differ.",
-    scored="Ranking of rounds (AUROC); against rounds before the change, after the reading, of no effect, apart.",
-    headline="auroc",
-    truth=truth,
-    grade=grade,
+pose(
+    Question(
+        key="rounds",
+        name="through which rounds",
+        asked="Which rounds read latents that carry the effect of a changed input on what a later round predicts?",
+        true="From the round after the change to the one read, where the algorithm's state and prediction differ.",
+        scored="Ranking of rounds (AUROC); against rounds before the change, after the reading, of no effect, apart.",
+        headline="auroc",
+        truth=_truth,
+        grade=_grade,
+    )
 )

@@ -60,7 +60,7 @@ _RANKED: tuple[Kind, ...] = ("clean-up", "constant", "content")
 
 
 @dataclass(frozen=True, eq=False)
-class Subject:
+class KnownMachine:
     """A model and what is known about it.
 
     Attributes:
@@ -141,7 +141,7 @@ def true_edges(circuit: Circuit) -> dict[EdgeName, Kind]:
 
 
 @checked
-def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0) -> Subject:
+def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True, seed: int = 0) -> KnownMachine:
     """A handwired machine as a subject, in float64.
 
     Args:
@@ -181,7 +181,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         for key, several in circuit.sites.items()
     }
     claims = [claim for claim in wired(circuit) if not claim.control]
-    return Subject(
+    return KnownMachine(
         name=f"{machine} {form}, {variant}",
         machine=machine,
         form=form,

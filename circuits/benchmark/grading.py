@@ -10,15 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from circuits.benchmark.material import FULL, QUICK, Effort, Material
-from circuits.benchmark.method import Method, select
+from circuits.benchmark import trained
+from circuits.benchmark.grades import Result
+from circuits.benchmark.known_machine import KnownMachine, build, variants
+from circuits.benchmark.material import FULL, QUICK, Material, Workload
+from circuits.benchmark.method import Method
+from circuits.benchmark.methods import select
 from circuits.benchmark.questions import QUESTIONS
-from circuits.benchmark.result import Result
-from circuits.benchmark.subject import Subject
-from circuits.benchmark.subjects import QUICK_SUBJECTS, builders
+from circuits.calibration import FORMS
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import writable
@@ -29,18 +32,40 @@ from interp.provenance import provenance
 from interp.threads import one_thread
 from interp.workers import each
 
-Builder = Callable[[], Subject]
+_Builder = Callable[[], KnownMachine]
+
+
+def builders(quick: bool = True, seed: int = 0) -> dict[str, _Builder]:
+    """Every subject by name, and what builds it: cheap, and the same each time; the trained ones last.
+
+    >>> len(builders()), list(builders())[:2]
+    (57, ['wma-handwired R, plain', 'wma-handwired R, rotated'])
+    """
+    handmade: dict[str, _Builder] = {
+        f"{machine} {form}, {variant}": partial(build, machine, form, variant, quick=quick, seed=seed)
+        for form, (machine, _) in FORMS.items()
+        for variant in variants(machine, form)
+    }
+    return handmade | trained.builders()
+
+
+_QUICK_SUBJECTS = tuple(
+    f"{FORMS[form][0]} {form}, {variant}"
+    for form in ("R", "mean, softmax", "mlp")
+    for variant in ("plain", "distractors")
+)
+"""What the quick run grades methods on: one form of each machine, plain and among distractors."""
 
 
 @checked
 def run(
-    subjects: Mapping[str, Builder] | Sequence[str] = (),
+    subjects: Mapping[str, _Builder] | Sequence[str] = (),
     methods: Sequence[Method] | Sequence[str] = (),
     *,
     questions: Sequence[str] = (),
     seeds: Sequence[int] = (0,),
     quick: bool = False,
-    effort: Effort | None = None,
+    effort: Workload | None = None,
     out: str | Path | None = None,
     n_jobs: int = 1,
     scheduler: str = "",
@@ -48,7 +73,7 @@ def run(
     """Grade every method on every subject.
 
     Args:
-        subjects: names of :func:`~circuits.benchmark.subjects.builders`, or builders of your own by name; all when
+        subjects: names of :func:`builders`, or builders of your own by name; all when
             empty (the quick ones where ``quick``).
         methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
         questions: only these.
@@ -90,14 +115,14 @@ def run(
     return Result(rows, tuple(row for part in done for row in part["refusals"]), settings)
 
 
-def _subjects(subjects: Mapping[str, Builder] | Sequence[str], quick: bool) -> Mapping[str, Builder]:
+def _subjects(subjects: Mapping[str, _Builder] | Sequence[str], quick: bool) -> Mapping[str, _Builder]:
     if isinstance(subjects, Mapping):
         return subjects
     known = builders()
     for name in subjects:
         if name not in known:
             raise unknown_name("subject", name, known, limit=60)
-    names = subjects or (QUICK_SUBJECTS if quick else known)
+    names = subjects or (_QUICK_SUBJECTS if quick else known)
     return {name: known[name] for name in names}
 
 
@@ -108,7 +133,7 @@ def _bounded(own: Sequence[Method]) -> list[Method]:
 
 
 @one_thread()
-def _part(shared: tuple[Sequence[Method], Effort, Path | None], one: tuple[str, Builder, int]) -> dict[str, Any]:
+def _part(shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str, _Builder, int]) -> dict[str, Any]:
     """All methods on one subject with one seed; what a file of the same effort already says is kept."""
     (methods, effort, folder), (name, build, seed) = shared, one
     finished, key = Finished(folder, {"subject": name, "seed": seed, "effort": effort}), f"{name} {seed}"
@@ -127,7 +152,7 @@ def _part(shared: tuple[Sequence[Method], Effort, Path | None], one: tuple[str, 
     return part
 
 
-def _grade(subject: Subject, seed: int, methods: Sequence[Method], effort: Effort, part: dict[str, Any]) -> None:
+def _grade(subject: KnownMachine, seed: int, methods: Sequence[Method], effort: Workload, part: dict[str, Any]) -> None:
     """Add rows and refusals of some methods."""
     material = Material(subject, effort, seed)
     about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}

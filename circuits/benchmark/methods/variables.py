@@ -1,0 +1,231 @@
+"""Where variables live, in which directions, whether they exist, and of which algorithm: reading and setting them.
+
+* Linear probes: ``probe`` scores by R2 on episodes that the probe was not fitted on; ``probe:within-round`` takes the
+  mean of every round out of activations and variables first, so that what merely drifts with the round is not found. A
+  variable is declared to exist where the best site reaches :data:`THRESHOLD`. Directions: ``probe:weights`` are the
+  probe's own, ``probe:pattern`` how activations vary with what is decoded (Haufe et al., 2014).
+* ``interchange`` sets a whole site to another episode's activation. The score of a variable at a site is the cosine
+  between how the outcome moved and how it moves in the algorithm when the variable is set, over all pairs; the larger
+  one of the prediction and of the state that the round leaves. A site that carries other things as well moves the
+  outcome elsewhere, too, and is scored lower: nothing is known of subspaces here.
+* ``das``, distributed alignment search (Geiger et al., 2024): a basis is trained so that interchanging it moves
+  predictions as the algorithm says. The score of a variable at a site is the accuracy of the learned basis on
+  informative pairs that did not train it; of directions the basis itself is the answer. It reads predictions alone.
+  Where it refuses (a site behind the prediction, a variable that hardly changes choices, hard attention without
+  gradients), the site has no score; where it refuses all of them, so does the method. Its price is that of training
+  three bases for every site: of the smallest Weighted Majority 23 CPU seconds for directions and 65 for sites at the
+  quick effort, whose quick run leaves it out.
+* ``fit`` fits every algorithm that the task's comparison knows to the predictions, and sees which one is nearest on
+  others. The score of a family is minus its Jensen-Shannon divergence in nats; what is declared follows the rule of
+  :mod:`circuits.compare.algorithm`, which may say that none of them explains the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from circuits.benchmark.known_machine import KnownMachine
+from circuits.benchmark.material import Material
+from circuits.benchmark.method import Method, register
+from circuits.benchmark.question import Answer
+from circuits.benchmark.questions.variables import values_of
+from circuits.compare.algorithm import explain
+from interp.algorithm import NEXT
+from interp.decoder import RIDGE, Affine, Decoder
+from interp.errors import InputError
+from interp.interventions.alignment import AlignmentError, AlignmentResult, align
+from interp.interventions.interchange import interchange
+from interp.interventions.sites import Site
+from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+from interp.model.transformer import HookedLatentTransformer
+
+THRESHOLD = 0.5
+"""Held-out R2 from which a variable is declared to exist."""
+
+
+# Linear probes.
+
+
+def probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
+    """A probe fitted on the first two thirds of the episodes, and its R2 on the others (over all elements together)."""
+    if within_round:
+        x, y = x - x.mean(0), y - y.mean(0)
+    cut = 2 * len(x) // 3
+    varies = bool(((x[:cut] - x[:cut].mean((0, 1))).abs() > 1e-9).any())
+    fitted = Affine.fit(x[:cut].flatten(0, 1), y[:cut].flatten(0, 1), RIDGE if varies else 0.0)
+    left = (fitted(x[cut:]) - y[cut:]).square().sum()
+    about = (y[cut:] - y[:cut].mean((0, 1))).square().sum()
+    return fitted, float(1 - left / about) if float(about) > 0 else float("nan")
+
+
+def _decoded(within_round: bool, subject: KnownMachine, material: Material) -> Answer:
+    """R2 of every variable at every site that is asked for."""
+    items = material.items("where")
+    return Answer({(key, site): _probed(material, key, site, within_round)[1] for key, site in items})
+
+
+def _declared(within_round: bool, subject: KnownMachine, material: Material) -> Answer:
+    """The best R2 of each variable over all sites that any variable is looked for at."""
+    sites = dict.fromkeys(site for _, site in material.items("where"))
+    scores = {
+        item: max(_probed(material, item, site, within_round)[1] for site in sites) for item in material.items("exists")
+    }
+    return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= THRESHOLD))
+
+
+def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
+    """Directions of a probe at each site, the ones along which it varies most first."""
+    subspaces = {}
+    for key, site in material.items("subspace"):
+        fitted, _ = _probed(material, key, site, False)
+        decoded = fitted.slopes.T @ fitted.covariance @ fitted.slopes
+        sizes, axes = torch.linalg.eigh(decoded)
+        axes = axes[:, sizes > 1e-9 * sizes.max()].flip(1)
+        columns = (fitted.covariance @ fitted.slopes if pattern else fitted.slopes) @ axes
+        subspaces[key, site] = torch.linalg.qr(columns)[0]
+    return Answer({}, subspaces=subspaces)
+
+
+def _probed(material: Material, key: str, site: str, within_round: bool) -> tuple[Affine, float]:
+    """The probe of a variable at a site, and its R2."""
+    x, y = _activation(material, site), torch.from_numpy(np.asarray(values_of(material, key)))
+    return material.once(("probe", key, site, within_round), lambda: probe(x, y, within_round))
+
+
+def _activation(material: Material, site: str) -> Tensor:
+    """The larger batch's activations at a site, ``[episode, round, d_model]``."""
+    place, run = Site.parse(site), material.run(1, material.effort.fits)
+
+    def cached() -> Tensor:
+        return replay(material.subject.model, run, names_filter=[place.hook])[2][place.hook].double()
+
+    return material.once(("activation", place.hook), cached)[:, :, run.layout.position(str(place.position))]
+
+
+# Interchange.
+
+
+def _interchanged(subject: KnownMachine, material: Material) -> Answer:
+    """The best cosine over both outcomes, for every variable and site that is asked for."""
+    decode = None if subject.model.is_handwired else material.once("state decoder", lambda: _reader(subject, material))
+    (base, source), runs = (material.episodes(2), material.episodes(3)), (material.run(2), material.run(3))
+    outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
+    scores = {}
+    for key, site in material.items("where"):
+        results = [
+            interchange(
+                subject.model, base, source, subject.algorithm, key, site, outcome=outcome, decode=decode, runs=runs
+            )
+            for outcome in outcomes
+        ]
+        scores[key, site] = max(_cosine(one.effect, one.wanted) for one in results)
+    return Answer(scores)
+
+
+def _reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Tensor]:
+    """A fitted decoder of the algorithm's state, for models without an exact one."""
+    run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
+    state = run.layout.per_latent(torch.from_numpy(np.asarray(material.variables[NEXT + key], np.float64)))
+    decoder = Decoder.fit(run.latents[:, 1:], state, ridge=RIDGE, per_latent=run.layout.n_latents > 1)
+
+    def read(latents: Tensor) -> Tensor:
+        return run.layout.state(decoder(latents))
+
+    return read
+
+
+def _cosine(effect: np.ndarray, wanted: np.ndarray) -> float:
+    size = float(np.linalg.norm(effect) * np.linalg.norm(wanted))
+    return float((effect * wanted).sum()) / size if size > 1e-9 else 0.0
+
+
+# Alignment.
+
+
+def _accuracies(subject: KnownMachine, material: Material) -> Answer:
+    """The accuracy of every variable at every site that is asked for."""
+    return Answer({item: one.accuracy() for item, one in _aligned(subject, material, "where").items()})
+
+
+def _learned(subject: KnownMachine, material: Material) -> Answer:
+    """The learned bases."""
+    return Answer({}, subspaces={item: one.basis for item, one in _aligned(subject, material, "subspace").items()})
+
+
+def _aligned(subject: KnownMachine, material: Material, question: str) -> dict[tuple[str, str], AlignmentResult]:
+    """What was learned of each item, without those that were refused.
+
+    Raises:
+        InputError: all of them were; the last refusal.
+    """
+    results: dict[tuple[str, str], AlignmentResult] = {}
+    refused = None
+    for item in material.items(question):
+        learned = material.once(("das", *item), partial(_align, subject, material, *item))
+        if isinstance(learned, AlignmentResult):
+            results[item] = learned
+        else:
+            refused = learned
+    if not results and refused is not None:
+        raise InputError(f"no site could be aligned; of the last: {refused}")
+    return results
+
+
+def _align(subject: KnownMachine, material: Material, key: str, site: str) -> AlignmentResult | AlignmentError:
+    effort = material.effort
+    base, source = (material.episodes(batch, effort.fits) for batch in (4, 5))
+
+    def runs(model: HookedLatentTransformer) -> tuple[Rollout, Rollout]:
+        if model is subject.model:
+            return material.run(4, effort.fits), material.run(5, effort.fits)
+        key = "das", model.config.name, model.digest()
+        return material.once(key, lambda: (rollout(model, base), rollout(model, source)))
+
+    try:
+        return align(
+            *(subject.model, base, source, subject.algorithm, key, site),
+            steps=effort.steps,
+            restarts=1,
+            seed=material.seed,
+            runs=runs,
+        )
+    except AlignmentError as error:
+        return error
+
+
+# Fitted algorithms.
+
+
+def _fitted(subject: KnownMachine, material: Material) -> Answer:
+    """Minus the divergence of every family; the family that explains the model, where one does."""
+    effort, task = material.effort, subject.task
+    sets = task.sets_for(subject.model.layout, effort.episodes, effort.rounds, material.seed)
+    explained = explain(subject.model, task, sets, seed=material.seed)
+    scores = {
+        key: -float(np.mean([np.mean(each) for each in score.divergences.values()]))
+        for key, score in explained.scores.items()
+    }
+    return Answer(scores, frozenset() if explained.family is None else frozenset({explained.family}))
+
+
+for _key, _name in {"probe": "linear probe", "probe:within-round": "linear probe, round means removed"}.items():
+    _within = _key != "probe"
+    register(
+        Method(_key, _name, "where", partial(_decoded, _within)),
+        Method(_key, f"{_name}, R2 >= {THRESHOLD}", "exists", partial(_declared, _within)),
+    )
+register(
+    Method("probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)),
+    Method("probe:pattern", "directions along which decoded activations vary", "subspace", partial(_directions, True)),
+    Method("interchange", "interchange of whole activations", "where", _interchanged, quick=False),
+    Method("das", "distributed alignment search", "where", _accuracies, needs="gradient", quick=False),
+    Method("das", "distributed alignment search", "subspace", _learned, needs="gradient", quick=False),
+    Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _fitted, quick=False),
+)
