@@ -54,7 +54,6 @@ def _objects() -> Iterator[Any]:
     from interp.interventions import (
         attribution,
         interchange,
-        maps,
         mediation,
         moves,
         patching,
@@ -83,7 +82,7 @@ def _objects() -> Iterator[Any]:
     yield patching.round_map(model, *both, "latent")
     yield interchange.interchange(model, *both, algorithm, "log_weights", "latent")
     yield steering.steer(model, episodes, 1, known["change"], algorithm, doses=(1.0,), n_random=1)
-    yield maps.effect_map(model, *both, "latent")
+    yield mediation.effect_map(model, *both, "latent")
     yield mediation.mediate(model, *both, "latent", "z[0.0]@p?", n_random=1)
     yield from (sites.Site.parse("z[0.0]@p?"), Place.of("latent"))
     writer = moves.Writer.fit(model, run, algorithm.run(episodes), ["log_weights"])

@@ -25,7 +25,7 @@ from circuits.compare.subject import Effort, Subject
 from interp.algorithm import Algorithm, Family
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
-from interp.interventions.steps import Transition, step, transition
+from interp.interventions.steps import Transition, transition
 from interp.statistics import Interval
 
 ON, OFF = "on", "off"
@@ -175,9 +175,9 @@ def _updates(
     for manifold, by in ((ON, None), (OFF, strange(algorithm, subject, own, effort))):
         for horizon in (1, effort.horizon):
             scores = [
-                step(s.model, test, algorithm, w, starts=effort.at, horizon=horizon, by=by, run=s.run(test)).r2(
-                    effort.seed
-                )
+                transition(s.model, test, w, starts=effort.at, horizon=horizon, by=by, run=s.run(test))
+                .under(algorithm)
+                .r2(effort.seed)
                 for s, w in zip((subject, *untrained), writers, strict=True)
             ]
             controls = tuple(score.estimate for score in scores[1:])

@@ -27,7 +27,7 @@ from interp.algorithm import Algorithm
 from interp.decoder import Decoder
 from interp.interventions.carriers import Claim
 from interp.interventions.interchange import interchange
-from interp.interventions.maps import EffectMap, effect_map
+from interp.interventions.mediation import EffectMap, effect_map
 from interp.statistics import Interval
 
 STATE = "carried state"

@@ -5,8 +5,8 @@
 * against the algorithm: ``interchange`` (graded by ``counterfactual``), ``carriers`` (many claims of what lives where,
   with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
   decoded state closed under the update, on and off the manifold), ``steering``;
-* by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs; ``routes``, ``effects``),
-  ``maps`` (which share each activation of the residual stream carries);
+* by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs, and which share each
+  activation of the residual stream carries; ``routes`` says what lies between cause and outcome);
 * how rounds are run again with sites edited, for all of these: ``passes``;
 * circuits: ``graph`` (edges, and cutting them), ``attribution`` (edges by EAP-IG, and single reads), ``ablation``
   (faithfulness, completeness, minimality, CPR, CMD; the smallest circuit, ACDC);
@@ -36,10 +36,8 @@ __all__ = [
     "carriers",
     "causal_tables",
     "counterfactual",
-    "effects",
     "graph",
     "interchange",
-    "maps",
     "mediation",
     "metrics",
     "moves",

@@ -22,8 +22,8 @@ from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faith
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim, carriers
+from interp.interventions.counterfactual import of_rounds
 from interp.interventions.graph import Ablation
-from interp.interventions.interchange import of_rounds
 from interp.interventions.metrics import EXITS
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep

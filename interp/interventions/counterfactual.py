@@ -18,8 +18,9 @@ Effects tell algorithms apart that choose alike: the same intervention has a sco
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -30,11 +31,13 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import require
+from interp.errors import require, unknown_name
 from interp.model.run import Rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 
-Outcome = Literal["prediction", "state"]
+_Outcome = Literal["prediction", "state"]
 
 
 @dataclass(frozen=True)
@@ -105,11 +108,7 @@ class InterchangeResult(Tabled):
 
     @checked
     def by_magnitude(self, n_parts: int = 4) -> pd.DataFrame:
-        """Score and slope of pairs with small to large wanted effects, in parts of equally many pairs.
-
-        Raises:
-            InputError: fewer than 1 part, or fewer pairs with a wanted effect than parts.
-        """
+        """Score and slope of pairs with small to large wanted effects, in parts of equally many pairs."""
         size = np.abs(self.wanted).max(-1)
         asked = size[size > 0]
         require(
@@ -123,16 +122,10 @@ class InterchangeResult(Tabled):
             chosen = (part == i) & (size > 0)
             effect, wanted = self.effect[chosen], self.wanted[chosen]
             total = float((wanted**2).sum())
-            rows.append(
-                {
-                    "wanted_from": edges[i],
-                    "wanted_to": edges[i + 1],
-                    "score": 1 - float(((effect - wanted) ** 2).sum()) / total if total else float("nan"),
-                    "slope": float((effect * wanted).sum()) / total if total else float("nan"),
-                    "n_pairs": int(chosen.sum()),
-                }
-            )
-        return pd.DataFrame(rows)
+            score = 1 - float(((effect - wanted) ** 2).sum()) / total if total else float("nan")
+            slope = float((effect * wanted).sum()) / total if total else float("nan")
+            rows.append((edges[i], edges[i + 1], score, slope, int(chosen.sum())))
+        return pd.DataFrame(rows, columns=["wanted_from", "wanted_to", "score", "slope", "n_pairs"])
 
     def to_frame(self) -> pd.DataFrame:
         """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
@@ -175,9 +168,6 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
 
     An algorithm in which setting the variable changes nothing wants no effect and has no score. The rival is then held
     to the other's scale: it misses the whole effect, ``1 - |effect|^2 / |wanted|^2``.
-
-    Raises:
-        InputError: results of different pairs, or two that want nothing.
     """
     require(
         result.effect.shape == rival.effect.shape,
@@ -187,40 +177,84 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     silent = rival._asked.sum() == 0
     weights = resample_weights(len(result.effect), seed=seed, plain_first=True)
     with np.errstate(divide="ignore", invalid="ignore"):  # draws in which nothing is wanted are left out
-        own = 1 - (weights @ result._missed) / (weights @ result._asked)
-        other = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
-    return Interval.of_samples((own - other)[1:], float((own - other)[0]))
+        score = 1 - (weights @ result._missed) / (weights @ result._asked)
+        rivals = 1 - (weights @ rival._missed) / (weights @ (result if silent else rival)._asked)
+    return Interval.of_samples((score - rivals)[1:], float((score - rivals)[0]))
 
 
-def judged(
-    algorithm: Algorithm,
-    own: Values,
-    wanted: Values,
-    run: Rollout,
-    at: list[int],
-    after: tuple[Tensor, Tensor],
-    *,
-    outcome: str,
-    read: Any,
-    tolerance: float,
-    decoded: bool,
-) -> dict[str, NDArray[Any]]:
-    """Hits and effects, as :class:`InterchangeResult` names them, of rounds ``at`` of ``run``.
+def require_comparable(model: HookedLatentTransformer, algorithm: Algorithm, outcome: str) -> None:
+    """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
+    if outcome not in get_args(_Outcome):
+        raise unknown_name("outcome", outcome, get_args(_Outcome))
+    require(
+        algorithm.task == model.layout.task,
+        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
+    )
+    require(
+        outcome != "state" or bool(algorithm.written),
+        f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
+    )
 
-    Args:
-        own, wanted: variables of the algorithm on the base, and with the variable set.
-        after: predictions ``[episode, round, ...]`` and next latents with the intervention.
-        read: latents to state.
-        decoded: whether ``read`` was fitted, so that its own error is left out.
+
+def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Values:
+    """Every variable at some rounds, ``[episode, round, ...]``."""
+    return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
+
+
+@dataclass(frozen=True)
+class Exam:
+    """Rounds of a base rollout, and how their intervened outcomes are compared with an algorithm's counterfactual.
+
+    Attributes:
+        outcome: "prediction" or "state".
+        decode: latents to state, where that map was fitted, so that its own error is left out; the model's exact
+            readout when None.
+        tolerance: how near an exactly read state must be.
     """
-    before = run.predictions[:, at], run.latents[:, [t + 1 for t in at]]
-    if outcome == "prediction":
-        patched, plain = (run.layout.distribution(p).double().numpy(force=True) for p, _ in (after, before))
-        return _of_predictions(algorithm.distribution(own), algorithm.distribution(wanted), patched, plain)
-    states = [
-        run.layout.written(read(latents), run.slots[:, at]).double().numpy(force=True) for _, latents in (after, before)
-    ]
-    return _of_states(own[algorithm.written], wanted[algorithm.written], *states, tolerance=tolerance, decoded=decoded)
+
+    model: HookedLatentTransformer
+    algorithm: Algorithm
+    run: Rollout
+    rounds: list[int]
+    outcome: str
+    decode: Callable[[Tensor], Tensor] | None
+    tolerance: float
+
+    def graded(
+        self,
+        variable: str,
+        places: Iterable[object],
+        before: Values,
+        wanted: Values,
+        after: tuple[Tensor, Tensor],
+        **settings: Any,
+    ) -> InterchangeResult:
+        """Hits and effects.
+
+        Args:
+            before, wanted: variables of the algorithm on the base, and with the variable set.
+            after: predictions ``[episode, round, ...]`` and next latents with the intervention.
+            settings: of the intervention, for the result's record.
+        """
+        run, algorithm = self.run, self.algorithm
+        plain = run.predictions[:, self.rounds], run.latents[:, [t + 1 for t in self.rounds]]
+        if self.outcome == "prediction":
+            chances = [run.layout.distribution(p).double().numpy(force=True) for p, _ in (after, plain)]
+            grades = _of_predictions(algorithm.distribution(before), algorithm.distribution(wanted), *chances)
+        else:
+            read, slots = self.decode or self.model.read_state, run.slots[:, self.rounds]
+            states = [run.layout.written(read(x), slots).double().numpy(force=True) for _, x in (after, plain)]
+            of = before[algorithm.written], wanted[algorithm.written]
+            grades = _of_states(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
+        settings = provenance(
+            model=self.model.config.name,
+            digest=self.model.digest(),
+            algorithm=algorithm.key,
+            parameters=dict(algorithm.parameters),
+            rounds=self.rounds,
+            **settings,
+        )
+        return InterchangeResult(variable, tuple(map(str, places)), self.outcome, **grades, settings=settings)
 
 
 def _of_predictions(

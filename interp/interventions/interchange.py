@@ -22,20 +22,24 @@ accuracies for arbitrary labels and in untrained networks too (Arora et al., 202
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, get_args
+from typing import Any
 
 from torch import Tensor
 
-from interp.algorithm import Algorithm, Values
+from interp.algorithm import Algorithm
 from interp.checks import checked
-from interp.errors import require, unknown_name
-from interp.interventions.counterfactual import InterchangeResult, Outcome, judged, score_difference
+from interp.interventions.counterfactual import (
+    Exam,
+    InterchangeResult,
+    of_rounds,
+    require_comparable,
+    score_difference,
+)
+from interp.interventions.pairs import paired_runs
 from interp.interventions.places import Place, intervened, resolve_places
 from interp.interventions.sites import Site
-from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import provenance
 
 __all__ = ["InterchangeResult", "Place", "interchange", "score_difference"]
 
@@ -70,10 +74,6 @@ def interchange(
         tolerance: how near an exactly read state must be.
         runs: the rollouts of ``base`` and ``source``, where they are known.
 
-    Raises:
-        InputError: unknown names, an algorithm of another task or (for "state") one that does not say what a round
-            writes, episodes that do not pair up, a round out of range.
-
     Example:
         >>> import interp
         >>> from interp.interventions.interchange import interchange
@@ -84,60 +84,13 @@ def interchange(
         >>> interchange(model, *pairs, algorithm, "log_weights", "resid_pre[0]@<z>").iia_informative
         1.0
     """
-    check(model, algorithm, outcome)
-    model.eval()
-    runs = runs or (rollout(model, base, commit=commit), rollout(model, source, commit=commit))
-    require(
-        runs[0].tokens.shape == runs[1].tokens.shape,
-        f"base and source must pair up, got {tuple(runs[0].tokens.shape)} and {tuple(runs[1].tokens.shape)}",
-    )
+    require_comparable(model, algorithm, outcome)
+    runs = paired_runs(model, base, source, commit=commit, runs=runs)
     at = select_rounds(rounds, runs[0].n_rounds)
     resolved = resolve_places(places, model, runs[0])
-    own, other = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
-    wanted = algorithm.interchange(own, other, variable, element)
-    found = judged(
-        algorithm,
-        own,
-        wanted,
-        runs[0],
-        at,
-        intervened(model, *runs, resolved, at),
-        outcome=outcome,
-        read=model.read_state if decode is None else decode,
-        tolerance=tolerance,
-        decoded=decode is not None,
-    )
+    before, theirs = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
+    wanted = algorithm.interchange(before, theirs, variable, element)
+    after = intervened(model, *runs, resolved, at)
     name = variable if element is None else f"{variable}{[element] if isinstance(element, int) else list(element)}"
-    settings = provenance(
-        model=model.config.name,
-        digest=model.digest(),
-        algorithm=algorithm.key,
-        parameters=dict(algorithm.parameters),
-        rounds=at,
-        commit=commit,
-        tolerance=tolerance,
-    )
-    return InterchangeResult(name, tuple(map(str, resolved)), outcome, **found, settings=settings)
-
-
-def check(model: HookedLatentTransformer, algorithm: Algorithm, outcome: str) -> None:
-    """Raise unless the algorithm's ``outcome`` can be compared with the model's.
-
-    Raises:
-        InputError: an unknown outcome, an algorithm of another task or without a written state.
-    """
-    if outcome not in get_args(Outcome):
-        raise unknown_name("outcome", outcome, get_args(Outcome))
-    require(
-        algorithm.task == model.layout.task,
-        f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
-    )
-    require(
-        outcome != "state" or bool(algorithm.written),
-        f"{algorithm.name} does not say what a round writes into the state; give the algorithm written=...",
-    )
-
-
-def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Values:
-    """Every variable at some rounds, ``[episode, round, ...]``."""
-    return {key: values[:, list(rounds)] for key, values in algorithm.run(episodes).items()}
+    exam = Exam(model, algorithm, runs[0], at, outcome, decode, tolerance)
+    return exam.graded(name, resolved, before, wanted, after, commit=commit, tolerance=tolerance)

@@ -25,6 +25,10 @@ activations that it never meets in a run: a share says how a computation is wire
 Read a share beside that of an untrained model: all head outputs at the place that is read mediate everything that comes
 from other positions, whatever the model, and random patterns can carry much of an effect, too.
 
+:func:`effect_map` gives the carried share of the residual stream after each layer, at each position: it says where a
+cause arrives, and in which layer two causes meet. A copy that is not read gives 0 there, and two activations that say
+the same give both the whole.
+
     >>> import interp
     >>> from interp.interventions import mediation
     >>> from interp.tasks import experts
@@ -39,32 +43,39 @@ from other positions, whatever the model, and random patterns can carry much of 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass, field, replace
+from functools import cached_property, partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 import pandas as pd
+import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require, unknown_name
-from interp.interventions.effects import effects, outcome_of
+from interp.interventions.pairs import paired_runs
+from interp.interventions.passes import CHUNK, Edit, Rows, passed
 from interp.interventions.places import Place, resolve_places
-from interp.interventions.routes import Routes
+from interp.interventions.resume import tile
+from interp.interventions.routes import Routes, Sites
 from interp.interventions.sites import Site, sites
+from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
+from interp.model.transformer import HookedLatentTransformer, RoundOutput
 from interp.model.untrained import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
-__all__ = ["MediationResult", "mediate", "paths"]
+__all__ = ["EffectMap", "MediationResult", "effect_map", "mediate", "paths"]
 
-Outcome = Literal["prediction", "state", "latents"]
+_Outcome = Literal["prediction", "state", "latents"]
+_ROUNDING = 100
+"""A total effect smaller than this counts as none; in units of the rounding of the outcome."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +91,7 @@ class MediationResult(Tabled):
         brought: <IE, TE>, summed likewise: over ``total`` it is the share carried.
         moved: the share of pairs in which the swap changes the mediator at all.
         random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random.
-        n_random_sites: how many sites such a draw holds: fewer than the mediators where there are no more others.
+        n_random_sites: how many sites such a draw holds; fewer than the mediators where the model has no more of them.
         n_pairs: pairs of rounds.
         reason: why there are no shares (they are NaN then); empty where there are.
         untrained: the same for an untrained model, where it was asked for.
@@ -103,20 +114,12 @@ class MediationResult(Tabled):
 
     @checked
     def blocked(self, mediator: str = "all") -> Interval:
-        """The share of the effect that is lost while the mediator is frozen, with its 95 % interval over episodes.
-
-        Raises:
-            InputError: a mediator that was not measured.
-        """
+        """The share of the effect that is lost while the mediator is frozen, with its 95 % interval over episodes."""
         return self._share(self.lost, mediator)
 
     @checked
     def carried(self, mediator: str = "all") -> Interval:
-        """The share of the effect that the mediator brings about by itself, with its 95 % interval over episodes.
-
-        Raises:
-            InputError: a mediator that was not measured.
-        """
+        """The share of the effect that the mediator brings about by itself, with its 95 % interval over episodes."""
         return self._share(self.brought, mediator)
 
     def _share(self, parts: Float[np.ndarray, "mediator episode"], mediator: str) -> Interval:
@@ -143,6 +146,32 @@ class MediationResult(Tabled):
         return pd.DataFrame(rows)
 
 
+@dataclass(frozen=True)
+class EffectMap:
+    """How much of an effect each activation of the residual stream carries by itself.
+
+    Attributes:
+        cause, outcome: what is swapped, and what is read: "prediction", "state" or "latents".
+        layers: after which the residual stream is read, counted from 0.
+        positions: labels.
+        shares: of the effect; NaN where no effect can pass.
+        n_pairs: base rounds with their source's.
+        settings: model, rounds, versions.
+    """
+
+    cause: tuple[str, ...]
+    outcome: str
+    layers: tuple[int, ...]
+    positions: tuple[str, ...]
+    shares: Float[np.ndarray, "layer position"] = field(repr=False)
+    n_pairs: int
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a layer, one column a position."""
+        return pd.DataFrame(self.shares, index=pd.Index(self.layers, name="layer"), columns=list(self.positions))
+
+
 @checked
 def paths(model: HookedLatentTransformer, component: str, position: str | None = None) -> list[Site]:
     """Every site of a component, one for each layer and head, at one position or (None) everywhere.
@@ -150,9 +179,6 @@ def paths(model: HookedLatentTransformer, component: str, position: str | None =
     Args:
         component: such as "pattern", "z" or "mlp_out".
         position: a label of the model's layout; that of the query for "pattern".
-
-    Raises:
-        InputError: a component or position that the model does not have.
 
     Example:
         >>> import interp
@@ -201,61 +227,244 @@ def mediate(
         seed: of the draws, the untrained model and the intervals.
 
     Raises:
-        InputError: unknown names, episodes that do not pair up, a round out of range, a mediator that does not lie
-            between cause and outcome, a state that cannot be read.
+        InputError: a mediator that does not lie between cause and outcome, or a state that cannot be read.
     """
-    if outcome not in get_args(Outcome):
-        raise unknown_name("outcome", outcome, get_args(Outcome))
-    require(n_random >= 0, f"n_random must be an integer >= 0, got {n_random}")
-    require(
-        outcome != "state" or decode is not None or model.is_handwired,
-        f"{model.config.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "
-        "interp.decoder.Decoder, or ask for outcome='latents'",
-    )
-    model.eval()
-    runs = runs or (rollout(model, base), rollout(model, source))
-    require(
-        runs[0].tokens.shape == runs[1].tokens.shape,
-        f"base and source must pair up, got {tuple(runs[0].tokens.shape)} and {tuple(runs[1].tokens.shape)}",
-    )
-    at, layout, commit = select_rounds(rounds, runs[0].n_rounds), runs[0].layout, runs[0].commit
-    causes = resolve_places(cause, model, runs[0])
-    routes = Routes(model, layout, [place.site for place in causes], prediction=outcome == "prediction")
-    mediators = routes.mediators([through] if isinstance(through, Site | str) else through)
+    integer("n_random", n_random, 0)
+    swap = _Swap.of(model, base, source, cause, outcome, rounds, decode, runs)
+    mediators = swap.routes.mediators([through] if isinstance(through, Site | str) else through)
     alone = mediators if each else ()
     cases = [*((site,) for site in alone), mediators]
-    draws = [[routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
-    every = list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)]))
-    measure = partial(outcome_of, model, layout, outcome, decode)
-    found = effects(model, runs, at, causes, every, measure)
-    fresh = None
+    draws = [[swap.routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
+    sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
+    control, commit = None, swap.runs[0].commit
     if with_untrained:
         other = untrained(model, seed)
-        own = rollout(other, base, commit=commit), rollout(other, source, commit=commit)
-        shown = "latents" if outcome == "state" else outcome
-        same: dict[str, Any] = {"outcome": shown, "rounds": at, "each": each, "n_random": 0, "runs": own, "seed": seed}
-        fresh = mediate(other, base, source, causes, mediators, **same)
-    per_episode = partial(np.add.reduceat, indices=range(0, len(found.total), len(at)), axis=-1)
+        control = mediate(
+            other,
+            base,
+            source,
+            swap.causes,
+            mediators,
+            outcome="latents" if outcome == "state" else outcome,
+            rounds=swap.rounds,
+            each=each,
+            n_random=0,
+            runs=(rollout(other, base, commit=commit), rollout(other, source, commit=commit)),
+            seed=seed,
+        )
+    per_episode = partial(np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1)
     return MediationResult(
-        cause=tuple(map(str, causes)),
+        cause=tuple(map(str, swap.causes)),
         outcome=outcome,
         mediators=(*map(str, alone), "all"),
-        total=per_episode(found.total),
-        lost=per_episode([found.lost[case] for case in cases]),
-        brought=per_episode([found.brought[case] for case in cases]),
-        moved=np.array([found.moved[case] for case in cases]),
-        random=np.array([[found.shares(d) for d in several] for several in draws]).reshape(len(cases), n_random, 2),
+        total=per_episode(sums.total),
+        lost=per_episode([sums.lost[case] for case in cases]),
+        brought=per_episode([sums.brought[case] for case in cases]),
+        moved=np.array([sums.moved[case] for case in cases]),
+        random=np.array([[sums.shares(d) for d in several] for several in draws]).reshape(len(cases), n_random, 2),
         n_random_sites=np.array([max(map(len, several), default=0) for several in draws]),
-        n_pairs=len(found.total),
-        reason="there is no effect to mediate: the total effect of the cause is 0" if found.is_null else "",
-        untrained=fresh,
-        settings=provenance(
-            model=model.config.name,
-            digest=model.digest(),
-            rounds=at,
-            commit=commit,
-            decoded=decode is not None,
-            n_random=n_random,
-            seed=seed,
-        ),
+        n_pairs=len(sums.total),
+        reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
+        untrained=control,
+        settings=swap.settings(commit=commit, n_random=n_random, seed=seed),
     )
+
+
+@checked
+def effect_map(
+    model: HookedLatentTransformer,
+    base: Any,
+    source: Any,
+    cause: Place | Site | str | Sequence[Place | Site | str],
+    *,
+    outcome: str = "prediction",
+    rounds: Rounds = "all",
+    decode: Callable[[Tensor], Tensor] | None = None,
+    runs: tuple[Rollout, Rollout] | None = None,
+) -> EffectMap:
+    """The share of the effect of ``cause`` that the residual stream carries, layer by position.
+
+    Args:
+        base, source: episodes of the same sizes that pair up; each is run through its own history.
+        cause, outcome, rounds, decode, runs: as in :func:`mediate`.
+
+    Example:
+        >>> import interp
+        >>> model = interp.load("wma-handwired", n_experts=2)
+        >>> pair = (interp.tasks.of(model).sample(8, 6, n_experts=2, seed=seed) for seed in (0, 1))
+        >>> effect_map(model, *pair, "latent").to_frame()["p?"].round(6).tolist()
+        [0.0, 1.0, 1.0]
+    """
+    swap = _Swap.of(model, base, source, cause, outcome, rounds, decode, runs)
+    layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.config.n_layers)]
+    rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
+    edits = swap.edits(source_rows)
+    plain = swap.measure(passed(model, rows, layout)[0], rows)
+    out, after = passed(model, rows, layout, edits, streams)
+    effect = swap.measure(out, rows) - plain
+    total = float((effect**2).sum())
+    shares = np.full((len(streams), layout.n_positions), np.nan)
+    step = max(CHUNK // len(rows.tokens), 1)
+    for layer, stream in enumerate(streams if total > 0 else ()):
+        at = [p for p, label in enumerate(layout.labels) if swap.routes.is_between(replace(stream, position=label))]
+        for some in (at[i : i + step] for i in range(0, len(at), step)):
+            copies = Rows(*(tile(x, len(some)) for x in rows))
+            edit = partial(_alone, after[stream], some)
+            outcomes = swap.measure(passed(model, copies, layout, [(stream, edit)])[0], copies)
+            moved = outcomes.unflatten(0, (len(some), -1)) - plain
+            shares[layer, some] = (moved * effect).sum((1, 2)).numpy(force=True) / total
+    return EffectMap(
+        cause=tuple(map(str, swap.causes)),
+        outcome=outcome,
+        layers=tuple(range(len(streams))),
+        positions=layout.labels,
+        shares=shares,
+        n_pairs=len(rows.tokens),
+        settings=swap.settings(),
+    )
+
+
+@dataclass(frozen=True)
+class _Sums:
+    """Sums over outcomes of products of effects, row by row, for every set of sites that was held.
+
+    Attributes:
+        total: <TE, TE> ``[row]``.
+        lost: <TE - DE, TE>, and brought: <IE, TE>, by set, ``[row]``.
+        moved: the share of rows in which the swap changes some site of the set.
+        is_null: the total effect is 0, but for rounding.
+    """
+
+    total: Float[np.ndarray, " row"]
+    lost: dict[Sites, Float[np.ndarray, " row"]]
+    brought: dict[Sites, Float[np.ndarray, " row"]]
+    moved: dict[Sites, float]
+    is_null: bool
+
+    def shares(self, case: Sites) -> tuple[float, float]:
+        """The shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""
+        if self.is_null or not case:
+            return float("nan"), float("nan")
+        return tuple(float(part[case].sum() / self.total.sum()) for part in (self.lost, self.brought))  # type: ignore
+
+
+@dataclass(frozen=True)
+class _Swap:
+    """Causes that are taken from the source's rounds into the base's, and the outcome that this is measured by."""
+
+    model: HookedLatentTransformer
+    runs: tuple[Rollout, Rollout]
+    rounds: list[int]
+    causes: list[Place]
+    outcome: str
+    decode: Callable[[Tensor], Tensor] | None
+
+    @classmethod
+    def of(
+        cls,
+        model: HookedLatentTransformer,
+        base: Any,
+        source: Any,
+        cause: Place | Site | str | Sequence[Place | Site | str],
+        outcome: str,
+        rounds: Rounds,
+        decode: Callable[[Tensor], Tensor] | None,
+        runs: tuple[Rollout, Rollout] | None,
+    ) -> _Swap:
+        if outcome not in get_args(_Outcome):
+            raise unknown_name("outcome", outcome, get_args(_Outcome))
+        require(
+            outcome != "state" or decode is not None or model.is_handwired,
+            f"{model.config.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "
+            "interp.decoder.Decoder, or ask for outcome='latents'",
+        )
+        runs = paired_runs(model, base, source, runs=runs)
+        causes = resolve_places(cause, model, runs[0])
+        return cls(model, runs, select_rounds(rounds, runs[0].n_rounds), causes, outcome, decode)
+
+    @property
+    def layout(self) -> RoundLayout:
+        return self.runs[0].layout
+
+    @cached_property
+    def routes(self) -> Routes:
+        causes = [place.site for place in self.causes]
+        return Routes(self.model, self.layout, causes, prediction=self.outcome == "prediction")
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        model = self.model
+        decoded = self.decode is not None
+        return provenance(model=model.config.name, digest=model.digest(), rounds=self.rounds, decoded=decoded, **more)
+
+    def measure(self, out: RoundOutput, rows: Rows) -> Float[Tensor, "row value"]:
+        """The outcome of every row as one vector: "prediction", "state" (what is written into it) or "latents"."""
+        if self.outcome == "prediction":
+            return self.layout.distribution(out.prediction).double()
+        latents = self.model.write(out.latents, out.update, rows.slots)
+        if self.outcome == "state":
+            latents = self.layout.written((self.decode or self.model.read_state)(latents), rows.slots)
+        return latents.flatten(1).double()
+
+    def edits(self, source: Rows) -> list[tuple[Site, Edit]]:
+        """Edits that give every cause its activation in the source's rows."""
+        _, activations = passed(self.model, source, self.layout, watched=[place.site for place in self.causes])
+        return [(place.site, partial(place, source=activations[place.site])) for place in self.causes]
+
+    def sums(self, sets: Sequence[Sites]) -> _Sums:
+        """The effect of the swap, whole and with every set of sites held, in chunks of rows."""
+        base, source = (Rows.of(run, self.rounds) for run in self.runs)
+        chunks, size = [], 0.0
+        for part in base.parts():
+            plain, products = self._chunk(base.part(part), source.part(part), sets)
+            chunks.append(products)
+            size = max(size, float(plain.abs().max()))
+        total, lost, brought, moved = (np.concatenate(parts, -1) for parts in zip(*chunks, strict=True))
+        rounding = _ROUNDING * torch.finfo(self.runs[0].latents.dtype).eps * size
+        return _Sums(
+            total,
+            dict(zip(sets, lost, strict=True)),
+            dict(zip(sets, brought, strict=True)),
+            dict(zip(sets, map(float, moved.mean(-1)), strict=True)),
+            bool(np.sqrt(total.mean()) <= rounding),
+        )
+
+    def _chunk(
+        self, base: Rows, source: Rows, sets: Sequence[Sites]
+    ) -> tuple[Tensor, tuple[NDArray, NDArray, NDArray, NDArray]]:
+        """The plain outcomes of some rows, and total ``[row]``, lost, brought and moved ``[set, row]``."""
+        every = tuple(dict.fromkeys(site for case in sets for site in case))
+        swap = self.edits(source)
+        run = partial(passed, self.model, base, self.layout)
+        out, before = run(watched=every)
+        plain = self.measure(out, base)
+        out, after = run(swap, every)
+        effect = self.measure(out, base) - plain
+        changed = {s: ~torch.isclose(after[s], before[s]).flatten(1).all(1).numpy(force=True) for s in every}
+        lost, brought, moved = [], [], []
+        for case in sets:
+            frozen, alone = ([(site, partial(_held, values[site])) for site in case] for values in (before, after))
+            direct = self.measure(run([*swap, *frozen])[0], base) - plain
+            indirect = self.measure(run(alone)[0], base) - plain
+            lost.append(_product(effect - direct, effect))
+            brought.append(_product(indirect, effect))
+            moved.append(np.any([changed[site] for site in case], axis=0))
+        return plain, (_product(effect, effect), np.stack(lost), np.stack(brought), np.stack(moved))
+
+
+def _held(value: Tensor, base: Tensor) -> Tensor:
+    """An edit that holds a site at a value."""
+    return value
+
+
+def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
+    return np.asarray((x * y).sum(1).numpy(force=True))
+
+
+def _alone(
+    after: Float[Tensor, "row pos d_model"], positions: Sequence[int], base: Float[Tensor, "rows pos d_model"]
+) -> Float[Tensor, "rows pos d_model"]:
+    """In the i-th copy of the rows, the i-th of the positions as it became, and the others as they are."""
+    copies = base.unflatten(0, (len(positions), -1)).clone()
+    index = torch.arange(len(positions))
+    copies[index, :, list(positions)] = after[:, list(positions)].transpose(0, 1)
+    return copies.flatten(0, 1)

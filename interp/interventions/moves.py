@@ -40,17 +40,15 @@ from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import require, unknown_name
-from interp.interventions.counterfactual import InterchangeResult, judged
-from interp.interventions.interchange import check
+from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
 from interp.interventions.passes import Edit, edited
 from interp.interventions.sites import Site, resolve
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-from interp.provenance import provenance
 
-HELD = 0.5
+_HELD = 0.5
 """A carried variable counts as decodable when the latents explain this share of what the others leave unexplained."""
 
 
@@ -92,9 +90,6 @@ class Writer:
             keys: those that are decoded together.
             site: "latent" for the latents that a round reads, or a site of the residual stream.
             rounds: that are fitted on.
-
-        Raises:
-            InputError: no such variable or site, a site inside a head.
         """
         place = resolve(site, model, run.layout)
         require(
@@ -135,9 +130,6 @@ class Writer:
 
         Asked for are the carried variables that the algorithm's memory is made of, where it names one; the first is
         always decoded, the others where :func:`decodable` says so.
-
-        Raises:
-            InputError: an algorithm that carries nothing from round to round.
         """
         require(
             bool(algorithm.state), f"{algorithm.name} carries nothing from round to round, so no latent can hold it"
@@ -164,29 +156,17 @@ class Writer:
 
     @checked
     def read(self, activation: Float[Tensor, "*batch latent d_model"]) -> dict[str, NDArray[np.float64]]:
-        """The decoded variables, by key, each ``[*batch, ...]``.
-
-        Raises:
-            InputError: an activation of another size.
-        """
-        given = tuple(activation.shape[-2:])
-        require(
-            given == self.size, f"the activation must end in {list(self.size)}, got shape {tuple(activation.shape)}"
-        )
-        decoded, start, found = self.decoder(activation).numpy(force=True), 0, {}
-        for key, shape in self.shapes.items():
-            size = int(np.prod(shape, dtype=int))
-            found[key] = decoded[..., start : start + size].reshape(*decoded.shape[:-1], *shape)
-            start += size
-        return found
+        """The decoded variables, by key, each ``[*batch, ...]``."""
+        shape = tuple(activation.shape)
+        require(shape[-2:] == self.size, f"the activation must end in {list(self.size)}, got shape {shape}")
+        decoded = self.decoder(activation).numpy(force=True)
+        ends = np.cumsum([np.prod(of, dtype=int) for of in self.shapes.values()])
+        parts = zip(self.shapes.items(), np.split(decoded, ends[:-1], axis=-1), strict=True)
+        return {key: part.reshape(*decoded.shape[:-1], *of) for (key, of), part in parts}
 
     @checked
     def placebo(self, seed: int = 0) -> Writer:
-        """The control: every move goes equally far, but along one random direction, orthogonal to all of its own.
-
-        Raises:
-            InputError: what is decoded fills the whole activation, so that no direction is left.
-        """
+        """The control: every move goes equally far, but along one random direction, orthogonal to all of its own."""
         steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
         basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
         basis = basis[:, sizes > 1e-9 * sizes.max()]
@@ -206,12 +186,8 @@ def decodable(
     """The variables of ``keys`` that the latents hold.
 
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do.
-
     The number of rounds can be guessed from counts that add up with it; latents hold it only if a decoder of theirs
-    beats that guess. Fitted on one half of the episodes and scored on the other.
-
-    Raises:
-        InputError: fewer than 4 episodes.
+    beats that guess. Decoders are fitted on one half of the episodes and scored on the other.
 
     Example:
         >>> import interp
@@ -232,7 +208,7 @@ def decodable(
         others = torch.from_numpy(np.concatenate([_flat(values[k][:, at]) for k in kept], -1)).unsqueeze(-2)
         guessed, missed = (_left(x, target, half, ridge) for x in (others.to(latents), latents))
         varies = float(((target[half:] - target[half:].mean((0, 1))) ** 2).sum())
-        if guessed > RANK * varies and missed <= (1 - HELD) * guessed:
+        if guessed > RANK * varies and missed <= (1 - _HELD) * guessed:
             kept.append(key)
     return tuple(kept)
 
@@ -267,76 +243,51 @@ def move(
         algorithm: whose counterfactual is asked for; where it has no variable of this name, nothing should happen.
         to: what the variable is set to, ``[episode, chosen round, ...]``.
         by: what is added to it, of a shape that broadcasts to the same.
-        wants: what is added to variables of the algorithm instead, by key, where it states the same with others
-            (log-weights that are gains times counts); by default the change of ``variable``.
+        wants: what is added to which variables of the algorithm, by key, where it says the same with variables of its
+            own (log-weights that are gains times counts); by default the change of ``variable``.
         outcome, rounds, decode, tolerance: as in :func:`~interp.interventions.interchange.interchange`.
         run: the rollout of ``episodes``, where it is known.
-
-    Raises:
-        InputError: neither or both of ``to`` and ``by``, a variable that the writer does not read, shapes that do not
-            fit, and what :func:`~interp.interventions.interchange.interchange` refuses.
     """
-    check(model, algorithm, outcome)
+    require_comparable(model, algorithm, outcome)
     require((to is None) != (by is None), "give one of to= (what the variable becomes) and by= (what is added to it)")
     if variable not in writer.shapes:
         raise unknown_name("variable of this writer", variable, writer.shapes)
     run = rollout(model.eval(), episodes, commit=commit) if run is None else run
     at = select_rounds(rounds, run.n_rounds)
-    values = algorithm.run(episodes)
-    state, inputs = algorithm.at(values, at)
-    own = {key: array[:, at] for key, array in values.items()}
-    pairs = run.n_episodes, len(at)
-    change = _change(own.get(variable), to, by, (*pairs, *writer.shapes[variable]))
+    state, inputs = algorithm.at(algorithm.run(episodes), at)
+    before, pairs = of_rounds(algorithm, episodes, at), (run.n_episodes, len(at))
+    change = _change(before.get(variable), to, by, (*pairs, *writer.shapes[variable]))
     for key in wants or ():
         algorithm.variable(key)
-    asked = wants or ({variable: change} if variable in own else {})
-    wanted = algorithm.step(state, inputs, {key: own[key] + given for key, given in asked.items()})[1]
+    asked = wants or ({variable: change} if variable in before else {})
+    wanted = algorithm.step(state, inputs, {key: before[key] + added for key, added in asked.items()})[1]
     step = writer.step({variable: change}, pairs).flatten(0, 1).to(run.latents)
 
     def along(part: slice) -> list[tuple[Site, Edit]]:
         return [(writer.site, lambda own: own + step[part].reshape(own.shape).to(own.dtype))]
 
-    found = judged(
-        algorithm,
-        own,
-        wanted,
-        run,
-        at,
-        edited(model, run, at, along),
-        outcome=outcome,
-        read=model.read_state if decode is None else decode,
-        tolerance=tolerance,
-        decoded=decode is not None,
-    )
-    settings = provenance(
-        model=model.config.name,
-        digest=model.digest(),
-        algorithm=algorithm.key,
-        parameters=dict(algorithm.parameters),
-        decoded=list(writer.shapes),
-        placebo=writer.apart is not None,
-        rounds=at,
-        commit=commit,
-    )
-    return InterchangeResult(variable, (str(writer.site),), outcome, **found, settings=settings)
+    exam = Exam(model, algorithm, run, at, outcome, decode, tolerance)
+    after = edited(model, run, at, along)
+    settings = {"decoded": list(writer.shapes), "placebo": writer.apart is not None, "commit": commit}
+    return exam.graded(variable, [writer.site], before, wanted, after, **settings)
 
 
 def _change(
-    own: NDArray[Any] | None, to: ArrayLike | None, by: ArrayLike | None, shape: tuple[int, ...]
+    before: NDArray[Any] | None, to: ArrayLike | None, by: ArrayLike | None, shape: tuple[int, ...]
 ) -> NDArray[np.float64]:
     """What is added to the variable, ``[episode, round, ...]``."""
-    given = np.asarray(by if to is None else to, dtype=np.float64)
+    asked = np.asarray(by if to is None else to, dtype=np.float64)
     require(
-        to is None or own is not None,
+        to is None or before is not None,
         "an algorithm without this variable has no value that it could be set from; give by= instead of to=",
     )
     try:
-        change = np.broadcast_to(given if to is None else given - np.asarray(own), shape)
+        change = np.broadcast_to(asked if to is None else asked - np.asarray(before), shape)
     except ValueError:
         change = np.zeros(0)
     require(
         change.shape == shape,
-        f"the variable has shape {shape} at the chosen rounds; {'by' if to is None else 'to'} has shape {given.shape}",
+        f"the variable has shape {shape} at the chosen rounds; {'by' if to is None else 'to'} has shape {asked.shape}",
     )
     return np.asarray(change, dtype=np.float64)
 

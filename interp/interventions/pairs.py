@@ -142,3 +142,19 @@ def prepare(
     require(until >= at, f"read must not come before round, got round {at} and read {until}")
     runs = [rollout(model, side, n_rounds=until + 1, commit=commit) for side in sides]
     return Pair(model, runs[0], runs[1], clean, at, until)
+
+
+def paired_runs(
+    model: HookedLatentTransformer,
+    base: Episodes,
+    source: Episodes,
+    *,
+    commit: str = "own",
+    runs: tuple[Rollout, Rollout] | None = None,
+) -> tuple[Rollout, Rollout]:
+    """Rollouts of episodes that pair up row by row; ``runs`` where they are known."""
+    model.eval()
+    runs = runs or (rollout(model, base, commit=commit), rollout(model, source, commit=commit))
+    shapes = [tuple(run.tokens.shape) for run in runs]
+    require(shapes[0] == shapes[1], f"base and source must pair up, got {shapes[0]} and {shapes[1]}")
+    return runs

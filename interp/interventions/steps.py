@@ -91,12 +91,12 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """What the algorithm makes of the state before; carried variables that were not decoded keep their true values.
-
-        Raises:
-            InputError: a decoded variable that the algorithm does not carry.
-        """
-        _require_carried(algorithm, self.shapes)
+        """What the algorithm makes of the state before. Carried variables that were not decoded keep their values."""
+        carried = ", ".join(sorted(algorithm.state)) or "nothing"
+        require(
+            set(self.shapes) <= set(algorithm.state),
+            f"{algorithm.name} carries {carried} from round to round; the writer reads {', '.join(self.shapes)}",
+        )
         values = algorithm.run(self.episodes)
         state = {**{key: values[key][:, list(self.starts)] for key in algorithm.state}, **self.before}
         for i in range(self.horizon):
@@ -105,8 +105,13 @@ class Transition:
         return {key: state[key] for key in self.shapes}
 
     def under(self, algorithm: Algorithm) -> StepResult:
-        """How much of the algorithm's step the model makes."""
-        missed, varied = _distances(self.shapes, self.before, self.goal(algorithm), self.after)
+        """How much of the algorithm's step the model makes, each variable in units of its own steps."""
+        goal, missed, varied = self.goal(algorithm), np.zeros(()), np.zeros(())
+        for key in self.shapes:
+            steps = np.asarray(goal[key] - self.before[key], dtype=np.float64)
+            unit = float(np.sqrt((steps**2).mean())) or 1.0
+            missed = missed + _squares((self.after[key] - goal[key]) / unit)
+            varied = varied + _squares((steps - steps.mean(0)) / unit)
         settings = {**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
         return StepResult(tuple(self.shapes), self.horizon, missed, varied, settings)
 
@@ -133,7 +138,25 @@ def transition(
     commit: str = "own",
     run: Rollout | None = None,
 ) -> Transition:
-    """Decode, run the model on by itself, and decode again; arguments and errors as :func:`step`."""
+    """What the model makes of the variables that ``writer`` reads, from the rounds ``starts`` on.
+
+    Args:
+        writer: fitted on other episodes, at "latent".
+        starts: rounds whose latents are decoded, and moved; each is one start, apart from the others.
+        horizon: rounds to run on before decoding again.
+        by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; nothing when None.
+        run: the rollout of ``episodes``, where it is known.
+
+    Example:
+        >>> import interp
+        >>> from interp.tasks import experts
+        >>> model = interp.load("wma-handwired", n_experts=4).double()
+        >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
+        >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
+        >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
+        >>> transition(model, episodes, writer, starts=[3, 6], horizon=5).under(algorithm).r2().estimate > 0.999999
+        True
+    """
     require(
         writer.site.component == "latent" and writer.site.position is None,
         f"a carried state is decoded at 'latent', not at {str(writer.site)!r}",
@@ -151,69 +174,6 @@ def transition(
     after = writer.read(run_on(model, run, starts, horizon, latents, commit)[1])
     settings = provenance(model=model.config.name, digest=model.digest(), starts=list(starts), moved=sorted(by or ()))
     return Transition(episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
-
-
-@checked
-def step(
-    model: HookedLatentTransformer,
-    episodes: Episodes,
-    algorithm: Algorithm,
-    writer: Writer,
-    *,
-    starts: Sequence[int],
-    horizon: int = 1,
-    by: Mapping[str, NDArray[np.float64]] | None = None,
-    commit: str = "own",
-    run: Rollout | None = None,
-) -> StepResult:
-    """Step R2 of the variables that ``writer`` reads, from the rounds ``starts`` on.
-
-    Args:
-        writer: fitted on other episodes, at "latent"; carried variables that it does not read keep their true values.
-        starts: rounds whose latents are decoded, and moved; each is one start, apart from the others.
-        horizon: rounds to run on before decoding again.
-        by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; None: not at all.
-        run: the rollout of ``episodes``, where it is known.
-
-    Raises:
-        InputError: a writer that is not at the latents or reads what the algorithm does not carry, a start too late
-            for the horizon.
-
-    Example:
-        >>> import interp
-        >>> from interp.tasks import experts
-        >>> model = interp.load("wma-handwired", n_experts=4).double()
-        >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-        >>> known, episodes = (experts.sample(16, 12, 4, seed=seed) for seed in (0, 1))
-        >>> writer = Writer.fit(model, rollout(model, known), algorithm.run(known), ("log_weights",))
-        >>> step(model, episodes, algorithm, writer, starts=[3, 6], horizon=5).r2().estimate > 0.999999
-        True
-    """
-    _require_carried(algorithm, writer.shapes)
-    made = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by, commit=commit, run=run)
-    return made.under(algorithm)
-
-
-def _require_carried(algorithm: Algorithm, keys: Mapping[str, Any]) -> None:
-    carried = set(algorithm.state)
-    require(
-        set(keys) <= carried,
-        f"{algorithm.name} carries {', '.join(sorted(carried)) or 'nothing'} from round to round; "
-        f"the writer reads {', '.join(keys)}",
-    )
-
-
-def _distances(
-    keys: Mapping[str, Any], before: Values, goal: Values, after: Values
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Squared misses and squared steps about the round's mean, ``[episode, start]``, each variable in its own unit."""
-    missed, varied = [], []
-    for key in keys:
-        steps = np.asarray(goal[key] - before[key], dtype=np.float64)
-        unit = float(np.sqrt((steps**2).mean())) or 1.0
-        missed.append(_squares((after[key] - goal[key]) / unit))
-        varied.append(_squares((steps - steps.mean(0)) / unit))
-    return np.sum(missed, 0), np.sum(varied, 0)
 
 
 def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -234,13 +194,13 @@ def run_on(
     Returns:
         Predictions of these rounds ``[episode, start, horizon, ...]``, and the latents that the last one leaves.
     """
-    held, predictions = latents.flatten(0, 1).to(run.latents), []
+    carried, predictions = latents.flatten(0, 1).to(run.latents), []
     with torch.no_grad():
         for i in range(horizon):
             at = select_rounds([t + i for t in starts], run.n_rounds)
             encoded = EncodedRounds(*(x[:, at].flatten(0, 1) for x in (run.tokens, run.values, run.slots)))
-            done = run_round(model, encoded, held, run.layout, commit, ())
-            held = done.latents
+            done = run_round(model, encoded, carried, run.layout, commit, ())
+            carried = done.latents
             predictions.append(done.prediction)
     shape = (run.n_episodes, len(starts))
-    return torch.stack(predictions, 1).unflatten(0, shape), held.unflatten(0, shape)
+    return torch.stack(predictions, 1).unflatten(0, shape), carried.unflatten(0, shape)

@@ -10,7 +10,7 @@ import interp
 from interp.errors import InputError
 from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.moves import Writer, decodable, move
-from interp.interventions.steps import step
+from interp.interventions.steps import transition
 from interp.model.untrained import untrained
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
@@ -81,12 +81,12 @@ def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_no
     starts = [3, 6, 9]
     strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
     for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
-        found = step(model, episodes, bayes(), writer, starts=starts, horizon=horizon, by=by, run=run)
+        found = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by, run=run).under(bayes())
         assert found.r2().low > 0.98
     control = untrained(model, 0)
     known = experts.sample(48, 16, 4, seed=0)
     reading = Writer.fit(control, interp.rollout(control, known), bayes().run(known), ("counts", "elapsed"), ridge=1e-3)
-    assert step(control, episodes, bayes(), reading, starts=starts).r2().high < 0.9
+    assert transition(control, episodes, reading, starts=starts).under(bayes()).r2().high < 0.9
 
 
 def test_the_handwired_latent_holds_no_round(wma):
@@ -122,6 +122,6 @@ def test_what_cannot_be_moved_is_refused(wma, learned):
     with pytest.raises(InputError, match="unknown variable of this writer 'counts'"):
         move(model, episodes, circuit.algorithm, "counts", writer, by=1.0)
     with pytest.raises(InputError, match="the last start is 5"):
-        step(model, episodes, circuit.algorithm, writer, starts=[6])
+        transition(model, episodes, writer, starts=[6]).under(circuit.algorithm)
     with pytest.raises(InputError, match="a change of shape"):
         writer.decoder.move(torch.zeros(1, model.config.d_model), torch.zeros(2))

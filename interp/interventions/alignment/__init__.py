@@ -50,7 +50,7 @@ from interp.errors import InputError, require
 from interp.interventions.alignment.identified import identified_rank
 from interp.interventions.alignment.pairs import Pairs, make_pairs, split
 from interp.interventions.alignment.training import Budget, Fit, RoundsFromSite, fit, has_gradient
-from interp.interventions.interchange import of_rounds
+from interp.interventions.counterfactual import of_rounds
 from interp.interventions.sites import Site, resolve
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
