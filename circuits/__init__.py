@@ -28,7 +28,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from interp.tasks.task import named
+from interp.lazy import named
 
 if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
-from interp.checks import checked, integer
+from interp.checks import checked, integer, unique
 from interp.errors import InputError, require, unknown_name
+from interp.lazy import named
 from interp.memory import MOST_GB, refuse_above
-from interp.tasks.task import named, unique
 
 if TYPE_CHECKING:
     from circuits.circuit import Circuit, VerificationPlan

@@ -20,7 +20,7 @@ from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbe
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.tasks.task import Corruption, RoundInputs, Task, corrupted_round, exchanged
+from interp.tasks import Corruption, RoundInputs, Task, corrupted_round, exchanged
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train

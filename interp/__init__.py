@@ -17,10 +17,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from interp.errors import InputError
+from interp.lazy import enter, named
 from interp.rooms import strangers
 
 if TYPE_CHECKING:
@@ -37,6 +37,8 @@ logging.getLogger("interp").addHandler(logging.NullHandler())
 for sentence in strangers():
     warnings.warn(sentence, stacklevel=2)
 
+enter(tasks="interp.tasks")
+
 _HOMES = {
     "load": "interp.library",
     "models": "interp.library",
@@ -50,7 +52,7 @@ _HOMES = {
 def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"module 'interp' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return getattr(import_module(_HOMES[name]), name)
+    return named(f"{_HOMES[name]}:{name}")
 
 
 def __dir__() -> list[str]:

@@ -164,6 +164,26 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
     return found
 
 
+def unique(records: Any, kind: str) -> dict[str, Any]:
+    """Records by key, in order.
+
+    Raises:
+        InputError: two records share a key, a name or a short name.
+    """
+    by_key: dict[str, Any] = {}
+    taken: dict[str, str] = {}
+    for record in records:
+        for field_name in ("key", "name", "short_name"):
+            value = getattr(record, field_name, None)
+            if value is not None:
+                require(
+                    taken.setdefault(f"{field_name} {value}", record.key) == record.key and record.key not in by_key,
+                    f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another",
+                )
+        by_key[record.key] = record
+    return by_key
+
+
 def require_columns(what: str, frame: Any, *names: str) -> None:
     """Refuse a table that lacks columns.
 
@@ -228,7 +248,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     given = fitted(kind, value, finite=not unbounded)
     if given is NO:
         hint = ""
-        if isinstance(value, str) and getattr(kind, "__name__", "") == "HookedLatentTransformer":
+        if isinstance(value, str) and getattr(kind, "__name__", "") in ("HookedLatentTransformer", "Machine"):
             hint = f"; load it first: interp.load({value!r})"
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
     if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):

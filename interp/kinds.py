@@ -261,7 +261,12 @@ _WORDS = {
 }
 
 
-_SAID = {"HookedLatentTransformer": "a model", "Episodes": "a batch of episodes", "Sequence": "a list"}
+_SAID = {
+    "HookedLatentTransformer": "a model",
+    "Machine": "a model",
+    "Episodes": "a batch of episodes",
+    "Sequence": "a list",
+}
 """Classes that users know by another word."""
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from interp import tasks
+from interp import catalog
 from interp.checks import checked, file_path
 from interp.errors import InputError, unknown_name
 from interp.files import read_json, reading
@@ -52,7 +52,7 @@ def models() -> list[ModelRecord]:
 
     described, learned = circuits.models(), [_learned(folder) for folder in _shipped()]
     records = []
-    for task in tasks.every():
+    for task in catalog.every():
         records += [ModelRecord(name, "handwired", described[name], task.key) for name in task.circuits]
         records += [record for record in learned if record.task == task.key]
     return records

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
-from interp.checks import checked
+from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import writable
 from interp.library import models
 from interp.provenance import provenance
 from interp.session import session
-from interp.tasks.task import unique
 from interp.threads import one_thread
 from reports.blocks import NotComputed
 from reports.index import INDEX, write_index

@@ -24,7 +24,7 @@ import torch
 PACKAGES = ("interp", "circuits", "probes", "reports")
 LEFT_OUT = {
     "interp.tasks.register": "changes the registry of the process",
-    "interp.tasks.task.lazy": "names a module that is imported when the function it gives is called",
+    "interp.lazy.lazy": "names a module that is imported when the function it gives is called",
     "interp.llm.local.load_model": "reads language models",
     "interp.training.trainer.train": "trains: tests/training/test_state.py has its junk",
     "circuits.compare.driver.run": "a right call takes minutes",

@@ -37,8 +37,7 @@ def name_of(path: Path) -> str:
 
 def neutral() -> list[Path]:
     """The files that must not know any task."""
-    shared = {"interp/tasks/__init__.py", "interp/tasks/task.py"}
-    return [p for p in sources() if name_of(p) in shared or not name_of(p).startswith(ABOUT_A_TASK)]
+    return [p for p in sources() if name_of(p) == "interp/tasks/__init__.py" or not name_of(p).startswith(ABOUT_A_TASK)]
 
 
 def imports(tree: ast.AST) -> Iterator[tuple[str, bool]]:

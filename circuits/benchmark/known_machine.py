@@ -47,7 +47,7 @@ from interp.interventions.carriers import Claim
 from interp.interventions.graph import EdgeGraph
 from interp.interventions.places import Place
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.task import Task
+from interp.task import Task
 
 EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.graph.EdgeGraph` calls them."""

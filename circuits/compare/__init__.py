@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
-from interp.tasks.task import named
+from interp.lazy import named
 
 if TYPE_CHECKING:
     from circuits.compare.driver import run

@@ -30,13 +30,13 @@ from numpy.typing import NDArray
 
 from circuits.compare.fitting import asked_rounds, checked_distributions, divergence, fit, predictor, task_of
 from interp.algorithm import Algorithm, Family
-from interp.checks import checked
+from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
-from interp.tasks.task import Task, unique
+from interp.task import Task
 
 EXPLAINED, RATIO, EXTENDED = 0.95, 0.25, 0.5
 """The rule: at least so much explained, at most so much left of the runner-up's divergence, and of a simpler family's

@@ -19,7 +19,7 @@ from interp.interventions.carriers import Claim
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.task import Task
+from interp.task import Task
 
 
 @dataclass(frozen=True)

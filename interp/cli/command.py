@@ -32,7 +32,7 @@ import interp.tasks
 from interp import progress
 from interp.errors import InputError
 from interp.files import json_values
-from interp.tasks.task import named
+from interp.lazy import named
 from interp.threads import one_thread
 
 if TYPE_CHECKING:

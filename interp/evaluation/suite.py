@@ -17,7 +17,7 @@ from typing import Any
 import pandas as pd
 from rich.table import Table
 
-from interp import tasks
+from interp import catalog
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.record import Done, EvaluationPlan
@@ -76,7 +76,7 @@ def plan_of(model: HookedLatentTransformer) -> EvaluationPlan:
     Raises:
         InputError: the task's record names no evaluation.
     """
-    task = tasks.of(model)
+    task = catalog.of(model)
     if task.evaluation is None:
         raise InputError(f"models of {task.key!r} cannot be evaluated: give the task's record evaluation=...")
     return task.evaluation()

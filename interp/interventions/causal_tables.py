@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import pandas as pd
 
-from interp import tasks
+from interp import catalog
 from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
 from interp.errors import require
@@ -31,7 +31,7 @@ from interp.interventions.steering import fitted_direction, steer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks import Task
+from interp.task import Task
 
 Runs = tuple[Rollout, Rollout]
 """Rollouts of two batches of episodes that pair up: bases and sources."""
@@ -51,7 +51,7 @@ def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.
     Raises:
         InputError: a task without corruptions.
     """
-    task = tasks.of(model)
+    task = catalog.of(model)
     frames = []
     for record in given(task, "corruptions", task.corruptions()):
         clean, corrupted = record.build(episodes, t)
@@ -83,7 +83,7 @@ def interchange_table(
     Raises:
         InputError: no claims, and a task that has none.
     """
-    task, decode = tasks.of(model), None
+    task, decode = catalog.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
         known, near = task.sample_for(model, n_decoded, t + 3, seed + 2, **(drawn or {})), range(t + 3)[max(t - 4, 0) :]
@@ -118,7 +118,7 @@ def alignment_table(
     Raises:
         InputError: a task that names no subspaces.
     """
-    task = tasks.of(model)
+    task = catalog.of(model)
     algorithm = task.explains(model)
     made = {} if runs is None else {model.digest(): runs}
 
@@ -155,7 +155,7 @@ def steering_table(
         InputError: a task that does not say how it is steered, episodes that the model does not read, or a round out of
             range.
     """
-    task = tasks.of(model)
+    task = catalog.of(model)
     model.layout.fit(episodes)
     integer("t", t, -episodes.n_rounds, episodes.n_rounds - 1)
     how, algorithm = given(task, "steering", task.steering)(), task.explains(model)
@@ -236,7 +236,7 @@ def tables(
         InputError: a round without a history, a field that the task's record lacks.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
-    task = tasks.of(model)
+    task = catalog.of(model)
     episodes, other = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
     runs = rollout(model.eval(), episodes), rollout(model, other)
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (

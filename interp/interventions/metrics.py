@@ -16,11 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.checks import checked
+from interp.checks import checked, unique
 from interp.errors import unknown_name
 from interp.interventions.pairs import Pair, Readout
 from interp.model.layout import RoundLayout
-from interp.tasks.task import unique
 
 CLIP = 1e-6
 """Smallest probability whose logarithm is taken."""

@@ -8,7 +8,7 @@ from functools import cached_property
 from jaxtyping import Float
 from torch import Tensor
 
-from interp import tasks
+from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require
@@ -16,7 +16,7 @@ from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks import Corruption
+from interp.task import Corruption
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ class Pair:
             predictions.shape[-len(wanted) :] == wanted,
             f"predictions of shape {tuple(predictions.shape)} do not fit; their last axes must be {tuple(wanted)}",
         )
-        return tasks.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
+        return catalog.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
 
 
 @checked
@@ -103,7 +103,7 @@ def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
     Raises:
         InputError: no such corruption, or a task that names no default.
     """
-    task = tasks.of(model)
+    task = catalog.of(model)
     require(
         bool(key or task.default_corruption),
         f"task {task.key!r} has no default corruption; give its record corruptions=... and default_corruption=...",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp import tasks
+from interp import catalog
 from interp.checks import checked
 from interp.errors import require
 from interp.files import write_atomic, write_json
@@ -76,7 +76,7 @@ def patch(
     read_by = [m for m in read_by if m not in hidden]
     until = [round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by]
     length = max(*until, round + max(n_map, 1) - 1) + 1 if n_rounds is None else n_rounds
-    pair = record.build(tasks.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
+    pair = record.build(catalog.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
     options: dict[str, Any] = {"components": components, "direction": direction, "propagate": propagate}
     swept = tuple(sweep(model, *pair, round, metric=m, read=t, **options) for m, t in zip(read_by, until, strict=True))
     at = list(range(round, min(round + n_map, length)))
@@ -120,7 +120,7 @@ def summary(result: PatchCommand, n: int = 10) -> pd.DataFrame:
 
 def corruption_names() -> str:
     """The corruptions of every task, for the command's help."""
-    named = {task.key: ", ".join(record.key for record in task.corruptions()) for task in tasks.every()}
+    named = {task.key: ", ".join(record.key for record in task.corruptions()) for task in catalog.every()}
     return "; ".join(f"{task}: {keys}" for task, keys in named.items() if keys)
 
 

@@ -18,11 +18,10 @@ from typing import Literal
 
 from torch import Tensor
 
-from interp.checks import checked, non_empty
+from interp.checks import checked, non_empty, unique
 from interp.errors import InputError, require, unknown_name
 from interp.model.layout import LATENT_START, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
-from interp.tasks.task import unique
 
 Axis = Literal["pos", "latent", "pos head", "head pos"]
 

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from interp import tasks
+from interp import catalog
 from interp.checks import checked, file_path
 from interp.errors import InputError, require
 from interp.files import read_json, reading, temporary_beside, write_json, write_text, writing
@@ -40,7 +40,7 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
             registered, so that nothing could load it.
     """
     folder, key = Path(file_path(folder, "the checkpoint folder")), model.layout.task
-    if key not in {task.key for task in tasks.every()}:
+    if key not in {task.key for task in catalog.every()}:
         raise InputError(
             f"a model of the unregistered task {key!r} could not be loaded again; give the task's record to "
             "interp.tasks.register before saving"

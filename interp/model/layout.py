@@ -269,10 +269,10 @@ def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
     Raises:
         InputError: a task that is not registered.
     """
-    from interp import tasks
+    from interp import catalog
 
     require(isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}")
-    key, known = data.get("task"), {task.key: task for task in tasks.every()}
+    key, known = data.get("task"), {task.key: task for task in catalog.every()}
     if key not in known:
         raise InputError(
             f"this is a model of the task {key!r}, which is not registered; give its record to interp.tasks.register "

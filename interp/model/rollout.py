@@ -21,7 +21,7 @@ from typing import Any, get_args
 import torch
 from torch import Tensor
 
-from interp import tasks
+from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
@@ -128,7 +128,7 @@ def play(
         >>> episodes.actions.shape, tuple(run.predictions.shape)
         ((3, 5), (3, 5, 2))
     """
-    task = tasks.of(model)
+    task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.interaction is None:
         raise InputError(f"{model.config.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")

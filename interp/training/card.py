@@ -17,7 +17,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp import tasks
+from interp import catalog
 from interp.checks import checked, folder_name
 from interp.errors import InputError, require
 from interp.evaluation.suite import headline
@@ -153,7 +153,7 @@ def describe(run: TrainedRun) -> str:
     """One line: task, what it was trained on, size."""
     config = run.config
     n_parameters = sum(parameter.numel() for parameter in run.model.parameters())
-    task = tasks.get(config.task)
+    task = catalog.get(config.task)
     learned = goal_of(task).learns or task.name
     if config.regimes:
         learned += f" ({', '.join(dict.fromkeys(config.regimes))})"
@@ -170,7 +170,7 @@ def card(
 ) -> str:
     """The model card, in Markdown."""
     config, choice = run.config, run.model.layout.choice_label
-    limits = goal_of(tasks.get(config.task)).limits
+    limits = goal_of(catalog.get(config.task)).limits
     stages = "; ".join(_stage_text(stage, config.task) for stage in config.curriculum)
     data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
@@ -239,7 +239,7 @@ def command(config: TrainingConfig, name: str) -> str:
         given, other = config.to_dict(), preset.to_dict()
         return {field: value for field, value in given.items() if value != other[field]}
 
-    candidates = {key: differing(preset) for key, preset in goal_of(tasks.get(config.task)).presets.items()}
+    candidates = {key: differing(preset) for key, preset in goal_of(catalog.get(config.task)).presets.items()}
     require(bool(candidates), f"task {config.task!r} has no preset, so no command trains it; give its goal presets=...")
     preset, changed = min(candidates.items(), key=lambda item: len(item[1]))
     parts = ["interp", "train", config.task, "--preset", preset, "--name", name]
@@ -266,11 +266,11 @@ def _toml(value: Any) -> str:
 
 
 def _sizes(config: TrainingConfig) -> str:
-    return ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in tasks.get(config.task).sizes)
+    return ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in catalog.get(config.task).sizes)
 
 
 def _stage_text(stage: Stage, task: str) -> str:
-    bounds = [(stage.sizes.get(size.name), size.option) for size in tasks.get(task).sizes]
+    bounds = [(stage.sizes.get(size.name), size.option) for size in catalog.get(task).sizes]
     sizes = " and ".join(f"{_bound(bound)} {name}" for bound, name in bounds if bound)
     until = " and ".join(f"{name} {least:g}" for name, least in stage.until.items())
     return (

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from interp import tasks
+from interp import catalog
 from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
@@ -167,7 +167,7 @@ class TrainingConfig:
         }.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), get_args(literal))
-        known = {size.name: (size.default, size.default) for size in tasks.get(self.task).sizes}
+        known = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
         for name, bounds in self.sizes.items():
             _known_size(name, known)
             ok = len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
@@ -223,7 +223,7 @@ class TrainingConfig:
         # A layout of one size needs no range.
         ranges = {f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high}
         return LatentTransformerConfig(
-            layout=tasks.get(self.task).layout(**largest, **ranges),
+            layout=catalog.get(self.task).layout(**largest, **ranges),
             d_model=self.d_model,
             n_layers=self.n_layers,
             n_heads=self.n_heads,

@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from interp import tasks
+from interp import catalog
 from interp.algorithm import Episodes
 from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -67,7 +67,7 @@ def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
         InputError: the task gives no goal of training, or its goal no such targets.
     """
     fitted = layout.fit(episodes)
-    wanted = goal_of(tasks.of(episodes)).targets_of(targets)(episodes)
+    wanted = goal_of(catalog.of(episodes)).targets_of(targets)(episodes)
     rounds = fitted.encode(episodes)
     values = rounds.values.float()
     return Batch(replace(rounds, values=values), torch.from_numpy(np.asarray(wanted)).float(), fitted)
@@ -77,7 +77,7 @@ class EpisodeSource:
     """Training batches and held-out episodes of a training run."""
 
     def __init__(self, config: TrainingConfig, layout: RoundLayout) -> None:
-        self.config, self.layout, self.task = config, layout, tasks.get(config.task)
+        self.config, self.layout, self.task = config, layout, catalog.get(config.task)
         self.goal = goal_of(self.task)
         self.goal.targets_of(config.targets)
         order = self.goal.drawn or tuple(config.sizes)

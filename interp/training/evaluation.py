@@ -12,7 +12,7 @@ import numpy as np
 from scipy import special
 from torch import Tensor
 
-from interp import tasks
+from interp import catalog
 from interp.algorithm import Episodes
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -26,7 +26,7 @@ def evaluate(model: HookedLatentTransformer, batches: Sequence[Episodes], commit
         ``excess``, the loss above the best that is possible, and whatever else the goal's ``evaluate`` gives; without
         one, ``cross_entropy`` from the targets and its ``excess`` over their entropy.
     """
-    goal = goal_of(tasks.of(model))
+    goal = goal_of(catalog.of(model))
     was_training = model.training
     model.eval()
     parts: list[Mapping[str, float]] = []

@@ -22,8 +22,9 @@ from typing import TYPE_CHECKING, Any
 from jaxtyping import Float
 from numpy.typing import NDArray
 
+from interp.catalog import every
 from interp.errors import InputError, unknown_name
-from interp.tasks import Task, every
+from interp.task import Task
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer

@@ -14,8 +14,8 @@ import interp.tasks
 from circuits.registry import RECORDS, handwired
 from circuits.verification import size_arguments
 from circuits.weighted_majority import ground_truth
+from interp.checks import unique
 from interp.errors import InputError
-from interp.tasks.task import unique
 
 
 def test_two_records_of_one_name_are_refused() -> None:

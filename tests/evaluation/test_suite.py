@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 import interp
-from interp import tasks
+from interp import catalog, tasks
 from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation import suite
@@ -36,7 +36,7 @@ def learner():
 
 def with_evaluation(monkeypatch, key, evaluation):
     """The registered task with another evaluation, until the test ends."""
-    monkeypatch.setitem(tasks._REGISTRY, key, replace(tasks.get(key), evaluation=evaluation))
+    monkeypatch.setitem(catalog._REGISTERED, key, replace(tasks.get(key), evaluation=evaluation))
 
 
 def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):

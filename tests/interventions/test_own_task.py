@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp import tasks
+from interp import catalog, tasks
 from interp.decoder import Decoder
 from interp.errors import InputError
 from interp.interventions import causal_tables, patch_command
@@ -31,7 +31,7 @@ def bandit(monkeypatch):
     example = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(__import__("sys").modules, "own_task", example)
     spec.loader.exec_module(example)
-    monkeypatch.setitem(tasks._REGISTRY, "bandit", example.BANDIT)
+    monkeypatch.setitem(catalog._REGISTERED, "bandit", example.BANDIT)
     return example
 
 

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import save_file
 
 import interp
-from interp import tasks
+from interp import catalog, tasks
 from interp.errors import InputError
 from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
@@ -152,7 +152,7 @@ class ForeignRound(ExpertRound):
 
 def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
     """Saving refuses what loading would refuse; with the record registered, the model comes back."""
-    monkeypatch.setattr(tasks, "_REGISTRY", dict(tasks._REGISTRY))
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     model = HookedLatentTransformer(LatentTransformerConfig(ForeignRound(3), **SIZES))
     with pytest.raises(InputError, match="a model of the unregistered task 'foreign' could not be loaded again"):
         save_checkpoint(model, tmp_path / "m")
@@ -161,7 +161,7 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
     tasks.register(tasks.Task("foreign", "foreign", "", sizes, ForeignRound, lambda *a, **k: None, lambda *a: None))
     folder = save_checkpoint(model, tmp_path / "m")
     assert load_checkpoint(folder).layout == model.layout
-    del tasks._REGISTRY["foreign"]
+    del catalog._REGISTERED["foreign"]
     with pytest.raises(InputError, match="of the task 'foreign', which is not registered; give its record"):
         load_checkpoint(folder)
 

@@ -7,6 +7,7 @@ import pytest
 
 import interp.tasks
 import probes
+from interp import catalog
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
@@ -200,7 +201,7 @@ def test_controls_that_hold_a_target_by_construction(advice, walks):
 def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatch):
     """The result says so: two controls are listed as not run, in a probe and in a sweep."""
     silent = replace(interp.tasks.get("experts"), round_inputs=None)
-    monkeypatch.setitem(interp.tasks._REGISTRY, "experts", silent)
+    monkeypatch.setitem(catalog._REGISTERED, "experts", silent)
     episodes = experts.sample(n_episodes=10, n_rounds=8, n_experts=2, seed=0)
     model = HookedLatentTransformer(
         LatentTransformerConfig(ExpertRound(2), d_model=8, n_layers=1, n_heads=1, d_head=4, d_mlp=8, name="toy")
@@ -214,7 +215,7 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatc
 
 def test_a_task_without_algorithms_has_the_round_index_alone(monkeypatch, advice):
     bare = replace(interp.tasks.get("experts"), algorithms=lambda: ())
-    monkeypatch.setitem(interp.tasks._REGISTRY, "experts", bare)
+    monkeypatch.setitem(catalog._REGISTERED, "experts", bare)
     assert [value.key for value in compute(None, advice)] == ["round_index"]
     with pytest.raises(InputError, match=r"task 'experts' registers none; give its record algorithms="):
         compute(["log_weights"], advice)

@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import interp
 from circuits.places import wired
-from interp import tasks
+from interp import catalog, tasks
 from interp.cli import app
 from interp.errors import InputError
 from interp.model.checkpoints import save_checkpoint
@@ -162,7 +162,7 @@ def own_task(monkeypatch: pytest.MonkeyPatch) -> Any:
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(__import__("sys").modules, "own_task", module)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(tasks, "_REGISTRY", dict(tasks._REGISTRY))
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
     return module
 
 

@@ -6,19 +6,20 @@ from typing import ClassVar
 import pytest
 
 import interp
-from interp import tasks
+from interp import catalog, tasks
 from interp.algorithm import AlgorithmRecord
+from interp.checks import unique
 from interp.errors import InputError
+from interp.task import Corruption
 from interp.tasks import Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.task import Corruption, unique
 
 
 @pytest.fixture
 def registry(monkeypatch):
     """What is registered in a test is forgotten after it."""
     tasks.every()
-    monkeypatch.setattr(tasks, "_REGISTRY", dict(tasks._REGISTRY))
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
 
 
 def own(key="bandit", **parts):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp import tasks
+from interp import catalog, tasks
 from interp.errors import InputError
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -28,7 +28,7 @@ def with_goal(monkeypatch):
 
     def change(key, goal):
         training = None if goal is None else (lambda: goal)
-        monkeypatch.setitem(tasks._REGISTRY, key, replace(tasks.get(key), training=training))
+        monkeypatch.setitem(catalog._REGISTERED, key, replace(tasks.get(key), training=training))
 
     return change
 

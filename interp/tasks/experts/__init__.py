@@ -12,9 +12,10 @@ episodes that tell it), ``posterior`` and ``assignments`` (what they are made of
 test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
+from interp.lazy import lazy
+from interp.task import Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
-from interp.tasks.task import Size, Task, lazy
 
 __all__ = ["REGIMES", "TASK", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
 

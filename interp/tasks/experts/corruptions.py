@@ -11,8 +11,8 @@ from typing import Any
 
 from interp.checks import checked
 from interp.errors import InputError, require
+from interp.task import Corruption, corrupted_round, exchanged
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.task import Corruption, corrupted_round, exchanged
 
 Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 from interp.checks import array_of, checked, integer
 from interp.errors import InputError, require
 from interp.memory import refuse_beyond_machine
+from interp.task import chosen_indices
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
-from interp.tasks.task import chosen_indices
 
 __all__ = ["REGIMES", "Bounds", "ExpertEpisodes", "ExpertRegime", "get_regime", "sample"]
 

@@ -14,9 +14,9 @@ from torch import Tensor
 from interp.algorithm import Algorithm
 from interp.interventions.carriers import Claim
 from interp.model.transformer import HookedLatentTransformer
+from interp.task import RoundInputs, Steering
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
-from interp.tasks.task import RoundInputs, Steering
 
 
 def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tensor:

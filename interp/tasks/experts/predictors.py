@@ -26,11 +26,10 @@ from jaxtyping import Float, Integer
 from numpy.typing import ArrayLike
 from scipy import special
 
-from interp.checks import checked
+from interp.checks import checked, unique
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, assignments, get_regime
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
-from interp.tasks.task import unique
 
 Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]

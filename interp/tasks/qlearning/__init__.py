@@ -12,9 +12,10 @@ explain a model, and episodes that tell it), ``tabular`` and ``planning`` (agent
 ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
+from interp.lazy import lazy
+from interp.task import Size, Task
 from interp.tasks.qlearning.regimes import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, MDPEpisodes, MDPs, sample
-from interp.tasks.task import Size, Task, lazy
 
 __all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "sample"]
 

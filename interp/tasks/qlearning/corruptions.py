@@ -10,8 +10,8 @@ from typing import Any
 
 from interp.checks import checked
 from interp.errors import InputError
+from interp.task import Corruption, corrupted_round, exchanged
 from interp.tasks.qlearning.episodes import TRANSITIONS, MDPEpisodes
-from interp.tasks.task import Corruption, corrupted_round, exchanged
 
 Pair = tuple[MDPEpisodes, MDPEpisodes]
 

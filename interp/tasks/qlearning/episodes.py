@@ -21,9 +21,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, check_fields, checked, integer
 from interp.errors import InputError, require, unknown_name
+from interp.task import chosen_indices
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
-from interp.tasks.task import chosen_indices
 
 __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 

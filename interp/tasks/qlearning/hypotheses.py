@@ -14,9 +14,9 @@ from torch import Tensor
 from interp.algorithm import Algorithm
 from interp.interventions.carriers import Claim
 from interp.model.transformer import HookedLatentTransformer
+from interp.task import RoundInputs, Steering
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.task import RoundInputs, Steering
 
 
 def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, checked
 from interp.errors import InputError, require
-from interp.tasks.task import chosen_indices
+from interp.task import chosen_indices
 
 _ROW_TOLERANCE = 1e-8
 

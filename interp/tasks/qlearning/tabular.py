@@ -22,13 +22,12 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 from jaxtyping import Float, Int
 
-from interp.checks import checked
+from interp.checks import checked, unique
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.planning import discounted, finite_horizon
 from interp.tasks.qlearning.sampling import Interaction, stream
-from interp.tasks.task import unique
 
 Choices = Int[np.ndarray, " episode"]
 Chooser = Callable[[], Choices]

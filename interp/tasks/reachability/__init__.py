@@ -12,10 +12,11 @@ weights), ``evaluation``, and ``frontier`` (the model without its recurrence, an
 handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
+from interp.lazy import lazy
+from interp.task import Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
 from interp.tasks.reachability.sampling import sample
-from interp.tasks.task import Size, Task, lazy
 
 __all__ = ["REGIMES", "TASK", "ReachabilityEpisodes", "sample"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 
 from interp.checks import checked
+from interp.task import Corruption, corrupted_round, exchanged
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.task import Corruption, corrupted_round, exchanged
 
 _Pair = tuple[ReachabilityEpisodes, ReachabilityEpisodes]
 

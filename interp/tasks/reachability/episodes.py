@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, integer
 from interp.errors import InputError, require, unknown_name
+from interp.task import chosen_indices
 from interp.tasks.reachability import graphs
-from interp.tasks.task import chosen_indices
 
 _AXES = {"edges": ("episode", "edge", "2"), "roots": ("episode",), "candidates": ("episode", "2")}
 """The axes of every array where all rounds of an episode agree."""

@@ -13,10 +13,10 @@ from torch import Tensor
 from interp.algorithm import Algorithm
 from interp.interventions.carriers import Claim
 from interp.model.transformer import HookedLatentTransformer
+from interp.task import RoundInputs, Steering
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.task import RoundInputs, Steering
 
 
 def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -> Tensor:

@@ -15,43 +15,26 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Family
-from interp.checks import array_of, checked, fit, integer
+from interp.checks import array_of, checked, fit, integer, unique
 from interp.errors import InputError, require, unknown_name
 from interp.session import once
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
-    from interp.evaluation.record import EvaluationPlan
-    from interp.model.layout import RoundLayout
-    from interp.model.transformer import HookedLatentTransformer
-    from interp.training.goal import TrainingGoal
 
+@runtime_checkable
+class Machine(Protocol):
+    """What a record reads of a model: the layout of its rounds."""
 
-def lazy(name: str) -> Callable[..., Any]:
-    """The function or class called ``"module:name"``, imported when it is first called.
-
-    >>> lazy("math:sqrt")(4)
-    2.0
-    """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return named(name)(*args, **kwargs)
-
-    return call
-
-
-def named(name: str) -> Any:
-    """The object called ``"module:name"``."""
-    module, _, attribute = name.partition(":")
-    return getattr(import_module(module), attribute)
+    @property
+    def layout(self) -> Any:
+        """The layout, which says the task and its sizes."""
 
 
 @dataclass(frozen=True)
@@ -209,10 +192,10 @@ class Task:
     name: str
     what: str
     sizes: tuple[Size, ...]
-    layout: Callable[..., RoundLayout]
+    layout: Callable[..., Any]
     sample: Callable[..., Any]
-    losses: Callable[[torch.Tensor, Any, slice], torch.Tensor]
-    sample_options: Callable[[HookedLatentTransformer], Mapping[str, Any]] = lambda model: {}
+    losses: Callable[..., Any]
+    sample_options: Callable[[Any], Mapping[str, Any]] = lambda model: {}
     interaction: Callable[..., Any] | None = None
     rounds: int = 0
     first_asked: int = 0
@@ -221,16 +204,16 @@ class Task:
     families: Callable[[], tuple[Family, ...]] | None = None
     updates: Callable[[], tuple[Family, ...]] | None = None
     battery: Callable[..., Mapping[str, Any]] | None = None
-    hypothesis: Callable[[HookedLatentTransformer], Algorithm] | None = None
+    hypothesis: Callable[[Any], Algorithm] | None = None
     round_inputs: Callable[[Any], RoundInputs] | None = None
     probed: tuple[str, ...] = ()
     corruptions: Callable[[], tuple[Corruption, ...]] = lambda: ()
     default_corruption: str = ""
-    aligned: Callable[[HookedLatentTransformer], tuple[tuple[str, str], ...]] = lambda model: ()
-    claims: Callable[[HookedLatentTransformer], Any] = lambda model: ()
+    aligned: Callable[[Any], tuple[tuple[str, str], ...]] = lambda model: ()
+    claims: Callable[[Any], Any] = lambda model: ()
     steering: Callable[[], Steering] | None = None
-    training: Callable[[], TrainingGoal] | None = None
-    evaluation: Callable[[], EvaluationPlan] | None = None
+    training: Callable[[], Any] | None = None
+    evaluation: Callable[[], Any] | None = None
     circuits: tuple[str, ...] = ()
     report: Callable[[], Any] | None = None
     looks: Mapping[str, str] = field(default_factory=dict)
@@ -262,7 +245,7 @@ class Task:
         return {size.name: int(getattr(layout, size.name)) for size in self.sizes}
 
     @checked
-    def explains(self, model: HookedLatentTransformer) -> Algorithm:
+    def explains(self, model: Machine) -> Algorithm:
         """The algorithm that a model is held against.
 
         Raises:
@@ -278,7 +261,7 @@ class Task:
     @checked
     def sample_for(
         self,
-        model: HookedLatentTransformer,
+        model: Machine,
         n_episodes: int,
         n_rounds: int,
         seed: int,
@@ -351,7 +334,7 @@ class Task:
         return unique(self.updates(), f"family of updates of {self.key!r}")
 
     @checked
-    def sets_for(self, layout: RoundLayout, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
+    def sets_for(self, layout: Any, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
         """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.
 
         Sizes are the task's defaults where the layout serves them, so that models of a range share sets, else the
@@ -381,23 +364,3 @@ class Task:
         if key not in found:
             raise unknown_name(f"corruption of {self.key} episodes", key, found, limit=20)
         return found[key]
-
-
-def unique(records: Any, kind: str) -> dict[str, Any]:
-    """Records by key, in order.
-
-    Raises:
-        InputError: two records share a key, a name or a short name.
-    """
-    found: dict[str, Any] = {}
-    taken: dict[str, str] = {}
-    for record in records:
-        for field_name in ("key", "name", "short_name"):
-            value = getattr(record, field_name, None)
-            if value is not None:
-                require(
-                    taken.setdefault(f"{field_name} {value}", record.key) == record.key and record.key not in found,
-                    f"{kind} {record.key!r} reuses the {field_name} {value!r}; choose another",
-                )
-        found[record.key] = record
-    return found

@@ -1,0 +1,78 @@
+"""The registered tasks: :func:`get` looks one up by key, :func:`of` by its episodes, layout or model.
+
+Users reach it as ``interp.tasks``. It stands apart from the tasks' folders, so that every room can look a task up while
+the folders import what those rooms hold.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from interp.errors import InputError, require, unknown_name
+from interp.lazy import entry
+from interp.task import Task
+
+_REGISTERED: dict[str, Task] = {}
+
+
+def every() -> tuple[Task, ...]:
+    """All tasks: those that come with the package, in the order of their folders' names, then those registered."""
+    for folder in _folders():
+        key = folder.rpartition(".")[2]
+        if key not in _REGISTERED:
+            task = import_module(folder).TASK
+            assert task.key == key, f"the folder {folder!r} holds the task {task.key!r}"
+            _REGISTERED[key] = task
+    return tuple(_REGISTERED.values())
+
+
+@cache
+def _folders() -> tuple[str, ...]:
+    """The packages that hold a task each, listed once: patching looks tasks up for every measurement."""
+    package = entry("tasks")
+    modules = pkgutil.iter_modules(package.__path__, f"{package.__name__}.")
+    return tuple(module.name for module in modules if module.ispkg)
+
+
+def get(key: object) -> Task:
+    """The task called ``key``.
+
+    Raises:
+        InputError: no such task.
+    """
+    known = {task.key: task for task in every()}
+    if not isinstance(key, str) or key not in known:
+        raise unknown_name("task", key, known)
+    return known[key]
+
+
+def of(subject: Any) -> Task:
+    """The task that episodes, a layout or a model belong to.
+
+    Raises:
+        InputError: something that belongs to no task.
+    """
+    key = getattr(getattr(subject, "layout", subject), "task", None)
+    if not isinstance(key, str):
+        raise InputError(f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}")
+    return get(key)
+
+
+def register(task: Task) -> Task:
+    """Add a task of your own; its models can then be trained, saved, loaded and analysed like the others.
+
+    Raises:
+        InputError: the key is taken.
+
+    Example:
+        >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
+        Traceback (most recent call last):
+        interp.errors.InputError: a task 'experts' is registered already; choose another key
+    """
+    taken = {known.key for known in every()}
+    require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")
+    _REGISTERED[task.key] = task
+    return task
