@@ -92,10 +92,11 @@ def corrupted_round(episodes: Any, round: int, history: bool = False) -> int:
     """The index of the round to corrupt; negative counts from the end.
 
     Args:
-        history: whether the corruption changes what came before, in these or in other episodes.
+        history: whether the corruption changes what came before, so that round 0 has nothing to change.
 
-    Raises:
-        InputError: a round out of range, or without the history that is needed.
+    >>> from interp.tasks import experts
+    >>> corrupted_round(experts.sample(n_episodes=1, n_rounds=5, n_experts=2), -1)
+    4
     """
     n_rounds = episodes.n_rounds
     require(
@@ -107,10 +108,11 @@ def corrupted_round(episodes: Any, round: int, history: bool = False) -> int:
 
 
 def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
-    """The next episode's rounds before ``t``, then one's own; ``values`` are ``[episode, round, ...]``.
+    """Each episode with the next one's rounds before ``t``; ``values`` are ``[episode, round, ...]``, of 2 or more.
 
-    Raises:
-        InputError: fewer than 2 episodes.
+    >>> exchanged(np.array([[1, 2, 3], [7, 8, 9]]), 2)
+    array([[7, 8, 3],
+           [1, 2, 9]])
     """
     require(len(values) >= 2, f"swapping histories needs at least 2 episodes, got {len(values)}")
     return np.concatenate([np.roll(values, -1, axis=0)[:, :t], values[:, t:]], axis=1)
