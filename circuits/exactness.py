@@ -24,7 +24,6 @@ from circuits.basis import POS
 from circuits.circuit import Circuit, Location, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
 from interp.algorithm import NEXT
-from interp.model.layout import PREDICT_INDEX
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -182,7 +181,7 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
     for first in range(1, n_positions):
         after, changed = streams(first)
         pairs = [(x[:, :first], y[:, :first]) for x, y in zip(before, after, strict=True)]
-        if first > n_positions + PREDICT_INDEX:
+        if first > model.layout_of_length[n_positions].predict_position:
             pairs.append((prediction, changed))
         for x, y in pairs:
             if not torch.equal(x, y):
@@ -192,7 +191,7 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
 
 def _outcomes(circuit: Circuit) -> Location:
     """What the unembedding reads at the prediction."""
-    at = (circuit.layout.labels[PREDICT_INDEX],) * len(circuit.outcomes)
+    at = (circuit.layout.labels[circuit.layout.predict_position],) * len(circuit.outcomes)
     return Location("outcomes", f"blocks.{circuit.n_layers - 1}.hook_resid_post", at, circuit.outcomes)
 
 

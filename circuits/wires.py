@@ -28,7 +28,6 @@ from circuits.compiler import compile_circuit, rows
 from circuits.edges import EMBEDDINGS, Edge
 from circuits.registry import handwired
 from interp.checks import checked
-from interp.model.layout import PREDICT_INDEX
 from interp.model.rollout import rollout
 
 Names = tuple[str, ...]
@@ -81,7 +80,8 @@ def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 
             used = _weight(cache[f"blocks.{int(at)}.attn.hook_pattern"], targets, circuit).abs().amax((0, 1)) > NOTHING
         if port == "residual" and targets[0] in ("prediction", "update"):
             used = torch.zeros_like(used)
-            used[PREDICT_INDEX if targets[0] == "prediction" else -1] = True
+            layout = circuit.layout
+            used[layout.predict_position if targets[0] == "prediction" else layout.update_position] = True
         # Large scores, such as those of a sharp maximum, would make the rounding of a latent look like a wire.
         maps = rows(directions, circuit)
         maps = maps / maps.norm(dim=-1, keepdim=True).clamp(min=1.0)

@@ -274,7 +274,7 @@ def _block(model: HookedLatentTransformer, layer: int, resid: Tensor, names: Seq
 
     with torch.no_grad(), model.hooks(fwd_hooks=[(name, keep) for name in names]):
         for rows in resid.flatten(0, 1).split(REPLAY_BATCH):
-            model.blocks[layer](rows)
+            model.run_from(rows, layer, layer + 1)
     return {name: torch.cat(rows).unflatten(0, resid.shape[:2]) for name, rows in parts.items()}
 
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm, Values
 from interp.interventions.sites import Site, write
-from interp.model.layout import PREDICT_INDEX, EncodedRounds, RoundLayout
+from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 Element = tuple[int, ...]
@@ -151,8 +151,8 @@ def _round(
     model: HookedLatentTransformer, layout: RoundLayout, tokens: Tensor, latents: Tensor, values: Tensor, slots: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Logits of one round and the latents that it leaves; of the last layer only what is read is computed."""
-    embedded, past = model.embedded(tokens, latents, values), model.past(len(tokens))
-    read = model.advance(embedded, past, n_read=-PREDICT_INDEX)
+    resid = model.run_from(model.embedded(tokens, latents, values), n_read=layout.n_read)
+    read = model.ln_final(resid)
     logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
     return logits, model.write(latents, model.update(read[:, -1], tokens.shape[1]), slots)
 

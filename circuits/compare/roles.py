@@ -190,16 +190,15 @@ class _Round:
     def outcome(self, side: int, end: int, without: tuple[int, int] | None = None) -> Float[Tensor, "row value"]:
         """The prediction (side 0) or the state that is left (side 1), read at position ``end``, less a head there."""
         first, head = without or (0, None)
-        resid = self.kept["resid_pre", first][:, end : end + 1]
+        layers = range(first, self.model.config.n_layers)
+        past = (KeyValues(*(self.kept[kind, layer][:, :end] for kind in "kv")) for layer in layers)
+        hooks = []
+        if head is not None:
+            mean = self.kept["z", first][:, end, head].mean(0)
+            hooks = [(f"blocks.{first}.attn.hook_z", _setting(head, mean))]
         with torch.no_grad():
-            for layer in range(first, self.model.config.n_layers):
-                past = KeyValues(self.kept["k", layer][:, :end], self.kept["v", layer][:, :end])
-                hooks = []
-                if layer == first and head is not None:
-                    mean = self.kept["z", layer][:, end, head].mean(0)
-                    hooks = [(f"blocks.{layer}.attn.hook_z", _setting(head, mean))]
-                with self.model.hooks(fwd_hooks=hooks):
-                    resid = self.model.blocks[layer](resid, past)
+            with self.model.hooks(fwd_hooks=hooks):
+                resid = self.model.run_from(self.kept["resid_pre", first][:, end : end + 1], first, past=past)
             read = self.model.ln_final(resid)[:, 0]
             if side == 0:
                 prediction = self.model.read_prediction(self.model.unembed(read), self.layout.n_positions)

@@ -125,9 +125,9 @@ class RoundPatcher:
             return self._whole(indices, tile(self.base.tokens, n), patches)
         with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):
             resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
-            for i, block in enumerate(self.model.blocks[layer:], start=layer):
-                past = [tile(self.known[f"blocks.{i}.attn.hook_{kv}"][:, :start], n) for kv in "kv"] if start else None
-                resid = block(resid, KeyValues(*past) if past else None)
+            names = (f"blocks.{i}.attn.hook_" for i in range(layer, self.model.config.n_layers))
+            past = (KeyValues(*(tile(self.known[name + kv][:, :start], n) for kv in "kv")) for name in names)
+            resid = self.model.run_from(resid, layer, past=past if start else None)
             patches.check()
             before = tile(self.latents, n)
             if not self.update:

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from interp.checks import checked, non_empty, unique
 from interp.errors import InputError, require, unknown_name
-from interp.model.layout import LATENT_START, RoundLayout
+from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 Axis = Literal["pos", "latent", "pos head", "head pos"]
@@ -201,10 +201,10 @@ class Site:
         if self.position is not None:
             position = layout.position(self.position)
             if self.component == "latent":
-                position -= LATENT_START
-                if not 0 <= position < layout.n_latents:
+                if position not in layout.latent_positions:
                     valid = [layout.labels[i] for i in layout.latent_positions]
                     raise unknown_name("latent position", self.position, valid)
+                position = layout.latent_positions.index(position)
         head: slice | int = slice(None) if self.head is None else self.head
         return {
             "pos": (slice(None), position),

@@ -32,9 +32,6 @@ from interp.errors import InputError, require, unknown_name
 
 MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""
-LATENT_START = 1
-PREDICT_INDEX = -3
-UPDATE_INDEX = -1
 
 
 @dataclass(frozen=True)
@@ -191,20 +188,25 @@ class RoundLayout:
         """How many tokens a round has, latents included."""
         return len(self.labels)
 
-    @property
+    @cached_property
     def latent_positions(self) -> tuple[int, ...]:
-        """The positions that hold latents."""
-        return tuple(range(LATENT_START, LATENT_START + self.n_latents))
+        """The positions that hold latents: consecutive, from the second on."""
+        return tuple(range(1, 1 + self.n_latents))
 
-    @property
+    @cached_property
     def predict_position(self) -> int:
-        """Where the prediction is read."""
-        return self.n_positions + PREDICT_INDEX
+        """Where the prediction is read: the last position but two."""
+        return self.n_positions - 3
 
-    @property
+    @cached_property
     def update_position(self) -> int:
         """Where the update is read: the last position."""
-        return self.n_positions + UPDATE_INDEX
+        return self.n_positions - 1
+
+    @property
+    def n_read(self) -> int:
+        """How many positions at the end of a round hold all that is read: those from the prediction on."""
+        return self.n_positions - self.predict_position
 
     @property
     def choice_position(self) -> int | None:

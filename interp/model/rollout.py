@@ -13,7 +13,7 @@ runs on into later rounds (``propagate=True``) or later latents are held at thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -28,10 +28,10 @@ from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_beyond_machine
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.plain import PlainRounds, unobserved
+from interp.model.plain import PlainBlock, unobserved
 from interp.model.replay import replay
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer, plain_rounds
+from interp.model.transformer import HookedLatentTransformer, RoundOutput, plain_blocks
 from interp.provenance import provenance
 from interp.session import once
 
@@ -137,11 +137,11 @@ def play(
     initial = model.initial_latents(len(worlds), layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
-        plain = plain_rounds(model)
+        blocks = plain_blocks(model)
         while not interaction.done:
             latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
             encoded = _to(layout.encode(interaction.step(choice)), model)
-            steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", (), plain))
+            steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", (), blocks))
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
 
@@ -196,23 +196,28 @@ def run_round(
     layout: RoundLayout,
     commit: str,
     hooks: Hooks,
-    plain: PlainRounds | None = None,
+    blocks: Sequence[PlainBlock] | None = None,
 ) -> Step:
     """One round: predict, commit the choice where the layout has one, and write the update.
 
     Args:
-        plain: the model's rounds without hooks, where many are run: they are laid out once.
+        blocks: the model's blocks without hooks, where many rounds are run: they are laid out once.
     """
     tokens, values, slots = encoded.tokens, encoded.values, encoded.slots
-    forward = model if hooks or plain is None else plain
+
+    def forward(tokens: Tensor) -> RoundOutput:
+        if hooks or blocks is None:
+            return model(tokens, latents, values)
+        return model.read_out(model.run_from(model.embedded(tokens, latents, values), blocks=blocks), latents)
+
     with model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
-        out = forward(tokens, latents, values)
+        out = forward(tokens)
         choice = layout.choose(out.prediction)
         if commit == "own":
             committed = layout.commit(tokens, choice)
             if not torch.equal(committed, tokens):
                 tokens = committed
-                out = forward(tokens, latents, values)
+                out = forward(tokens)
     return Step(out.prediction, choice, model.write(out.latents, out.update, slots), tokens, values, slots)
 
 
@@ -232,14 +237,14 @@ def _sequential(
     latents = model.initial_latents(n_episodes, layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():
-        plain = plain_rounds(model)
+        blocks = plain_blocks(model)
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
                 steps.append(_taken_from(clean, t))
                 continue
             read = steps[-1].latents if steps else latents
             pairs = counters[t].hooks if t in counters else ()
-            step = run_round(model, _round(encoded, t), read, layout, commit, pairs, plain)
+            step = run_round(model, _round(encoded, t), read, layout, commit, pairs, blocks)
             steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
     for counter in counters.values():
         counter.check()
@@ -256,7 +261,7 @@ def _unhooked(
         return _sequential(model, encoded, layout, commit, {}, None)
 
     with torch.no_grad():
-        if not unobserved(model, type(model)):
+        if not unobserved(model, model.W_E.device):
             return run()
     settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
     return once(settings, model, episodes, make=run)

@@ -8,15 +8,16 @@ It is a ``transformer_lens`` HookedRootModule with HookedTransformer's hook name
 TransformerLens' tools work on it (through :class:`interp.model.bound.BoundRounds` where they expect token input).
 Differences: no LayerNorm parameters, an attention rule per head, latents and scalar payloads as further inputs.
 A hook name that does not exist, or that would not fire, is an error here, never silence. Where no hook is attached and
-no gradient asked for, rounds run without the modules (:mod:`interp.model.plain`): the same numbers in half the time.
+no gradient asked for, blocks run without the modules (:mod:`interp.model.plain`): the same numbers in half the time.
 """
 
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import torch
@@ -32,8 +33,8 @@ from interp.model.components import Affine, Block, Embedding, embed_tokens, norm
 from interp.model.config import LatentTransformerConfig
 from interp.model.hooked import RuntimeConfig
 from interp.model.inputs import check_round
-from interp.model.layout import LATENT_START, PREDICT_INDEX, UPDATE_INDEX, RoundLayout
-from interp.model.plain import PlainRounds, unobserved
+from interp.model.layout import RoundLayout
+from interp.model.plain import PlainBlock, unobserved
 from interp.model.surface import LensSurface
 from interp.session import once
 
@@ -127,35 +128,8 @@ class HookedLatentTransformer(LensSurface):
             InputError: arguments of other shapes or kinds, or ids outside the vocabulary.
         """
         check_round(self, tokens, latents, values)
-        if plain := plain_rounds(self):
-            return plain(tokens, latents, values)
         latents = self.hook_latents(latents)
-        resid = self.embedded(tokens, latents, values)
-        for block in self.blocks:
-            resid = block(resid)
-        return self.read_out(resid, latents)
-
-    def read_out(
-        self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
-    ) -> RoundOutput:
-        """Prediction, update and logits from the residual stream after the last block."""
-        return self.read_normalized(self.ln_final(resid), latents)
-
-    def read_normalized(
-        self, normalized: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
-    ) -> RoundOutput:
-        """What :meth:`read_out` gives, from the normalised residual stream."""
-        update = self.update(normalized[:, UPDATE_INDEX], normalized.shape[1])
-        logits = self.unembed(normalized)
-        prediction = self.read_prediction(logits[:, PREDICT_INDEX], normalized.shape[1])
-        return RoundOutput(prediction, update, logits, latents)
-
-    def update(self, read: Float[Tensor, "batch d_model"], n_positions: int) -> Float[Tensor, "batch d_model"]:
-        """What is written to a latent, from the normalised residual stream at the last of ``n_positions``."""
-        update = self.write_map(read)
-        if self.config.strip_position:
-            update = update - self.W_pos[self.position_ids[n_positions, n_positions - 1]]
-        return self.hook_update(update)
+        return self.read_out(self.run_from(self.embedded(tokens, latents, values)), latents)
 
     def predict(
         self,
@@ -165,11 +139,13 @@ class HookedLatentTransformer(LensSurface):
     ) -> Tensor:
         """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
         check_round(self, tokens, latents, values)
-        if plain := plain_rounds(self):
-            return plain.predict(tokens, latents, values)
-        prefix = self.embedded(tokens, self.hook_latents(latents), values)[:, : PREDICT_INDEX + 1]
-        outcome = self.unembed(self.advance(prefix, self.past(len(tokens)))[:, 0])
-        return self.read_prediction(outcome, tokens.shape[1])
+        n_positions = tokens.shape[1]
+        embedded = self.embedded(tokens, self.hook_latents(latents), values)
+        prefix = embedded[:, : self.layout_of_length[n_positions].predict_position + 1]
+        read = self.ln_final(self.run_from(prefix, n_read=1))
+        return self.read_prediction(self.unembed(read[:, 0]), n_positions)
+
+    # The parts of a round, which callers that know some of it run by themselves.
 
     def embedded(
         self,
@@ -178,33 +154,75 @@ class HookedLatentTransformer(LensSurface):
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream before the first block."""
+        n_positions = tokens.shape[1]
         embedded = embed_tokens(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
             embedded = embedded + payload * embed_tokens(tokens, self.value_embed.table)
-        end = LATENT_START + latents.shape[1]
-        embedded = torch.cat([embedded[:, :LATENT_START], latents, embedded[:, end:]], dim=1)
-        positions = self.W_pos[self.position_ids[tokens.shape[1], : tokens.shape[1]]].expand(len(tokens), -1, -1)
+        first = min(self.layout_of_length[n_positions].latent_positions, default=0)
+        rest = embedded[:, first + latents.shape[1] :]
+        embedded = torch.cat([embedded[:, :first], latents, rest], dim=1)
+        positions = self.W_pos[self.position_ids[n_positions, :n_positions]].expand(len(tokens), -1, -1)
         return self.hook_embed(embedded) + self.hook_pos_embed(positions)
 
-    def past(self, n_episodes: int) -> list[KeyValues]:
-        """What :meth:`advance` knows before a round: nothing, for every block."""
-        nothing = self.W_E.new_empty(n_episodes, 0, self.config.n_heads, self.config.d_head)
-        return [KeyValues(nothing, nothing) for _ in self.blocks]
+    def run_from(
+        self,
+        resid: Float[Tensor, "batch pos d_model"],
+        layer: int = 0,
+        stop: int | None = None,
+        *,
+        past: Iterable[KeyValues] | None = None,
+        n_read: int | None = None,
+        blocks: Sequence[Block] | Sequence[PlainBlock] | None = None,
+    ) -> Float[Tensor, "batch read d_model"]:
+        """Run blocks ``layer`` to ``stop - 1`` (to the last when None): the forward pass, or any part of it.
 
-    def advance(
-        self, embedded: Float[Tensor, "batch pos d_model"], past: list[KeyValues], n_read: int = 1
-    ) -> Float[Tensor, "batch n_read d_model"]:
-        """Run the next positions of a round and return the normalised residual stream of the last ``n_read``.
+        Args:
+            resid: the residual stream before block ``layer``, at consecutive positions.
+            past: for each block that runs, in order, the keys and values of all positions before those of ``resid``,
+                whose own are appended. None where ``resid`` starts at the first position.
+            n_read: how many of the last positions are read after the last of these blocks, which computes no others;
+                all of them when None.
+            blocks: all of the model's blocks in the form that runs here, as :func:`plain_blocks` gives them; for
+                callers that run many rounds and ask for it once.
 
-        The others only leave their keys and values in ``past``; what the last block makes of them is not computed.
+        Returns:
+            The residual stream before block ``stop`` (after the last block when None), at the positions that are read.
         """
-        *early, last = zip(self.blocks, past, strict=True)
-        for block, known in early:
-            embedded = block(embedded, known)
-        block, known = last
-        block.pass_by(embedded[:, :-n_read], known)
-        return self.ln_final(block(embedded[:, -n_read:], known))
+        all_blocks: Iterable[Block | PlainBlock] = blocks or plain_blocks(self) or self.blocks
+        running = list(all_blocks)[layer:stop]
+        several = itertools.repeat(None, len(running)) if past is None else past
+        for left, block, known in zip(reversed(range(len(running))), running, several, strict=True):
+            if n_read is not None and not left:
+                known = known or self.nothing_past(len(resid))
+                block.pass_by(resid[:, :-n_read], known)
+                resid = resid[:, -n_read:]
+            resid = block(resid, known)
+        return resid
+
+    def nothing_past(self, n_rows: int) -> KeyValues:
+        """What a block knows before the first position: no keys and no values."""
+        nothing = self.W_E.new_empty(n_rows, 0, self.config.n_heads, self.config.d_head)
+        return KeyValues(nothing, nothing)
+
+    def read_out(
+        self, resid: Float[Tensor, "batch pos d_model"], latents: Float[Tensor, "batch latent d_model"]
+    ) -> RoundOutput:
+        """Prediction, update and logits from the residual stream after the last block."""
+        normalized, n_positions = self.ln_final(resid), resid.shape[1]
+        layout = self.layout_of_length[n_positions]
+        update = self.update(normalized[:, layout.update_position], n_positions)
+        logits = self.unembed(normalized)
+        prediction = self.read_prediction(logits[:, layout.predict_position], n_positions)
+        return RoundOutput(prediction, update, logits, latents)
+
+    def update(self, read: Float[Tensor, "batch d_model"], n_positions: int) -> Float[Tensor, "batch d_model"]:
+        """What is written to a latent, from the normalised residual stream where a round of ``n_positions`` says."""
+        update = self.write_map(read)
+        if self.config.strip_position:
+            position = self.layout_of_length[n_positions].update_position
+            update = update - self.W_pos[self.position_ids[n_positions, position]]
+        return self.hook_update(update)
 
     def read_prediction(self, outcome: Float[Tensor, "batch d_vocab_out"], n_positions: int) -> Tensor:
         """Outcome logits (or probabilities) to the prediction of a round of ``n_positions``, as its layout has it."""
@@ -305,6 +323,11 @@ class HookedLatentTransformer(LensSurface):
         return {"dtype": name, "rounding": rounding}
 
 
-def plain_rounds(model: HookedLatentTransformer) -> PlainRounds | None:
-    """The model's rounds without hooks, for its weights as they are now; None where somebody could tell."""
-    return PlainRounds(model) if unobserved(model, HookedLatentTransformer) else None
+def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
+    """The model's blocks without hooks, for its weights as they are now; None where somebody could tell the difference.
+
+    A class derived from the model may do anything in its forward pass, and so runs its modules.
+    """
+    if type(model) is not HookedLatentTransformer or not unobserved(model, model.W_E.device):
+        return None
+    return [PlainBlock(block) for block in model.blocks]

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from interp.model.layout import PREDICT_INDEX, RoundLayout
+from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 
@@ -55,12 +55,15 @@ class RoundsLoss(nn.Module):
         """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
         model, end = self.model, layout.predict_position + 1
         payloads = None if layout.payload is None else values
-        embedded, past = model.embedded(tokens, latents, payloads), model.past(len(tokens))
+        embedded = model.embedded(tokens, latents, payloads)
         if layout.choice_position is None or self.commit == "target":
-            read = model.advance(embedded, past, n_read=-PREDICT_INDEX)
+            read = model.ln_final(model.run_from(embedded, n_read=layout.n_read))
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
         else:
-            logits = model.unembed(model.advance(embedded[:, :end], past)[:, 0])[:, : layout.n_outputs]
+            past = [model.nothing_past(len(tokens)) for _ in model.blocks]
+            read = model.ln_final(model.run_from(embedded[:, :end], past=past, n_read=1))
+            logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
             tokens = layout.commit(tokens, logits.argmax(-1))
-            read = model.advance(model.embedded(tokens, latents, payloads)[:, end:], past)
-        return logits, model.update(read[:, -1], tokens.shape[1])
+            suffix = model.embedded(tokens, latents, payloads)[:, end:]
+            read = model.ln_final(model.run_from(suffix, past=past, n_read=1))
+        return logits, model.update(read[:, -1], layout.n_positions)

@@ -14,7 +14,6 @@ from torch import Tensor
 import interp
 from interp.model.components import _RULES, MLP, Attention
 from interp.model.config import LatentTransformerConfig
-from interp.model.layout import PREDICT_INDEX, UPDATE_INDEX
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors
@@ -55,11 +54,11 @@ def plain(model: HookedLatentTransformer) -> Forward:
             if widen is not None:
                 x = x + widen(norm(x))
         final = norm(x)
-        update = final[:, UPDATE_INDEX]
+        update = final[:, model.layout.update_position]
         if model.config.strip_position:
             update = update - model.W_pos[tokens.shape[1] - 1]
         logits = final @ model.W_U + model.b_U
-        return model.read_prediction(logits[:, PREDICT_INDEX], tokens.shape[1]), update, logits
+        return model.read_prediction(logits[:, model.layout.predict_position], tokens.shape[1]), update, logits
 
     return forward
 

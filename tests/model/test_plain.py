@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import interp
 from interp import tasks
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer, plain_rounds
+from interp.model.transformer import HookedLatentTransformer, plain_blocks
 
 MODELS = {
     "wma-learned": {},
@@ -28,23 +28,50 @@ def model(request):
 def hooked(model, call, *rounds):
     """The same call with a hook that changes nothing: it runs through the modules."""
     with torch.no_grad(), model.hooks(fwd_hooks=[("hook_update", lambda update, hook: None)]):
-        assert plain_rounds(model) is None
+        assert plain_blocks(model) is None
         return call(*rounds)
 
 
 @settings(max_examples=5, deadline=None)
-@given(seed=st.integers(0, 2**31), n=st.sampled_from([1, 2, 7, 16]), payload=st.booleans(), double=st.booleans())
-def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, seed, n, payload, double):
+@given(
+    data=st.data(),
+    seed=st.integers(0, 2**31),
+    n=st.sampled_from([1, 2, 7, 16]),
+    payload=st.booleans(),
+    double=st.booleans(),
+)
+def test_plain_rounds_are_the_hooked_ones_bit_for_bit(model, data, seed, n, payload, double):
+    """Whole rounds, and rounds in parts: up to any layer, from any position on."""
     model = model.double() if double else model.float()
     generator, layout = torch.Generator().manual_seed(seed), model.layout
     tokens = torch.randint(model.config.d_vocab, (n, layout.n_positions), generator=generator)
     latents = torch.randn(n, layout.n_latents, model.config.d_model, generator=generator).to(model.W_E.dtype)
     values = torch.rand(n, layout.n_positions, generator=generator).to(model.W_E.dtype) if payload else None
+    parts = data.draw(cuts(model))
+    calls = [model, model.predict, lambda *round_: in_parts(model, round_, *parts)]
     with torch.no_grad():
-        assert plain_rounds(model) is not None
-        plain = [*model(tokens, latents, values), model.predict(tokens, latents, values)]
-    expected = [*hooked(model, model, tokens, latents, values), hooked(model, model.predict, tokens, latents, values)]
-    assert all(torch.equal(a, b) for a, b in zip(plain, expected, strict=True))
+        assert plain_blocks(model) is not None
+        plain = [call(tokens, latents, values) for call in calls]
+    for call, gave in zip(calls, plain, strict=True):
+        expected = hooked(model, call, tokens, latents, values)
+        pairs = [(gave, expected)] if isinstance(gave, torch.Tensor) else zip(gave, expected, strict=True)
+        assert all(torch.equal(a, b) for a, b in pairs)
+
+
+@st.composite
+def cuts(draw, model):
+    """A layer to stop and go on at, the position that a second pass starts from, and how many it reads."""
+    n = model.layout.n_positions
+    start = draw(st.integers(1, n - 1))
+    return draw(st.integers(0, model.config.n_layers)), start, draw(st.none() | st.integers(1, n - start))
+
+
+def in_parts(model, round_, layer, start, n_read):
+    """A round's residual streams: of all positions up to a layer, and from there of the last ones on their own."""
+    resid = model.run_from(model.embedded(*round_), 0, layer)
+    past = [model.nothing_past(len(resid)) for _ in range(layer, model.config.n_layers)]
+    whole = model.run_from(resid[:, :start], layer, past=past)
+    return resid, whole, model.run_from(resid[:, start:], layer, past=iter(past), n_read=n_read)
 
 
 def test_a_rollout_without_hooks_is_one_with_idle_hooks(model):
@@ -85,10 +112,10 @@ def test_whatever_looks_at_a_module_is_run(small):
         with model.hooks(fwd_hooks=[("blocks.0.hook_resid_pre", lambda x, hook: seen.append("lens"))]):
             model.predict(tokens, latents)
         model.blocks[0].forward, whole = lambda resid, past=None: resid * 0, model.blocks[0].forward
-        assert plain_rounds(model) is None
+        assert plain_blocks(model) is None
         del model.blocks[0].forward
-        assert plain_rounds(model) is not None and whole is not None
-    assert seen == ["torch", "lens"] and plain_rounds(model) is None
+        assert plain_blocks(model) is not None and whole is not None
+    assert seen == ["torch", "lens"] and plain_blocks(model) is None
     assert model(tokens, latents).update.requires_grad
 
 
@@ -97,4 +124,4 @@ def test_a_class_derived_from_the_model_runs_its_own_forward(small):
         pass
 
     with torch.no_grad():
-        assert plain_rounds(Own(small[0].config)) is None
+        assert plain_blocks(Own(small[0].config)) is None

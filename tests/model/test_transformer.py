@@ -123,15 +123,15 @@ def test_a_round_in_pieces_is_the_round(n_layers):
     model = make(QLearningRound(3, 2), n_layers=n_layers)
     tokens, latents = inputs(model)
     whole, cache = model.run_with_cache(tokens, latents)
-    expected = model.ln_final(cache[f"blocks.{n_layers - 1}.hook_resid_post"])
+    expected = cache[f"blocks.{n_layers - 1}.hook_resid_post"]
     embedded, n = model.embedded(tokens, latents), tokens.shape[1]
     for cuts in ((n,), (1, n), (n - 2, n), (3, 4, n - 1, n)):
-        past, start = model.past(len(tokens)), 0
+        past, start = [model.nothing_past(len(tokens)) for _ in model.blocks], 0
         for stop in cuts:
-            read = model.advance(embedded[:, start:stop], past, n_read=min(2, stop - start))
+            read = model.run_from(embedded[:, start:stop], past=past, n_read=min(2, stop - start))
             torch.testing.assert_close(read, expected[:, max(start, stop - 2) : stop])
             start = stop
-        torch.testing.assert_close(model.update(read[:, -1], n), whole.update)
+        torch.testing.assert_close(model.update(model.ln_final(read[:, -1]), n), whole.update)
 
 
 def test_unknown_and_empty_hook_filters_are_errors():

@@ -76,14 +76,13 @@ class RoundsFromSite:
         _, _, theirs = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
         self.own, self.source = (cache[self.hook][:, :, start].flatten(0, 1) for cache in (known, theirs))
         self.resid = known[resid][:, :, start : self.layout.predict_position + 1].flatten(0, 1)
-        self.past = [known[name][:, :, :start].flatten(0, 1) for name in past] if start else []
+        before = [known[name][:, :, :start].flatten(0, 1) for name in past]
+        self.past = list(zip(before[::2], before[1::2], strict=True)) if start else None
 
     def __call__(self, rows: Int[Tensor, " pair"]) -> Float[Tensor, "pair outcome"]:
         """What the model gives for each outcome, in base rounds ``rows``: logits or probabilities."""
-        resid = self.resid[rows]
-        for i, block in enumerate(self.model.blocks[self.layer :]):
-            known = KeyValues(*(x[rows] for x in self.past[2 * i : 2 * i + 2])) if self.past else None
-            resid = block(resid, known)
+        past = None if self.past is None else (KeyValues(keys[rows], values[rows]) for keys, values in self.past)
+        resid = self.model.run_from(self.resid[rows], self.layer, past=past)
         return self.model.unembed(self.model.ln_final(resid[:, -1]))[:, : self.layout.n_outputs]
 
     def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
