@@ -25,9 +25,9 @@ from interp.algorithm import Algorithm
 from interp.checks import checked, non_empty
 from interp.interventions.interchange import InterchangeResult, Place, interchange
 from interp.interventions.sites import Site
-from interp.model.rollout import rollout
-from interp.model.run import Rollout, Rounds
+from interp.model.run import Rounds
 from interp.model.transformer import HookedLatentTransformer
+from interp.session import session
 
 
 @dataclass(frozen=True)
@@ -63,41 +63,24 @@ def carriers(
     rounds: Rounds = "all",
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
-    runs: tuple[Rollout, Rollout] | None = None,
 ) -> pd.DataFrame:
     """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
 
     Args:
         base, source: episodes that pair up.
         decode: latents to state (:class:`interp.decoder.Decoder`); the exact readout of a handwired model when None.
-        runs: the rollouts of ``base`` and ``source``, where they are known.
-
-    Raises:
-        InputError: no claim.
     """
     claims = non_empty("claims", claims, "at least one claim")
-    runs = runs or (rollout(model, base), rollout(model, source))
+    options: dict[str, Any] = {"rounds": rounds, "decode": decode}
 
     def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
-        return interchange(
-            model,
-            base,
-            source,
-            algorithm,
-            claim.variable,
-            places,
-            outcome=claim.outcome,
-            rounds=rounds,
-            decode=decode,
-            runs=runs,
-        )
+        return interchange(model, base, source, algorithm, claim.variable, places, outcome=claim.outcome, **options)
 
-    rows = []
-    for claim in claims:
+    def row(claim: Claim) -> pd.DataFrame:
         elsewhere = [place.placebo(model.config.d_model, seed) for place in claim.places]
         placebos = [place for place in elsewhere if place is not None]  # attention scores have no direction
         random = score(claim, placebos) if placebos else None
-        rows.append(
+        return (
             score(claim, claim.places)
             .to_frame()
             .assign(
@@ -106,4 +89,6 @@ def carriers(
                 control=claim.control,
             )
         )
-    return pd.concat(rows, ignore_index=True)
+
+    with session():  # every claim is tested in the same runs
+        return pd.concat([row(claim) for claim in claims], ignore_index=True)

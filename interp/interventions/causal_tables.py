@@ -29,12 +29,10 @@ from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.steering import fitted_direction, steer
 from interp.model.rollout import rollout
-from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.session import session
 from interp.task import Task
 
-Runs = tuple[Rollout, Rollout]
-"""Rollouts of two batches of episodes that pair up: bases and sources."""
 N_PARTS = 5
 N_DECODED = 256
 """Episodes that a learned model's state decoder is fitted on."""
@@ -46,14 +44,10 @@ TOLERANCE = 0.1
 
 @checked
 def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.DataFrame:
-    """Every site under every corruption of the task, read where it first shows.
-
-    Raises:
-        InputError: a task without corruptions.
-    """
+    """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
     frames = []
-    for record in given(task, "corruptions", task.corruptions()):
+    for record in _named(task, "corruptions", task.corruptions()):
         clean, corrupted = record.build(episodes, t)
         patched = sweep(model, clean, corrupted, t, read=t + record.delay)
         frames.append(patched.to_frame().assign(corruption=record.key))
@@ -68,7 +62,6 @@ def interchange_table(
     t: int,
     seed: int,
     claims: Sequence[Claim] | None = None,
-    runs: Runs | None = None,
     drawn: Mapping[str, Any] | None = None,
     n_decoded: int = N_DECODED,
 ) -> pd.DataFrame:
@@ -76,24 +69,21 @@ def interchange_table(
 
     Args:
         claims: to test; those of the task, whole activations where the variables could be, when None.
-        runs: the rollouts of ``episodes`` and ``other``, where they are known.
         drawn: regime and sizes of the episodes that a learned model's state decoder is fitted on.
         n_decoded: how many these are.
-
-    Raises:
-        InputError: no claims, and a task that has none.
     """
     task, decode = catalog.of(model), None
     algorithm = task.explains(model)
     if not model.is_handwired:
-        known, near = task.sample_for(model, n_decoded, t + 3, seed + 2, **(drawn or {})), range(t + 3)[max(t - 4, 0) :]
-        held = of_rounds(algorithm, known, near)[algorithm.memory]
-        decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], held, ridge=RIDGE)
-    tested = given(task, "claims", task.claims(model)) if claims is None else claims
-    return carriers(model, episodes, other, algorithm, tested, rounds=recent(t), decode=decode, seed=seed, runs=runs)
+        known = task.sample_for(model, n_decoded, t + 3, seed + 2, **(drawn or {}))
+        near = range(t + 3)[max(t - 4, 0) :]
+        memory = of_rounds(algorithm, known, near)[algorithm.memory]
+        decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
+    tested = _named(task, "claims", task.claims(model)) if claims is None else claims
+    return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
 
 
-def recent(t: int) -> slice:
+def _recent(t: int) -> slice:
     """The rounds at which pairs are made: ``t`` and the four before it."""
     return slice(max(t - 4, 0), t + 1)
 
@@ -106,73 +96,43 @@ def alignment_table(
     t: int,
     seed: int,
     smooth: HookedLatentTransformer | None = None,
-    runs: Runs | None = None,
 ) -> pd.DataFrame:
     """Learned subspaces of what the algorithm holds and predicts, at the places where they should be, with controls.
 
     Where predictions cannot show it, ``refused`` says why, and the row has no numbers.
-
-    Args:
-        runs: the rollouts of ``episodes`` and ``other``, where they are known.
-
-    Raises:
-        InputError: a task that names no subspaces.
     """
     task = catalog.of(model)
     algorithm = task.explains(model)
-    made = {} if runs is None else {model.digest(): runs}
-
-    def run_once(machine: HookedLatentTransformer) -> Runs:
-        """Every variable is aligned in the same runs of the same models."""
-        key = machine.digest()
-        if key not in made:
-            made[key] = rollout(machine, episodes), rollout(machine, other)
-        return made[key]
-
-    options: dict[str, Any] = {"rounds": recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
-    options["runs"] = run_once
+    options: dict[str, Any] = {"rounds": _recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
     frames = []
-    for variable, site in given(task, "aligned", task.aligned(model)):
-        try:
-            aligned = align(model, episodes, other, algorithm, variable, site, **options).to_frame()
-        except AlignmentError as refusal:
-            asked = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
-            aligned = pd.DataFrame([asked])
-        frames.append(aligned)
+    with session():  # every variable is aligned in the same runs of the same models
+        for variable, site in _named(task, "aligned", task.aligned(model)):
+            try:
+                aligned = align(model, episodes, other, algorithm, variable, site, **options).to_frame()
+            except AlignmentError as refusal:
+                row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
+                aligned = pd.DataFrame([row])
+            frames.append(aligned)
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
 @checked
-def steering_table(
-    model: HookedLatentTransformer, episodes: Any, t: int, seed: int, run: Rollout | None = None
-) -> pd.DataFrame:
-    """Dose-response of the task's state change, against the algorithm and random directions.
-
-    Args:
-        run: the rollout of ``episodes``, where it is known.
-
-    Raises:
-        InputError: a task that does not say how it is steered, episodes that the model does not read, or a round out of
-            range.
-    """
+def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> pd.DataFrame:
+    """Dose-response of the task's state change, against the algorithm and random directions."""
     task = catalog.of(model)
     model.layout.fit(episodes)
     integer("t", t, -episodes.n_rounds, episodes.n_rounds - 1)
-    how, algorithm = given(task, "steering", task.steering)(), task.explains(model)
-    held = algorithm.run(episodes)[algorithm.memory]
-    change, direction = how.change(held.shape[2:]), None
-    if not model.is_handwired:
-        direction = fitted_direction(model, episodes, algorithm, change, run)
-    options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed, "run": run}
-    return steer(model, episodes, t, change, algorithm, direction=direction, **options).to_frame()
+    how, algorithm = _named(task, "steering", task.steering)(), task.explains(model)
+    change = how.change(algorithm.run(episodes)[algorithm.memory].shape[2:])
+    options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed}
+    with session():
+        if not model.is_handwired:
+            options["direction"] = fitted_direction(model, episodes, algorithm, change)
+        return steer(model, episodes, t, change, algorithm, **options).to_frame()
 
 
-def given(task: Task, field: str, value: Any) -> Any:
-    """What a field of a task's record holds.
-
-    Raises:
-        InputError: nothing.
-    """
+def _named(task: Task, field: str, value: Any) -> Any:
+    """What a field of a task's record holds; an error where it holds nothing."""
     require(bool(value), f"task {task.key!r} names no {field}, which this needs; give its record {field}=...")
     return value
 
@@ -186,9 +146,6 @@ def circuit_tables(
 
     Args:
         minimality: measure that of the circuit's edges, most of the work; NaN without.
-
-    Raises:
-        InputError: a model with hard attention, which has no gradient, or a task without a default corruption.
     """
     require(
         all(rule == "softmax" for rules in model.config.attention_rules for rule in rules),
@@ -231,26 +188,23 @@ def tables(
             gradient. The model itself when None.
         done: called with 1 after each of ``N_PARTS`` parts.
         drawn: ``regime`` and ``sizes`` of the episodes; the task's default and the model's own when None.
-
-    Raises:
-        InputError: a round without a history, a field that the task's record lacks.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
-    task = catalog.of(model)
+    task = catalog.of(model.eval())
     episodes, other = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
-    runs = rollout(model.eval(), episodes), rollout(model, other)
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (
         lambda: {"patching": patching_table(model, episodes, t)},
-        lambda: {"interchange": interchange_table(model, episodes, other, t, seed, runs=runs, drawn=drawn)},
-        lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth, runs)},
-        lambda: {"steering": steering_table(model, episodes, t, seed, runs[0])},
+        lambda: {"interchange": interchange_table(model, episodes, other, t, seed, drawn=drawn)},
+        lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth)},
+        lambda: {"steering": steering_table(model, episodes, t, seed)},
         lambda: circuit_tables(smooth or model, episodes, t, seed),
     )
     assert len(parts) == N_PARTS
     by_name: dict[str, pd.DataFrame] = {}
-    for part in parts:
-        by_name |= part()
-        done(1)
+    with session():
+        for part in parts:
+            by_name |= part()
+            done(1)
     return by_name
 
 

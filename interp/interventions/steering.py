@@ -40,11 +40,7 @@ from interp.statistics import bootstrap_mean
 
 @checked
 def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape).
-
-    Raises:
-        InputError: a learned model (give a probe's direction), or a change of another shape.
-    """
+    """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape)."""
     require(
         model.is_handwired,
         f"{model.config.name!r} is a learned model: it has no exact state; pass a probe's direction",
@@ -64,12 +60,12 @@ def write_state(
     model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
     """A handwired model's latents, changed as little as possible to hold ``state``."""
-    held = model.read_state(latents)
+    now = model.read_state(latents)
     require(
-        tuple(state.shape)[-held.ndim :] == tuple(held.shape)[-state.ndim :],
-        f"a state of these latents has shape {tuple(held.shape)}, got {tuple(state.shape)}",
+        tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :],
+        f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}",
     )
-    change = model.layout.per_latent(state.to(latents) - held)
+    change = model.layout.per_latent(state.to(latents) - now)
     return latents + change @ torch.linalg.pinv(model.state_map).T
 
 
@@ -79,7 +75,6 @@ def fitted_direction(
     episodes: Episodes,
     algorithm: Algorithm,
     change: ArrayLike,
-    run: Rollout | None = None,
 ) -> Float[Tensor, "latent d_model"]:
     """How a model's latents move when the memory that a decoder reads in them moves by ``change``.
 
@@ -89,20 +84,21 @@ def fitted_direction(
     Args:
         episodes: that the decoder is fitted on.
         change: of the algorithm's memory, in its shape at one round.
-        run: the rollout of ``episodes``, where it is known.
-
-    Raises:
-        InputError: an algorithm without a memory, a change of another shape.
     """
-    memory = algorithm.memory
-    require(bool(memory), f"{algorithm.name} does not say what it keeps from round to round; give it memory=...")
-    run = rollout(model.eval(), episodes) if run is None else run
-    values = algorithm.run(episodes)
+    memory, run, values = _memory(algorithm), rollout(model.eval(), episodes), algorithm.run(episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
     writer = Writer.fit(model, run, values, decodable(run, values, (memory, *others)), ridge=RIDGE)
-    shape, asked = writer.shapes[memory], np.asarray(change, dtype=np.float64)
-    require(asked.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {asked.shape}")
-    return writer.step({memory: asked}, (1, 1))[0, 0]
+    shape, wanted = writer.shapes[memory], np.asarray(change, dtype=np.float64)
+    require(wanted.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}")
+    return writer.step({memory: wanted}, (1, 1))[0, 0]
+
+
+def _memory(algorithm: Algorithm) -> str:
+    require(
+        bool(algorithm.memory),
+        f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
+    )
+    return algorithm.memory
 
 
 @dataclass(frozen=True)
@@ -158,7 +154,6 @@ def steer(
     n_random: int = 8,
     commit: str = "own",
     seed: int = 0,
-    run: Rollout | None = None,
 ) -> SteeringResult:
     """Add doses of a state change to the latents of one round and read the prediction.
 
@@ -168,26 +163,19 @@ def steer(
         outcome: whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
         n_random: number of random control directions, with the norm of ``direction`` and on the same latents.
-        run: the rollout of ``episodes`` with this ``commit``, where it is known.
-
-    Raises:
-        InputError: shapes that do not fit, a round out of range, no dose, an algorithm without a memory.
     """
     require(len(doses) > 0, "give at least one dose")
-    require(
-        bool(algorithm.memory),
-        f"{algorithm.name} does not say what it keeps from round to round; give the algorithm memory=...",
-    )
+    memory = _memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
     refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * model.config.d_model * model.config.n_ctx)
     (t,) = select_rounds(round, episodes.n_rounds)
-    read, shape = _outcomes(outcome, model, episodes), algorithm.run(episodes)[algorithm.memory].shape[2:]
+    read, shape = _outcomes(outcome, model, episodes), algorithm.run(episodes)[memory].shape[2:]
     require(
         np.shape(change) == shape,
         f"change must have the shape of what {algorithm.name} keeps, {shape}, got {np.shape(change)}",
     )
     require(bool(np.isfinite(change).all()), "change must be finite, got NaN or infinity")
-    run = rollout(model.eval(), episodes, n_rounds=t + 1, commit=commit) if run is None else run
+    run = rollout(model.eval(), episodes, commit=commit)
     along = state_direction(model, change) if direction is None else direction.to(run.latents)
     require(
         along.shape == run.latents.shape[2:],
@@ -218,13 +206,14 @@ def steer(
 
 def _outcomes(outcome: int | ArrayLike, model: HookedLatentTransformer, episodes: Episodes) -> NDArray[np.int64]:
     """The number of the outcome of every episode, Int[episode]."""
-    given, n = array_of("outcome", outcome), model.layout.fit(episodes).n_outputs
+    numbers, n = array_of("outcome", outcome), model.layout.fit(episodes).n_outputs
+    fit = numbers.dtype.kind in "iu" and numbers.shape in ((), (len(episodes),))
     require(
-        given.dtype.kind in "iu" and given.shape in ((), (len(episodes),)) and bool(((given >= 0) & (given < n)).all()),
+        fit and bool(((numbers >= 0) & (numbers < n)).all()),
         f"outcome must be a number from 0 to {n - 1}, for all or one for each of the {len(episodes)} episodes, got "
         f"{shown(outcome)}",
     )
-    return np.broadcast_to(given.astype(np.int64), (len(episodes),))
+    return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))
 
 
 def _controls(along: Tensor, n: int, seed: int) -> Float[Tensor, "direction latent d_model"]:

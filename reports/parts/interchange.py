@@ -71,13 +71,12 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
 
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
-        runs = context.pair_runs
         own = claims(context.circuit) if claims and context.handwired else None
         known = QUICK_DECODED if context.quick else causal_tables.N_DECODED
-        carried = causal_tables.interchange_table(model, bases, sources, t, seed, own, runs, n_decoded=known)
+        carried = causal_tables.interchange_table(model, bases, sources, t, seed, own, n_decoded=known)
         if context.handwired or context.quick or not context.task.aligned(model):
             return _Tables(carried)
-        return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed, runs=runs))
+        return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
 
     def applies(context: Context) -> bool:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))

@@ -42,9 +42,7 @@ def part() -> Part:
 
 def compute(context: Context) -> pd.DataFrame:
     """The dose-response."""
-    return causal_tables.steering_table(
-        context.model, context.pairs[0], context.looked_at, context.seed, context.pair_runs[0]
-    )
+    return causal_tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
 
 
 def summary(frame: pd.DataFrame, context: Context) -> list[Finding]:

@@ -18,6 +18,7 @@ from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import fitted_direction, state_direction, steer
+from interp.session import session
 from interp.tasks import Task, experts
 from interp.tasks.experts.algorithms import weighted_majority
 
@@ -115,18 +116,20 @@ def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
 
 
 def test_shared_rollouts_change_no_number(wma, untrained):
-    """Tables made from rollouts that are known are those made from their own, bit for bit."""
+    """Tables made from rollouts that a session shares are those made from their own, bit for bit."""
     episodes, other = (experts.sample(6, 6, 3, seed=seed) for seed in (0, 1))
-    runs = interp.rollout(untrained, episodes), interp.rollout(untrained, other)
-    pd.testing.assert_frame_equal(
-        causal_tables.steering_table(untrained, episodes, 3, 0, runs[0]),
-        causal_tables.steering_table(untrained, episodes, 3, 0),
-    )
-    runs, claims = (interp.rollout(wma[1], episodes), interp.rollout(wma[1], other)), [Claim.at("votes", ["embed"])]
-    pd.testing.assert_frame_equal(
-        causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims, runs),
-        causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims),
-    )
+    claims = [Claim.at("votes", ["embed"])]
+
+    def both() -> list[pd.DataFrame]:
+        steered = causal_tables.steering_table(untrained, episodes, 3, 0)
+        return [steered, causal_tables.interchange_table(wma[1], episodes, other, 3, 0, claims)]
+
+    with session():
+        known = [interp.rollout(model, x) for model in (untrained, wma[1]) for x in (episodes, other)]
+        shared = both()
+        assert interp.rollout(untrained, episodes) is known[0]
+    for alone, together in zip(both(), shared, strict=True):
+        pd.testing.assert_frame_equal(alone, together)
 
 
 def test_round_0_has_no_history(untrained):

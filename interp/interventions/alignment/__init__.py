@@ -11,8 +11,7 @@ holds, with the same pairs, rank and budget:
 
 Episodes are split: some train, some say when training stops and which start is kept, the others score. A learned basis
 that beats all four carries the variable for such pairs; it is not thereby the only one, nor the one the network would
-use on others. :mod:`~interp.interventions.alignment.pairs` makes the pairs, ``training`` trains, ``identified`` says
-how many directions predictions can identify.
+use on others.
 
     >>> import interp
     >>> from interp.interventions.alignment import align
@@ -47,8 +46,7 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
-from interp.interventions.alignment.identified import identified_rank
-from interp.interventions.alignment.pairs import Pairs, make_pairs, split
+from interp.interventions.alignment.counterfactual_pairs import Pairs, identified_rank, make_pairs, split
 from interp.interventions.alignment.training import Budget, Fit, RoundsFromSite, fit, has_gradient
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.sites import Site, resolve
@@ -57,6 +55,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.provenance import provenance
+from interp.session import once
 from interp.statistics import Interval, ratio_interval
 
 __all__ = ["COLUMNS", "FEWEST", "AlignmentError", "AlignmentResult", "align"]
@@ -238,7 +237,8 @@ def _machines(
         return RoundsFromSite(machine.eval(), runs(machine), rounds, site)
 
     practice = run_on(trainee)
-    return practice, practice if trainee is model else run_on(model), run_on(untrained(trainee, seed))
+    fresh = once(("untrained", seed), trainee, make=lambda: untrained(trainee, seed))
+    return practice, practice if trainee is model else run_on(model), run_on(fresh)
 
 
 def _site(model: HookedLatentTransformer, base: Any, site: Site | str) -> Site:

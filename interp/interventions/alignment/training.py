@@ -32,7 +32,7 @@ from transformer_lens.tools.analysis.interchange import (
 )
 
 from interp.errors import require
-from interp.interventions.alignment.pairs import Pairs
+from interp.interventions.alignment.counterfactual_pairs import Pairs
 from interp.interventions.sites import Site
 from interp.model.replay import replay
 from interp.model.run import Rollout
