@@ -18,7 +18,7 @@ from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns, tabular
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
-from interp.tasks.qlearning.evaluation.by_regime import reference_table
+from interp.tasks.qlearning.evaluation import reference_table
 from reports import figures, paper
 from reports.blocks import Figure, Prose, Table, Verdict, cell
 from reports.findings import Finding, judged

@@ -14,8 +14,8 @@ from interp.model.rollout import rollout
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes
 from interp.tasks.qlearning import bellman, rates
-from interp.tasks.qlearning.evaluation import by_regime, tables
-from interp.tasks.qlearning.evaluation.by_regime import policy
+from interp.tasks.qlearning.evaluation import policy
+from interp.tasks.qlearning.layout import served
 from probes import ProbeResult
 from reports import figures, panels
 from reports.blocks import Figure, Prose, Table
@@ -40,7 +40,7 @@ def _chooses(context: Context) -> bool:
 
 
 def _serves_the_chain(context: Context) -> bool:
-    (low_s, high_s), (low_a, high_a) = by_regime.bounds(context.model)
+    (low_s, high_s), (low_a, high_a) = served(context.model)
     return low_s <= 4 <= high_s and low_a <= 2 <= high_a
 
 
@@ -156,7 +156,7 @@ class Decoded:
 def decode(context: Context) -> Decoded:
     """The tables that the latents hold, decoded on held-out episodes, against the true ones and a table of zeros."""
     episodes = context.episodes
-    read = tables.decode(context.model, episodes, seed=context.seed, run=context.run)
+    read = rates.decode(context.model, episodes, seed=context.seed, run=context.run)
     missed = {"model": ("decoded table", read - episodes.q_tables), "control": ("table of zeros", episodes.q_tables)}
     frames = []
     for key, (name, error) in missed.items():

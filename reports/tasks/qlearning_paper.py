@@ -7,9 +7,8 @@ import pandas as pd
 from interp.model.rollout import play, rollout
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes
-from interp.tasks.qlearning import returns, tabular
+from interp.tasks.qlearning import evaluation, returns, tabular
 from interp.tasks.qlearning.agreement import agreement_by_round
-from interp.tasks.qlearning.evaluation import by_regime
 from interp.tasks.qlearning.regimes import REGIMES
 from reports import figures, panels
 from reports.blocks import Figure, Prose, Table
@@ -117,7 +116,7 @@ def draw_families(frame: pd.DataFrame, context: Context) -> Section:
 
 def agree(context: Context) -> pd.DataFrame:
     """Agreement on untied steps, round by round, in the training grid and in five shifts away from it."""
-    table, sizes = by_regime.reference_table(context.model), context.sizes
+    table, sizes = evaluation.reference_table(context.model), context.sizes
     choices = context.run.predictions.double().numpy(force=True)
     frames = [agreement_by_round(choices, context.episodes, table=table, seed=context.seed).assign(regime="grid")]
     for regime in () if context.quick else SHIFTS:

@@ -26,7 +26,7 @@ from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import rivals as expert_rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
-from interp.tasks.qlearning import rivals as q_rivals
+from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound

@@ -21,8 +21,8 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from interp.tasks.experts.evaluation import appendix_b, lengths
 from interp.tasks.experts.evaluation import by_regime as experts
-from interp.tasks.qlearning.evaluation import by_regime as qlearning
-from interp.tasks.qlearning.evaluation import headline, playing
+from interp.tasks.qlearning import evaluation as qlearning
+from interp.tasks.qlearning import returns
 from interp.tasks.qlearning.layout import QLearningRound
 from reports.evaluation import draw
 
@@ -61,8 +61,8 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
 def test_a_model_of_q_learning_gives_every_table_with_its_commit_mode(monkeypatch, learner, tmp_path):
     """From the shell, on one regime and short play; the same code runs them all."""
     monkeypatch.setattr(qlearning, "EVALUATED", ("grid",))
-    monkeypatch.setattr(playing, "PLAYED", ("grid",))
-    monkeypatch.setattr(playing, "evaluate", partial(playing.evaluate, horizons=(10,)))
+    monkeypatch.setattr(returns, "PLAYED", ("grid",))
+    monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
     folder = save_checkpoint(learner, tmp_path / "tiny")
     ran = CliRunner().invoke(app, ["evaluate", str(folder), "--episodes", "30", "--out", str(tmp_path / "out")])
     assert ran.exit_code == 0, ran.output
@@ -94,7 +94,7 @@ def test_a_model_s_excess_is_its_divergence_from_bayes():
 
 
 def test_headlines_say_what_stands_beside(learner, monkeypatch):
-    monkeypatch.setattr(headline.playing, "HORIZONS", (5, 10))
+    monkeypatch.setattr(returns, "HORIZONS", (5, 10))
     frame = suite.headline(learner, n_episodes=30)
     assert set(frame.columns) == {"what", "estimate", "low", "high", "beside"}
     assert frame["beside"].str.contains("gamma = 0 table").any() and frame["beside"].str.contains("untrained").any()

@@ -5,11 +5,11 @@
     >>> episodes.states.shape, episodes.q_tables.shape
     ((2, 5), (2, 6, 4, 3))
 
-``mdps``, ``episodes``, ``sampling``, ``regimes``, ``datasets`` and ``environment`` (the data), ``bellman`` (the
-update), ``layout`` (the round), ``algorithms`` (causal models), ``rivals``, ``families`` and ``battery`` (what could
-explain a model, and episodes that tell it), ``tabular`` and ``planning`` (agents), ``returns``,
-``agreement`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what interventions test), ``training`` and
-``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
+``mdps``, ``episodes``, ``sampling``, ``regimes``, ``datasets`` and ``environment`` (the data), ``bellman`` (the update
+and the optimum), ``layout`` (the round), ``algorithms`` (causal models), ``families`` (what could explain a model),
+``tabular`` (agents), ``agreement``, ``returns`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what
+interventions test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``)
+lives here.
 """
 
 from interp.lazy import lazy
@@ -36,7 +36,7 @@ TASK = Task(
     algorithms=lazy("interp.tasks.qlearning.algorithms:records"),
     families=lazy("interp.tasks.qlearning.families:families"),
     updates=lazy("interp.tasks.qlearning.families:updates"),
-    battery=lazy("interp.tasks.qlearning.battery:battery"),
+    battery=lazy("interp.tasks.qlearning.sampling:battery"),
     hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
     round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),
     probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),

@@ -14,12 +14,24 @@ The target of a round is ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``. Three traps (m
 
 Every quantity is a ratio of sums over episodes with a bootstrap interval over episodes, for whole episodes and for
 their early, middle and late thirds. NOT evidence of: how the policy computes its choice; for that, patch the state.
+
+:func:`followed_discount` asks which discount the choices follow, from behaviour alone: the tables that Q-learning makes
+of the same transitions are built for a range of discounts, and the choices are compared with each (the mean chance that
+a greedy action of Q^gamma, drawn uniformly from its ties, is the one chosen). A learner with discount gamma agrees best
+with its own tables, so
+
+    gamma_hat = argmax_gamma  mean_t  1[a_t in G^gamma_t] / |G^gamma_t|
+
+with a bootstrap over episodes of both the curve and its argmax. The regression on decoded tables
+(:mod:`interp.tasks.qlearning.rates`) answers the same question from inside; this one needs no linear code. Most steps
+do not depend on gamma, so the curve is flat and a poor imitator gives a wide interval: that is the honest answer.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -29,10 +41,9 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, unknown_name
 from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval, resample_weights
+from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.returns import Batches, as_batches
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, drawn_from, one_each
 
 QUANTITIES: dict[str, str] = {
     "untied": "agreement, untied steps",
@@ -85,20 +96,11 @@ class AgreementResult(Tabled):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per quantity and phase."""
-        return pd.DataFrame(
-            [
-                {
-                    "quantity": quantity,
-                    "name": QUANTITIES[quantity],
-                    "phase": phase,
-                    "estimate": value.estimate,
-                    "low": value.low,
-                    "high": value.high,
-                    "n_steps": self.n_steps[quantity, phase],
-                }
-                for (quantity, phase), value in self.intervals.items()
-            ]
-        )
+        rows = []
+        for (quantity, phase), value in self.intervals.items():
+            what = {"quantity": quantity, "name": QUANTITIES[quantity], "phase": phase}
+            rows.append({**what, **vars(value), "n_steps": self.n_steps[quantity, phase]})
+        return pd.DataFrame(rows)
 
 
 @checked
@@ -124,11 +126,7 @@ def agreement(
         InputError: predictions of another shape, or that are neither choices nor probabilities.
     """
     batches = as_batches(episodes)
-    given = [predictions] if isinstance(episodes, MDPEpisodes) else list(predictions)
-    require(
-        len(given) == len(batches), f"got {len(given)} arrays of predictions for {len(batches)} batches; give one each"
-    )
-    counted = [_count(_policy(p, batch), batch, table) for p, batch in zip(given, batches, strict=True)]
+    counted = [_count(_policy(p, b), b, table) for p, b in one_each("predictions", predictions, episodes)]
     quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
     intervals, n_steps = {}, {}
     weights = resample_weights(sum(map(len, batches)), n_resamples, seed)
@@ -138,14 +136,8 @@ def agreement(
             hits, steps = (np.concatenate(column) for column in zip(*parts, strict=True))
             intervals[quantity, phase] = ratio_interval(hits, steps, weights=weights)
             n_steps[quantity, phase] = int(steps.sum())
-    record = provenance(
-        regimes=sorted({b.regime for b in batches}),
-        seeds=sorted({b.seed for b in batches}),
-        n_episodes=sum(map(len, batches)),
-        table=table,
-        bootstrap_seed=seed,
-    )
-    return AgreementResult(intervals, n_steps, record)
+    made = drawn_from(batches, n_episodes=sum(map(len, batches)), table=table, bootstrap_seed=seed)
+    return AgreementResult(intervals, n_steps, made)
 
 
 @checked
@@ -165,9 +157,6 @@ def agreement_by_round(
     Returns:
         Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``; no
         row for a round in which every step is tied.
-
-    Raises:
-        InputError: predictions of another shape, or that are neither choices nor probabilities.
     """
     counts = _count(_policy(predictions, episodes), episodes, table)
     weights, rows = resample_weights(len(episodes), n_resamples, seed), []
@@ -179,8 +168,7 @@ def agreement_by_round(
     return pd.DataFrame(rows)
 
 
-@dataclass(frozen=True)
-class _Policy:
+class _Policy(NamedTuple):
     choices: NDArray[np.float64]
     probabilities: NDArray[np.float64] | None
 
@@ -205,19 +193,18 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     return _Policy(np.eye(n_actions)[bellman.greedy(array)], array)
 
 
-Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
+_Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 
-def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Counts:
+def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
     """Hits and steps, each ``[episode, round]``, of every quantity."""
-    target = _greedy_shares(batch, table)
-    other = _greedy_shares(batch.relearned(gamma=0.0), table)
+    target, other = (_shares(_greedy(each, table)) for each in (batch, batch.relearned(gamma=0.0)))
     every = np.ones(batch.states.shape)
     n_greedy = (target > 0).sum(-1)
     untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
     disputed: NDArray[np.float64] = np.asarray(~((target > 0) & (other > 0)).any(-1), np.float64)
     chosen, gamma0 = (policy.choices * target).sum(-1), (other * target).sum(-1)
-    counts: Counts = {
+    counts: _Counts = {
         "untied": (chosen * untied, untied),
         "untied_gamma0": (gamma0 * untied, untied),
         "untied_gain": ((chosen - gamma0) * untied, untied),
@@ -238,10 +225,13 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> Counts:
     return counts
 
 
-def _greedy_shares(batch: MDPEpisodes, table: str) -> NDArray[np.float64]:
+def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
+    """The greedy actions at the state reached, ``[episode, round, action]``."""
+    return bellman.greedy_sets(batch.next_values_after if table == "after" else batch.next_values_before)
+
+
+def _shares(greedy: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The target as a distribution: uniform over the greedy actions."""
-    values = batch.next_values_after if table == "after" else batch.next_values_before
-    greedy = bellman.greedy_sets(values)
     return greedy / greedy.sum(-1, keepdims=True)
 
 
@@ -253,3 +243,80 @@ def _over_phase(
         here = third == PHASES.index(phase) - 1
         hits, steps = hits[:, here], steps[:, here]
     return hits.sum(1), steps.sum(1)
+
+
+# Which discount do the choices follow?
+
+_GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True)
+class DiscountResult(Tabled):
+    """Agreement of choices with the tables of many discounts.
+
+    Attributes:
+        gammas: the discounts.
+        agreement: one estimate with its interval per discount.
+        best: the discount that the choices follow best: the middle of those that tie, and an interval over all of them.
+        settings: table, sizes, seed, versions.
+    """
+
+    gammas: tuple[float, ...]
+    agreement: tuple[Interval, ...]
+    best: Interval
+    settings: dict[str, Any] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per discount; ``best`` repeats the one followed best."""
+        rows = [{"gamma": gamma, **vars(value)} for gamma, value in zip(self.gammas, self.agreement, strict=True)]
+        frame = pd.DataFrame(rows)
+        return frame.assign(best=self.best.estimate, best_low=self.best.low, best_high=self.best.high)
+
+
+@checked
+def followed_discount(
+    choices: Sequence[np.ndarray],
+    batches: Sequence[MDPEpisodes],
+    *,
+    table: Literal["after", "before"] = "after",
+    gammas: Sequence[float] = _GAMMAS,
+    seed: int = 0,
+) -> DiscountResult:
+    """Compare choices ``[episode, round]``, one array per batch, with the tables of each discount."""
+    require(len(gammas) > 0, "no discount to compare with; give at least one")
+    require(
+        [c.shape for c in choices] == [b.states.shape for b in batches],
+        "choices must be [episode, round] for every batch",
+    )
+    columns = []
+    for gamma in gammas:
+        parts = [_hits(c, b.relearned(gamma=gamma), table) for c, b in zip(choices, batches, strict=True)]
+        columns.append(np.concatenate(parts))
+    hits = np.stack(columns, 1)
+    rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
+    weights = resample_weights(len(hits), seed=seed)
+    curve, samples = hits.sum(0) / rounds.sum(), (weights @ hits) / (weights @ rounds)[:, None]
+    low, high = percentile_bounds(samples)
+    lowest, highest = _followed(samples, gammas)
+    first, last = _followed(curve[None], gammas)
+    best = Interval(
+        float((first[0] + last[0]) / 2), float(percentile_bounds(lowest)[0]), float(percentile_bounds(highest)[1])
+    )
+    intervals = tuple(Interval(*map(float, row)) for row in zip(curve, low, high, strict=True))
+    return DiscountResult(
+        tuple(gammas), intervals, best, provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
+    )
+
+
+def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:
+    """The smallest and the largest of the discounts that each row of ``curves`` agrees with best."""
+    order = np.argsort(gammas)
+    tied = bellman.greedy_sets(curves)[:, order]
+    ranked = np.asarray(gammas, np.float64)[order]
+    return ranked[tied.argmax(1)], ranked[::-1][tied[:, ::-1].argmax(1)]
+
+
+def _hits(choices: np.ndarray, episodes: MDPEpisodes, table: str) -> np.ndarray:
+    """Per episode, the expected number of rounds where a greedy action of its tables is the one chosen."""
+    greedy = _greedy(episodes, table)
+    return (bellman.entries_at(greedy, choices) / greedy.sum(-1)).sum(1)

@@ -1,49 +1,57 @@
-r"""The Q-learning update and the greedy choice: pure functions that samplers, learners and replays share.
+r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives the optimal policies of known MDPs.
 
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
 
 (paper, section 4; every other entry keeps its value). ``gamma = 0`` is allowed: that table never bootstraps, and it is
-the baseline that shows whether a learner does. They live with the tasks because episodes carry the tables that this
-update makes, and tasks import nothing from ``interp.algorithms``.
+the baseline that shows whether a learner does. These are pure functions that samplers, learners and replays share.
 
 Ties: the greedy action is the lowest index among the exactly largest values (``numpy.argmax``). Whether a step *is* a
 tie is asked with a tolerance, since values that are equal on paper may differ in the last bit.
+
+Optima, discounted by policy iteration (evaluate by a linear solve, improve, stop when no action is strictly better),
+and over a fixed number of rounds by backward induction, V_0 = 0:
+
+    V(s) = max_a r(s, a) + gamma sum_s' P(s' | s, a) V(s')
+    V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount)
+
+Bernoulli rewards enter by their mean. Learners are compared with these optima; none of them is reachable by a learner
+that must first find out what the MDP is.
 """
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float, Int, Shaped
 
+from interp.checks import checked
 from interp.errors import require
+from interp.tasks.qlearning.mdps import MDPs
 
-TIE_TOLERANCE = 1e-12
+_TIE_TOLERANCE = 1e-12
 """Values closer than this to the largest are tied with it."""
 
-Table = Float[np.ndarray, "episode state action"]
-Tables = Float[np.ndarray, "episode step state action"]
-PerEpisode = Int[np.ndarray, " episode"]
+_Table = Float[np.ndarray, "episode state action"]
+_PerEpisode = Int[np.ndarray, " episode"]
+_PerRound = Int[np.ndarray, "episode round"]
 
 
 def check_rates(alpha: float, gamma: float) -> None:
-    """Refuse a learning rate or a discount outside its range.
-
-    Raises:
-        InputError: alpha outside (0, 1] or gamma outside [0, 1).
-    """
+    """Refuse a learning rate outside (0, 1] or a discount outside [0, 1)."""
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha}; the paper uses 0.1")
     require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma}; the paper uses 0.9, and 0 never bootstraps")
 
 
 def q_update(
-    table: Table,
-    states: PerEpisode,
-    actions: PerEpisode,
+    table: _Table,
+    states: _PerEpisode,
+    actions: _PerEpisode,
     rewards: Float[np.ndarray, " episode"],
-    next_states: PerEpisode,
+    next_states: _PerEpisode,
     alpha: float,
     gamma: float,
-) -> Table:
+) -> _Table:
     """One update per episode; the given table is left as it is.
 
     >>> q_update(np.zeros((1, 2, 2)), *(np.array([x]) for x in (0, 1)), np.array([1.0]), np.array([1]), 0.5, 0.9)[0]
@@ -59,14 +67,14 @@ def q_update(
 
 
 def replay_tables(
-    states: Int[np.ndarray, "episode round"],
-    actions: Int[np.ndarray, "episode round"],
+    states: _PerRound,
+    actions: _PerRound,
     rewards: Float[np.ndarray, "episode round"],
-    next_states: Int[np.ndarray, "episode round"],
-    initial: Table,
+    next_states: _PerRound,
+    initial: _Table,
     alpha: float,
     gamma: float,
-) -> Tables:
+) -> Float[np.ndarray, "episode step state action"]:
     """The tables ``[episode, round + 1, state, action]`` that Q-learning makes of recorded transitions."""
     n_episodes, n_rounds = states.shape
     tables = np.empty((n_episodes, n_rounds + 1, *initial.shape[1:]))
@@ -77,9 +85,25 @@ def replay_tables(
     return tables
 
 
-def rows_at(tables: Tables, states: Int[np.ndarray, "episode step"]) -> Float[np.ndarray, "episode step action"]:
-    """``tables[b, t, states[b, t], :]``: the action values at one state of every table."""
-    return np.take_along_axis(tables, states[..., None, None], axis=2).squeeze(2)
+def rows_at(
+    tables: Float[np.ndarray, "*batch state action"], states: Int[np.ndarray, "*batch"]
+) -> Float[np.ndarray, "*batch action"]:
+    """``tables[..., states[...], :]``: the action values at one state of every table."""
+    return np.take_along_axis(tables, states[..., None, None], -2)[..., 0, :]
+
+
+def columns_at(
+    tables: Float[np.ndarray, "*batch state action"], actions: Int[np.ndarray, "*batch"]
+) -> Float[np.ndarray, "*batch state"]:
+    """``tables[..., :, actions[...]]``: the values of one action at every state of every table."""
+    return np.take_along_axis(tables, actions[..., None, None], -1)[..., 0]
+
+
+def entries_at(
+    rows: Shaped[np.ndarray, "*batch index"], index: Int[np.ndarray, "*batch"]
+) -> Shaped[np.ndarray, "*batch"]:
+    """``rows[..., index[...]]``: one entry of every row."""
+    return np.asarray(np.take_along_axis(rows, index[..., None], -1)[..., 0])
 
 
 def greedy(values: Float[np.ndarray, "*batch action"]) -> Int[np.ndarray, "*batch"]:
@@ -88,7 +112,83 @@ def greedy(values: Float[np.ndarray, "*batch action"]) -> Int[np.ndarray, "*batc
 
 
 def greedy_sets(
-    values: Float[np.ndarray, "*batch action"], tolerance: float = TIE_TOLERANCE
+    values: Float[np.ndarray, "*batch action"], tolerance: float = _TIE_TOLERANCE
 ) -> Bool[np.ndarray, "*batch action"]:
     """Which actions are greedy: within ``tolerance`` of the largest value."""
     return values >= values.max(-1, keepdims=True) - tolerance
+
+
+# Optima of known MDPs.
+
+
+class DiscountedPlan(NamedTuple):
+    """The optimum of the discounted problem.
+
+    Attributes:
+        values: V, ``[mdp, state]``.
+        action_values: Q, ``[mdp, state, action]``.
+        policy: an optimal action per state, ``[mdp, state]``.
+    """
+
+    values: Float[np.ndarray, "mdp state"]
+    action_values: Float[np.ndarray, "mdp state action"]
+    policy: Int[np.ndarray, "mdp state"]
+
+
+class FinitePlan(NamedTuple):
+    """The optimum over a fixed number of rounds.
+
+    Attributes:
+        values: expected sum of rewards still to come, ``[mdp, round + 1, state]``; the last is 0.
+        policy: an optimal action per round and state, ``[mdp, round, state]``.
+    """
+
+    values: Float[np.ndarray, "mdp steps state"]
+    policy: Int[np.ndarray, "mdp round state"]
+
+
+@checked
+def discounted(mdps: MDPs, gamma: float = 0.9) -> DiscountedPlan:
+    """Policy iteration on every MDP of the batch; ``gamma`` lies in [0, 1)."""
+    check_rates(1.0, gamma)
+    rows, at = np.arange(len(mdps))[:, None], np.arange(mdps.n_states)[None]
+    policy = greedy(mdps.rewards)
+    while True:
+        dynamics, earned = mdps.transitions[rows, at, policy], mdps.rewards[rows, at, policy]
+        values = np.linalg.solve(np.eye(mdps.n_states) - gamma * dynamics, earned[..., None])[..., 0]
+        action_values = _lookahead(mdps, values, gamma)
+        tolerance = _TIE_TOLERANCE * (1 + np.abs(action_values).max(initial=0)) / (1 - gamma)
+        kept = entries_at(action_values, policy)
+        better = action_values.max(-1) > kept + tolerance
+        if not better.any():
+            return DiscountedPlan(values, action_values, greedy_sets(action_values, tolerance).argmax(-1))
+        policy = np.where(better, greedy(action_values), policy)
+
+
+@checked
+def finite_horizon(mdps: MDPs, n_rounds: int) -> FinitePlan:
+    """Backward induction on every MDP of the batch."""
+    require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
+    values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
+    policy = np.zeros((len(mdps), n_rounds, mdps.n_states), np.int64)
+    for t in reversed(range(n_rounds)):
+        action_values = _lookahead(mdps, values[:, t + 1], 1.0)
+        values[:, t] = action_values.max(-1)
+        policy[:, t] = greedy_sets(action_values).argmax(-1)
+    return FinitePlan(values, policy)
+
+
+@checked
+def random_values(mdps: MDPs, n_rounds: int) -> Float[np.ndarray, "mdp steps state"]:
+    """Expected sum of rewards still to come under uniform actions, ``[mdp, round + 1, state]``."""
+    require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
+    values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
+    for t in reversed(range(n_rounds)):
+        values[:, t] = _lookahead(mdps, values[:, t + 1], 1.0).mean(-1)
+    return values
+
+
+def _lookahead(
+    mdps: MDPs, values: Float[np.ndarray, "mdp state"], gamma: float
+) -> Float[np.ndarray, "mdp state action"]:
+    return mdps.rewards + gamma * np.einsum("bsan,bn->bsa", mdps.transitions, values)

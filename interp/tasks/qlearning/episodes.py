@@ -11,7 +11,7 @@ An episode never ends early: a state that ends a task is written as a loop onto 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -21,6 +21,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, check_fields, checked, integer
 from interp.errors import InputError, require, unknown_name
+from interp.provenance import provenance
 from interp.task import chosen_indices
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.mdps import MDPs, as_array, as_labels, freeze, inverse_labels
@@ -323,3 +324,37 @@ def check_epsilon(epsilon: ArrayLike) -> None:
     values = array_of("epsilon", epsilon).astype(np.float64)
     wrong = values[(values < 0) | (values > 1)]
     require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")
+
+
+# One batch of episodes, or several of different sizes.
+
+Batches = MDPEpisodes | Iterable[MDPEpisodes]
+
+
+def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
+    """One batch, or several of different sizes, as a tuple.
+
+    Raises:
+        InputError: no batch, or a batch of something else.
+    """
+    batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
+    require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
+    for batch in batches:
+        require(isinstance(batch, MDPEpisodes), f"expected batches of MDPEpisodes, got {type(batch).__name__}")
+    return batches
+
+
+def one_each(name: str, arrays: Any, episodes: Batches) -> list[tuple[Any, MDPEpisodes]]:
+    """Every batch with its array; ``arrays`` is the array itself where ``episodes`` is one batch."""
+    batches = as_batches(episodes)
+    listed = [arrays] if isinstance(episodes, MDPEpisodes) else list(arrays)
+    require(
+        len(listed) == len(batches), f"got {len(listed)} arrays of {name} for {len(batches)} batches; give one each"
+    )
+    return list(zip(listed, batches, strict=True))
+
+
+def drawn_from(batches: Sequence[MDPEpisodes], **settings: Any) -> dict[str, Any]:
+    """The provenance of a result on batches: their regimes and seeds, then ``settings``."""
+    regimes, seeds = sorted({b.regime for b in batches}), sorted({b.seed for b in batches})
+    return provenance(regimes=regimes, seeds=seeds, **settings)

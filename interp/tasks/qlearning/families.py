@@ -1,74 +1,272 @@
-"""The families of learners that could explain a policy, and where a fit looks for their parameters.
+"""What could explain a policy besides tabular Q-learning, and where a fit looks for the parameters.
 
-Each is asked with every way to act by its table (``rivals.acting``): a model that was taught a distribution over tied
+Rivals keep a table that is zero at first and is written where the round's pair (s, a) meets::
+
+    mean_bootstrap   Q(s, a) += alpha (r + gamma mean_b Q(s', b) - Q(s, a))         the mean in place of the maximum
+    soft_bootstrap   Q(s, a) += alpha (r + gamma sum_b pi(b) Q(s', b) - Q(s, a))    pi = softmax(Q(s', .) / temperature)
+    sarsa            Q(s, a) += alpha (r - Q(s, a)), and alpha gamma Q(s', a') once the next action a' is taken
+    mean_reward      Q(s, a) = mean of the rewards of the pair
+    visit_counts     Q(s, a) = how often the pair was visited, or less that
+    monte_carlo      Q(s, a) = mean over visits of the discounted rewards since: no bootstrapping, but looking ahead
+
+SARSA is on-policy: it follows the recorded actions, whoever chose them. :func:`acting` says how a table becomes a
+policy at the state reached: by the table before or after the round, greedily with ties shared or broken to the lowest
+index, or by a softmax. These are no part of what is learned, and any learner may be given any of them.
+
+:func:`families` asks each learner with every way to act by its table: a model that was taught a distribution over tied
 actions says something smooth, and should be blamed for what it learned, not for that. Q-learning's discount starts at
-.2, since one of 0 is a family of its own. The guess that is even over actions is the one without a memory.
-
-What a round makes of a decoded table is asked of fewer, without a way to act (:func:`updates`).
+.2, since one of 0 is a family of its own. The guess that is even over actions is the one without a memory. What a round
+makes of a decoded table is asked of fewer, without a way to act (:func:`updates`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
+from typing import Any
 
-from interp.algorithm import Algorithm, Family, Searched
-from interp.tasks.qlearning import algorithms, rivals
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
 
-ALPHAS, GAMMAS = (0.03, 0.1, 0.3, 1.0), (0.2, 0.5, 0.7, 0.9, 0.97)
-TEMPERATURES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
-SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+from interp.algorithm import Algorithm, Family, Searched, Values, Variable, numbered
+from interp.checks import checked
+from interp.errors import require
+from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.algorithms import no_bootstrap, pair, q_learning
+from interp.tasks.qlearning.episodes import MDPEpisodes
+
+_Array = NDArray[Any]
+
+_ALPHAS, _GAMMAS = (0.03, 0.1, 0.3, 1.0), (0.2, 0.5, 0.7, 0.9, 0.97)
+_TEMPERATURES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+_SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Temperatures of the soft maximum, in units of reward."""
-COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
-_CHOICES = (0.0, 1.0)
-
-
-def _acts(temperatures: tuple[float, ...] = TEMPERATURES) -> tuple[Searched, ...]:
-    return (
-        Searched("after", _CHOICES, kind="choice", enters=("acting_values",)),
-        Searched("shared_ties", _CHOICES, kind="choice", enters=("policy",)),
-        Searched("temperature", temperatures, enters=("policy",)),
-    )
-
-
-def _acting(learner: Callable[..., Algorithm], temperature: float, shared_ties: float, after: float,
-            **parameters: float) -> Algorithm:  # fmt: skip
-    return rivals.acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
-
-
-def _family(key: str, name: str, learner: Callable[..., Algorithm], *searched: Searched,
-            temperatures: tuple[float, ...] = TEMPERATURES) -> Family:  # fmt: skip
-    return Family(key, name, partial(_acting, learner), (*searched, *_acts(temperatures)))
+_COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
+"""Temperatures of a policy by counts, in visits."""
 
 
 def families() -> tuple[Family, ...]:
     """What a model of Q-learning is compared with."""
-    alpha, gamma = Searched("alpha", ALPHAS), Searched("gamma", GAMMAS)
+    alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", _GAMMAS)
+    sign = Searched("sign", (-1.0, 1.0), kind="choice")
     return (
-        _family("q_learning", "tabular Q-learning", algorithms.q_learning, alpha, gamma),
-        _family("no_bootstrap", "Q-learning without bootstrapping", algorithms.no_bootstrap, alpha),
-        _family(
-            "mean_bootstrap", "Q-learning with the mean in place of the maximum", rivals.mean_bootstrap, alpha, gamma
-        ),
-        _family("sarsa", "SARSA, on-policy", rivals.sarsa, alpha, gamma),
-        _family("mean_reward", "mean reward of every pair", rivals.mean_reward),
-        _family(
-            "visit_counts",
-            "counts of visits",
-            rivals.visit_counts,
-            Searched("sign", (-1.0, 1.0), kind="choice"),
-            temperatures=COUNTS,
-        ),
+        _family("q_learning", "tabular Q-learning", q_learning, alpha, gamma),
+        _family("no_bootstrap", "Q-learning without bootstrapping", no_bootstrap, alpha),
+        _family("mean_bootstrap", "Q-learning with the mean in place of the maximum", mean_bootstrap, alpha, gamma),
+        _family("sarsa", "SARSA, on-policy", sarsa, alpha, gamma),
+        _family("mean_reward", "mean reward of every pair", mean_reward),
+        _family("visit_counts", "counts of visits", visit_counts, sign, temperatures=_COUNTS),
     )
 
 
 def updates() -> tuple[Family, ...]:
     """What a round could make of a table: which rate and discount, and the maximum, a soft one or the mean."""
-    alpha, gamma = Searched("alpha", ALPHAS), Searched("gamma", (0.0, *GAMMAS, 0.995))
-    soft = Searched("temperature", SOFTNESS)
+    alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", (0.0, *_GAMMAS, 0.995))
+    soft = Searched("temperature", _SOFTNESS)
     return (
-        Family("q_learning", "the maximum", algorithms.q_learning, (alpha, gamma)),
-        Family("soft_bootstrap", "a soft maximum", rivals.soft_bootstrap, (alpha, gamma, soft)),
-        Family("mean_bootstrap", "the mean", rivals.mean_bootstrap, (alpha, gamma)),
-        Family("no_bootstrap", "no next value", algorithms.no_bootstrap, (alpha,)),
+        Family("q_learning", "the maximum", q_learning, (alpha, gamma)),
+        Family("soft_bootstrap", "a soft maximum", soft_bootstrap, (alpha, gamma, soft)),
+        Family("mean_bootstrap", "the mean", mean_bootstrap, (alpha, gamma)),
+        Family("no_bootstrap", "no next value", no_bootstrap, (alpha,)),
+    )
+
+
+def _family(key: str, name: str, learner: Callable[..., Algorithm], *searched: Searched,
+            temperatures: tuple[float, ...] = _TEMPERATURES) -> Family:  # fmt: skip
+    acts = (
+        Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",)),
+        Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",)),
+        Searched("temperature", temperatures, enters=("policy",)),
+    )
+    return Family(key, name, partial(_acting, learner), (*searched, *acts))
+
+
+def _acting(learner: Callable[..., Algorithm], temperature: float, shared_ties: float, after: float,
+            **parameters: float) -> Algorithm:  # fmt: skip
+    return acting(learner(**parameters), temperature, bool(shared_ties), bool(after))
+
+
+@checked
+def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = True, after: bool = True) -> Algorithm:
+    """The same learner with another choice at the state reached.
+
+    Args:
+        temperature: of the softmax of the values, in their units; 0 is greedy.
+        shared_ties: whether tied greedy actions share the probability, or the lowest index takes it.
+        after: whether it chooses by the table after the round, or by the one before, as the construction does.
+    """
+    require(temperature >= 0, f"temperature must be at least 0, got {temperature}")
+    read = "acting_values"
+
+    def values(v: Values) -> _Array:
+        return bellman.rows_at(v["next_table" if after else "table"], v["next_state"])
+
+    def policy(v: Values) -> _Array:
+        if temperature > 0:
+            return np.asarray(special.softmax(v[read] / temperature, axis=-1))
+        tied = bellman.greedy_sets(v[read])
+        if shared_ties:
+            return np.asarray(tied / tied.sum(-1, keepdims=True))
+        return np.eye(tied.shape[-1])[tied.argmax(-1)]
+
+    labels = numbered("a_")
+    moment = "after" if after else "before"
+    seen = Variable(
+        read, f"Q(s_{{t+1}}, .), {moment}", "what the choice is made by", "reward",
+        parents=("table", "next_table", "next_state"), equation=values, outputs=labels,
+    )  # fmt: skip
+    choice = Variable(
+        "policy", "pi(a | s_{t+1})", "the probability of each action at the state reached", "probability",
+        parents=(read,), equation=policy, outputs=labels,
+    )  # fmt: skip
+    kept = {k: v for k, v in algorithm.parameters.items() if k not in ("tie_slope", "beta", "hardness")}
+    return replace(
+        algorithm,
+        parameters={**kept, "temperature": temperature, "shared_ties": shared_ties, "after": after},
+        variables=(*(v for v in algorithm.variables if v.key not in (read, "policy")), seen, choice),
+        distribution=lambda v: v["policy"],
+    )
+
+
+_Q = q_learning()
+"""Whose inputs, table and visits the rivals share."""
+
+
+def _learner(
+    key: str,
+    name: str,
+    parameters: dict[str, Any],
+    table: Callable[[Values], _Array],
+    memories: tuple[tuple[str, str, Callable[[Values], _Array]], ...] = (),
+) -> Algorithm:
+    """A learner that chooses greedily by its table.
+
+    Args:
+        table: the table after the round.
+        memories: further tables that it keeps, zero at first: (key, what it is, its value after the round).
+    """
+    labels = _Q.variable("table").outputs
+    inputs = tuple(v for v in _Q.variables if v.role == "input")
+    states = (
+        *(v for v in _Q.variables if v.role == "state"),
+        *(Variable(memory, memory, what, "reward", "state", outputs=labels) for memory, what, _ in memories),
+    )
+    known, round_ = tuple(v.key for v in (*inputs, *states)), []
+    for what, meaning, equation in (
+        ("next_visits", "visits, this round included", lambda v: v["visits"] + pair(v)),
+        *((f"next_{memory}", f"{what}, after the round", equation) for memory, what, equation in memories),
+        ("next_table", "every entry of the table after the round", table),
+    ):
+        round_.append(Variable(what, what, meaning, "reward", parents=known, equation=equation, outputs=labels))
+        known = (*known, what)
+    column = Variable(
+        "next_column", "next_column", "the new column of the action taken", "reward",
+        parents=("next_table", "action"), outputs=_Q.variable("column").outputs,
+        equation=lambda v: bellman.columns_at(v["next_table"], v["action"]),
+    )  # fmt: skip
+
+    def initial(episodes: MDPEpisodes) -> dict[str, _Array]:
+        return {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states}
+
+    learner = Algorithm(
+        key=key,
+        name=name,
+        task="qlearning",
+        parameters=parameters,
+        variables=(*inputs, *states, *round_, column),
+        inputs=_Q.inputs,
+        initial=initial,
+        distribution=lambda v: v["policy"],
+        memory="table",
+        written="next_column",
+    )
+    return acting(learner)
+
+
+def _towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
+    """The table with the round's entry moved towards ``target`` ``[...]``."""
+    return v["table"] + rate * pair(v) * (target[..., None, None] - v["table"])
+
+
+@checked
+def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
+    """Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
+    bellman.check_rates(alpha, gamma)
+
+    def table(v: Values) -> _Array:
+        return _towards(v, alpha, v["reward"] + gamma * bellman.rows_at(v["table"], v["next_state"]).mean(-1))
+
+    parameters = {"alpha": alpha, "gamma": gamma}
+    return _learner("mean_bootstrap", "Q-learning with the mean in place of the maximum", parameters, table)
+
+
+@checked
+def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
+    """Q-learning with a soft maximum: the next values weighed by their softmax.
+
+    Args:
+        temperature: of the softmax, in units of reward; near 0 the maximum, large the mean.
+    """
+    bellman.check_rates(alpha, gamma)
+    require(temperature > 0, f"temperature must be above 0, got {temperature}")
+
+    def table(v: Values) -> _Array:
+        following = bellman.rows_at(v["table"], v["next_state"])
+        value = (special.softmax(following / temperature, axis=-1) * following).sum(-1)
+        return _towards(v, alpha, v["reward"] + gamma * value)
+
+    parameters = {"alpha": alpha, "gamma": gamma, "temperature": temperature}
+    return _learner("soft_bootstrap", "Q-learning with a soft maximum", parameters, table)
+
+
+def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
+    """SARSA: bootstraps from the value of the action that is taken next, as soon as it is known."""
+    bellman.check_rates(alpha, gamma)
+
+    def table(v: Values) -> _Array:
+        here = pair(v)
+        following = (v["table"] * here).sum((-1, -2), keepdims=True)
+        known = v["table"] + alpha * gamma * following * v["last_pair"]
+        return known + alpha * here * (v["reward"][..., None, None] - v["table"])
+
+    memories = (("last_pair", "the pair of the round before", pair),)
+    return _learner("sarsa", "SARSA, on-policy", {"alpha": alpha, "gamma": gamma}, table, memories)
+
+
+def mean_reward() -> Algorithm:
+    """The mean reward of every pair, 0 where it was never visited."""
+    return _learner(
+        "mean_reward",
+        "mean reward of every pair",
+        {},
+        lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"]),
+    )
+
+
+@checked
+def visit_counts(sign: float = 1.0) -> Algorithm:
+    """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
+    return _learner("visit_counts", "counts of visits", {"sign": sign}, lambda v: sign * (v["visits"] + pair(v)))
+
+
+@checked
+def monte_carlo(gamma: float = 0.9) -> Algorithm:
+    """The mean over visits of the rewards since, discounted by ``gamma`` a round."""
+    bellman.check_rates(1.0, gamma)
+
+    def returns(v: Values) -> _Array:
+        return v["returns"] + v["next_credit"] * v["reward"][..., None, None]
+
+    memories = (
+        ("credit", "how much of a reward every pair earns", lambda v: gamma * v["credit"] + pair(v)),
+        ("returns", "discounted rewards since every pair's visits", returns),
+    )
+    return _learner(
+        "monte_carlo",
+        "Monte Carlo returns",
+        {"gamma": gamma},
+        lambda v: v["next_returns"] / np.maximum(v["next_visits"], 1),
+        memories,
     )

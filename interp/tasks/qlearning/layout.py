@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from einops import rearrange
@@ -15,6 +15,11 @@ from interp.checks import checked
 from interp.errors import InputError, require
 from interp.model.layout import EncodedRounds, RoundLayout, size_range
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+
+if TYPE_CHECKING:
+    from interp.model.transformer import HookedLatentTransformer
+
+_Ranges = tuple[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class QLearningRound(RoundLayout):
         object.__setattr__(self, "n_actions_range", actions)
 
     @property
-    def _bounds(self) -> tuple[tuple[int, int], tuple[int, int]]:
+    def _bounds(self) -> _Ranges:
         assert self.n_states_range is not None and self.n_actions_range is not None
         return self.n_states_range, self.n_actions_range
 
@@ -149,3 +154,22 @@ class QLearningRound(RoundLayout):
         """The column of the action taken."""
         chosen = slots[..., None, None].expand(*state.shape[:-1], 1)
         return state.gather(-1, chosen).squeeze(-1)
+
+
+def served(model: HookedLatentTransformer) -> _Ranges:
+    """Smallest and largest number of states, and of actions, that a model serves.
+
+    Raises:
+        InputError: a model of another task.
+    """
+    layout = model.layout
+    if not isinstance(layout, QLearningRound):
+        raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of Q-learning")
+    return layout._bounds
+
+
+def representative_sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:
+    """A small, a middle and a large (n_states, n_actions) among those that a model serves."""
+    (low_s, high_s), (low_a, high_a) = served(model)
+    wanted = ((4, 2), (6, 3), (8, 4))
+    return list(dict.fromkeys((min(max(s, low_s), high_s), min(max(a, low_a), high_a)) for s, a in wanted))

@@ -7,12 +7,19 @@ where the episode started; 0 is a random policy, 1 the optimum. A ratio of sums,
 earn the same would otherwise divide by nearly 0. It can leave [0, 1]: x holds luck, the references do not.
 
 Scope: on the grid MDPs random earns 70-80 % of the optimum, so raw returns hardly separate agents.
+
+:func:`evaluate` lets a model play (``interp.play``: its choice at ``Select`` is its next action and is committed as
+a*), once by its choices alone and once exploring (a random action with probability .2), and so do tabular learners and
+a random policy with the same seed: same MDPs, starts and luck. The model imitates greedy choices, and nothing told it
+which of several tied ones to take: exploring, its peer is the epsilon-greedy learner that breaks ties at random. On the
+ladder and the chain control matters. A return over a shorter horizon is that of the first rounds of the same play. Mean
+reward in windows of 50 rounds shows whether a model decays as it goes on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,25 +29,17 @@ from jaxtyping import Float
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
+from interp.evaluation.lookup import lookup
+from interp.evaluation.record import MODEL
+from interp.model.rollout import play
+from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
-from interp.tasks.qlearning.episodes import MDPEpisodes
-from interp.tasks.qlearning.planning import finite_horizon, random_values
-
-Batches = MDPEpisodes | Iterable[MDPEpisodes]
-
-
-def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
-    """One batch, or several of different sizes, as a tuple.
-
-    Raises:
-        InputError: no batch, or a batch of something else.
-    """
-    batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
-    require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
-    for batch in batches:
-        require(isinstance(batch, MDPEpisodes), f"expected batches of MDPEpisodes, got {type(batch).__name__}")
-    return batches
+from interp.tasks.qlearning import sampling, tabular
+from interp.tasks.qlearning.bellman import finite_horizon, random_values
+from interp.tasks.qlearning.episodes import TRANSITIONS, Batches, MDPEpisodes, as_batches, drawn_from
+from interp.tasks.qlearning.layout import representative_sizes
+from interp.tasks.qlearning.sampling import EVALUATION
 
 
 @checked
@@ -68,9 +67,7 @@ class ScoreResult(Tabled):
     def to_frame(self) -> pd.DataFrame:
         """One row per quantity."""
         rows = {name: getattr(self, name) for name in ("score", "earned", "random", "optimal")}
-        return pd.DataFrame(
-            [{"quantity": k, "estimate": v.estimate, "low": v.low, "high": v.high} for k, v in rows.items()]
-        )
+        return pd.DataFrame([{"quantity": name, **vars(value)} for name, value in rows.items()])
 
 
 @checked
@@ -94,11 +91,9 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     )
     columns = {"earned": earned, "random": random, "optimal": optimal}
     intervals = {k: mean_interval(column, n_resamples=n_resamples, seed=seed) for k, column in columns.items()}
-    record = provenance(
-        regimes=sorted({b.regime for b in batches}), seeds=sorted({b.seed for b in batches}), n_episodes=len(earned)
-    )
+    made = drawn_from(batches, n_episodes=len(earned))
     score = ratio_interval(earned - random, optimal - random, n_resamples=n_resamples, seed=seed)
-    return ScoreResult(score=score, provenance=record, **intervals)
+    return ScoreResult(score=score, provenance=made, **intervals)
 
 
 def _references(
@@ -108,3 +103,106 @@ def _references(
     random = random_values(batch.known_mdps, batch.n_rounds)[rows, 0, start]
     optimal = finite_horizon(batch.known_mdps, batch.n_rounds).values[rows, 0, start]
     return batch.rewards.sum(1), random, optimal
+
+
+# What a model earns when it acts.
+
+PLAYED = ("grid", *EVALUATION, "chain", "ladder")
+EXPLORING = "exploring-model"
+_AGENTS = ("greedy", "epsilon-greedy", "random-ties", "random")
+PLAYERS = (MODEL, EXPLORING, *_AGENTS)
+HORIZONS = (50, 200)
+_WINDOW = 50
+
+
+@dataclass(frozen=True, eq=False)
+class PlayScores(Tabled):
+    """Returns of a model and of tabular agents that met the same luck.
+
+    Attributes:
+        scores: (regime, agent key, horizon) -> :class:`~interp.tasks.qlearning.returns.ScoreResult`.
+        rates: (regime, agent key, first round of a window) -> mean reward a round in that window.
+        settings: model, digest, commit, sizes, seed, versions.
+    """
+
+    scores: dict[tuple[str, str, int], ScoreResult]
+    rates: dict[tuple[str, str, int], Interval]
+    settings: dict[str, Any] = field(repr=False)
+
+    def get(self, regime: str, horizon: int, key: str = MODEL) -> ScoreResult:
+        """One score."""
+        return lookup(self.scores, regime, key, horizon)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per regime, agent, horizon and quantity ("score" is the normalised return)."""
+        frames = [
+            result.to_frame().assign(regime=regime, key=key, horizon=horizon, commit=self._commit(key))
+            for (regime, key, horizon), result in self.scores.items()
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+    def rates_frame(self) -> pd.DataFrame:
+        """One row per regime, agent and window: mean reward a round."""
+        rows = [
+            {"regime": regime, "key": key, "start": start, **vars(value), "commit": self._commit(key)}
+            for (regime, key, start), value in self.rates.items()
+        ]
+        return pd.DataFrame(rows)
+
+    def _commit(self, key: str) -> str:
+        return "own" if key in (MODEL, EXPLORING) else ""
+
+
+@checked
+def evaluate(
+    model: HookedLatentTransformer,
+    regimes: Sequence[str] = PLAYED,
+    *,
+    n_episodes: int = 96,
+    horizons: Sequence[int] = HORIZONS,
+    seed: int = 4,
+    done: Callable[[int], None] = lambda steps: None,
+) -> PlayScores:
+    """Let a model and tabular agents act in fresh MDPs of each regime.
+
+    Args:
+        regimes: keys of ``interp.tasks.mdp.REGIMES``.
+        n_episodes: per regime, over the representative sizes.
+        horizons: numbers of rounds after which returns are read; the longest is played.
+        done: called with 1 after each regime.
+    """
+    require(bool(horizons) and min(horizons) >= 1, f"horizons must be numbers of rounds >= 1, got {list(horizons)}")
+    sizes, longest = representative_sizes(model), max(horizons)
+    each, explored = -(-n_episodes // len(sizes)), tabular.agent("epsilon-greedy").epsilon
+    scores, rates = {}, {}
+    for regime in regimes:
+        mdps = [sampling.sample_mdps(each, s, a, seed=seed + i, regime=regime) for i, (s, a) in enumerate(sizes)]
+        played = {
+            key: [play(model, batch, longest, seed + i, epsilon=epsilon)[0] for i, batch in enumerate(mdps)]
+            for key, epsilon in ((MODEL, 0.0), (EXPLORING, explored))
+        }
+        for key in _AGENTS:
+            agent = tabular.agent(key)
+            played[key] = [tabular.run(agent, batch, longest, seed + i) for i, batch in enumerate(mdps)]
+        for key, batches in played.items():
+            for horizon in horizons:
+                scores[regime, key, horizon] = normalised_score([_first(b, horizon) for b in batches], seed=seed)
+            for start in range(0, longest, _WINDOW):
+                rates[regime, key, start] = _rate(batches, start, seed)
+        done(1)
+    settings = provenance(
+        model=model.config.name, digest=model.digest(), commit="own", sizes=sizes, n_episodes=n_episodes,
+        horizons=list(horizons), seed=seed,
+    )  # fmt: skip
+    return PlayScores(scores, rates, settings)
+
+
+def _first(episodes: MDPEpisodes, n_rounds: int) -> MDPEpisodes:
+    """The first ``n_rounds`` rounds of each episode."""
+    cut = {name: getattr(episodes, name)[:, :n_rounds] for name in (*TRANSITIONS, "greedy")}
+    return replace(episodes, q_tables=episodes.q_tables[:, : n_rounds + 1], **cut)
+
+
+def _rate(batches: Sequence[MDPEpisodes], start: int, seed: int) -> Interval:
+    rewards = [row for batch in batches for row in batch.rewards[:, start : start + _WINDOW]]
+    return ratio_interval([row.sum() for row in rewards], [float(len(row)) for row in rewards], seed=seed)

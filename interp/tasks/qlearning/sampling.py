@@ -9,6 +9,17 @@ batch per size, never padded; :class:`Interaction` lets any agent act.
 
 States and actions are relabelled at random after an episode was made, so that behaviour which breaks ties to the lowest
 index shows no preference for a label; the targets ``greedy`` break ties to the lowest of the *new* labels.
+:func:`battery` draws episodes on which learners of tabular control choose differently, which tells them apart::
+
+    grid            the training grid, explored as in training
+    explored        deterministic transitions, uniform actions: what lies ahead, and whose actions it depends on
+    draws           rewards of 0 or 1 drawn anew at each visit, uniform actions: how many visits a value remembers
+    chain           one reward at the end of a chain, half of the actions greedy: values that must travel
+    delayed         small rewards at hubs, large and uneven ones at the leaves that they lead to, uniform actions: the
+                    discount, and the maximum against the mean
+
+Its behaviour is that of tabular Q-learning at learning rate .1 and discount .9, whoever is asked to explain it.
+
 Randomness comes in separate streams (MDPs, starts, exploration, transitions, ...): two agents with one seed meet the
 same luck, and the same seed gives the same bytes.
 """
@@ -16,7 +27,7 @@ same luck, and the same seed gives the same bytes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -38,6 +49,9 @@ from interp.tasks.qlearning.regimes import (
     ladder,
     regime_named,
 )
+
+_HUB_REWARD = 0.1
+"""Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""
 
 __all__ = [
     "EVALUATION",
@@ -252,7 +266,7 @@ def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regim
     _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
     source = regime_named(regime)
     mdps = draw(source, allocate(source, n_mdps, stream(seed, "cells")), n_states, n_actions, stream(seed, "mdps"))
-    return mdps.permuted(*relabelling(mdps, seed))
+    return mdps.permuted(*_relabelling(mdps, seed))
 
 
 @checked
@@ -297,6 +311,36 @@ def sample_grid(
     return batches
 
 
+@checked
+def battery(n_episodes: int, n_rounds: int, *, n_states: int, n_actions: int, seed: int) -> dict[str, MDPEpisodes]:
+    """A batch of ``n_episodes`` by the name of each set; other seeds draw other episodes.
+
+    >>> list(battery(2, 10, n_states=4, n_actions=3, seed=0))
+    ['grid', 'explored', 'draws', 'chain', 'delayed']
+    """
+
+    def drawn(regime: str, epsilon: Epsilon) -> MDPEpisodes:
+        return sample(n_episodes, n_rounds, n_states, n_actions, seed=seed, epsilon=epsilon, regime=regime)
+
+    return {
+        "grid": drawn("grid", "uniform"),
+        "explored": drawn("deterministic", 1.0),
+        "draws": drawn("bernoulli-draws", 1.0),
+        "chain": drawn("chain", 0.5),
+        "delayed": _played(_delayed(n_episodes, n_states, n_actions, seed), n_rounds, seed, 1.0, regime="delayed"),
+    }
+
+
+def _delayed(n: int, n_states: int, n_actions: int, seed: int) -> MDPs:
+    """MDPs whose first half of states are hubs: every action leads from a hub to a leaf, and from a leaf to a hub."""
+    rng, n_hubs = stream(seed, "mdps"), n_states // 2
+    hub = np.arange(n_states) < n_hubs
+    shape = (n, n_states, n_actions)
+    target = np.where(hub[:, None], n_hubs + rng.integers(0, n_states - n_hubs, shape), rng.integers(0, n_hubs, shape))
+    rewards = np.where(hub[:, None], _HUB_REWARD * rng.random(shape), rng.beta(0.5, 0.5, shape))
+    return MDPs(np.eye(n_states)[target], rewards, families=("delayed",) * n)
+
+
 def _sample(
     regime: MDPRegime,
     cells: NDArray[np.int64],
@@ -315,14 +359,18 @@ def _sample(
     else:
         rates = epsilon
     mdps = draw(regime, cells, n_states, n_actions, stream(seed, "mdps"))
-    interaction = Interaction(mdps, n_rounds, seed, rates, alpha, gamma)
+    return _played(mdps, n_rounds, seed, rates, alpha, gamma, regime=regime.key)
+
+
+def _played(mdps: MDPs, n_rounds: int, seed: Seed, *rates: Any, regime: str) -> MDPEpisodes:
+    """Episodes of epsilon-greedy Q-learning (``rates`` are epsilon, alpha and gamma), labels shuffled."""
+    interaction = Interaction(mdps, n_rounds, seed, *rates)
     while not interaction.done:
         interaction.advance(bellman.greedy(interaction.values))
-    episodes = interaction.episodes(regime.key)
-    return episodes.permuted(*relabelling(mdps, seed))
+    return interaction.episodes(regime).permuted(*_relabelling(mdps, seed))
 
 
-def relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """New labels of states and of actions, ``[episode, label]`` each, at random."""
     rng, n = stream(seed, "relabel"), len(mdps)
     states = rng.permuted(np.tile(np.arange(mdps.n_states), (n, 1)), axis=1)

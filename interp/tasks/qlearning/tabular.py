@@ -25,8 +25,8 @@ from jaxtyping import Float, Int
 from interp.checks import checked, unique
 from interp.errors import InputError, require, unknown_name
 from interp.tasks.qlearning import bellman
+from interp.tasks.qlearning.bellman import discounted, finite_horizon
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
-from interp.tasks.qlearning.planning import discounted, finite_horizon
 from interp.tasks.qlearning.sampling import Interaction, stream
 
 Choices = Int[np.ndarray, " episode"]

@@ -12,11 +12,11 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import mdp
 from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning import evaluation as qlearning
+from interp.tasks.qlearning import rates as tables
+from interp.tasks.qlearning import returns as play
 from interp.tasks.qlearning import tabular
-from interp.tasks.qlearning.evaluation import by_regime as qlearning
-from interp.tasks.qlearning.evaluation import playing as play
-from interp.tasks.qlearning.evaluation import tables
-from interp.tasks.qlearning.evaluation.discount import followed_discount
+from interp.tasks.qlearning.agreement import followed_discount
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.qlearning.rates import effective_rates
 

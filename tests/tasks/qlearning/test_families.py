@@ -7,10 +7,10 @@ import interp
 from interp.errors import InputError
 from interp.interventions.interchange import interchange
 from interp.tasks import mdp
-from interp.tasks.qlearning import TASK, MDPEpisodes, rivals
+from interp.tasks.qlearning import TASK, MDPEpisodes, families
 from interp.tasks.qlearning.algorithms import q_learning
-from interp.tasks.qlearning.battery import battery
 from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.qlearning.sampling import battery
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +31,7 @@ def after(learner, episodes):
 
 
 def test_sarsa_adds_the_value_of_the_action_that_was_taken_next(walk):
-    tables = after(rivals.sarsa(0.5, 0.8), walk)
+    tables = after(families.sarsa(0.5, 0.8), walk)
     assert tables[0].tolist() == [[0.5, 0], [0, 0]]
     assert tables[1].tolist() == [[0.5, 0], [0, 0.25]]
     # Q(1, a1) earns .5 * .8 * Q(0, a0) = .2 now that a0 was taken there; then Q(0, a0) moves to its reward.
@@ -39,25 +39,25 @@ def test_sarsa_adds_the_value_of_the_action_that_was_taken_next(walk):
 
 
 def test_the_mean_takes_the_place_of_the_maximum(walk):
-    tables = after(rivals.mean_bootstrap(0.5, 0.8), walk)
+    tables = after(families.mean_bootstrap(0.5, 0.8), walk)
     assert tables[1] == pytest.approx(np.array([[0.5, 0], [0, 0.5 * (0.5 + 0.8 * 0.25)]]))
 
 
 def test_with_one_action_mean_and_maximum_are_the_same():
     single = mdp.sample(4, 10, 3, 1, seed=0)
-    assert after(rivals.mean_bootstrap(), single) == pytest.approx(after(q_learning(), single))
+    assert after(families.mean_bootstrap(), single) == pytest.approx(after(q_learning(), single))
 
 
 def test_mean_reward_and_visits_count(walk):
-    assert after(rivals.mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
-    assert after(rivals.visit_counts(-1.0), walk)[-1].tolist() == [[-2, 0], [0, -1]]
+    assert after(families.mean_reward(), walk)[-1].tolist() == [[1, 0], [0, 0.5]]
+    assert after(families.visit_counts(-1.0), walk)[-1].tolist() == [[-2, 0], [0, -1]]
 
 
 def test_a_round_writes_one_column_under_every_learner(episodes):
     """What a slot holds, so that a swapped reward can be judged under any of them, whichever comes closest."""
     model = interp.load("qlearning-handwired", n_states=3, n_actions=2)
     others = mdp.sample(5, 12, 3, 2, seed=2, epsilon=1.0)
-    for learner in (rivals.mean_bootstrap(), rivals.sarsa(), rivals.mean_reward(), rivals.visit_counts()):
+    for learner in (families.mean_bootstrap(), families.sarsa(), families.mean_reward(), families.visit_counts()):
         values = learner.run(episodes)
         taken = np.eye(2, dtype=bool)[values["action"]]
         assert np.array_equal(values["next_column"], np.moveaxis(values["next_table"], -1, -2)[taken].reshape(5, 12, 3))
@@ -70,21 +70,21 @@ def test_a_round_writes_one_column_under_every_learner(episodes):
 def test_monte_carlo_averages_the_discounted_rewards_since_each_visit(walk):
     first, second = 1 + 0.8 * 0.5 + 0.64 * 1, 1.0
     expected = [[(first + second) / 2, 0], [0, 0.5 + 0.8]]
-    assert after(rivals.monte_carlo(0.8), walk)[-1] == pytest.approx(np.array(expected))
+    assert after(families.monte_carlo(0.8), walk)[-1] == pytest.approx(np.array(expected))
 
 
 def test_acting_is_by_the_table_before_or_after_with_ties_shared_or_broken(episodes):
-    shares = rivals.acting(q_learning()).run(episodes)["policy"]
+    shares = families.acting(q_learning()).run(episodes)["policy"]
     assert (shares > 0).tolist() == episodes.greedy_sets.tolist() and shares.sum(-1) == pytest.approx(1)
-    construction = rivals.acting(q_learning(), shared_ties=False, after=False).run(episodes)["policy"]
+    construction = families.acting(q_learning(), shared_ties=False, after=False).run(episodes)["policy"]
     assert construction.tolist() == q_learning().run(episodes)["policy"].tolist()
 
 
 def test_a_softmax_is_boltzmanns(episodes):
-    policy = rivals.acting(q_learning(), temperature=0.2, after=False).run(episodes)["policy"]
+    policy = families.acting(q_learning(), temperature=0.2, after=False).run(episodes)["policy"]
     assert policy == pytest.approx(q_learning(beta=5.0).run(episodes)["policy"])
     with pytest.raises(InputError, match="temperature must be at least 0, got -1"):
-        rivals.acting(q_learning(), temperature=-1)
+        families.acting(q_learning(), temperature=-1)
 
 
 def test_q_learning_starts_where_no_bootstrap_ends():
@@ -97,7 +97,7 @@ def test_the_battery_separates_what_looks_ahead_from_what_does_not():
     sets = battery(8, 40, n_states=4, n_actions=3, seed=0)
     delayed = sets["delayed"]
     assert list(sets) == ["grid", "explored", "draws", "chain", "delayed"]
-    ahead, here = (rivals.acting(q_learning(gamma=g)).run(delayed)["policy"] for g in (0.9, 0.0))
+    ahead, here = (families.acting(q_learning(gamma=g)).run(delayed)["policy"] for g in (0.9, 0.0))
     assert np.abs(ahead - here).sum(-1).mean() > 0.2
     hub = delayed.mdps.rewards.max(-1) <= 0.1
     assert (hub.sum(-1) == 2).all()

@@ -6,8 +6,8 @@ from quantecon.markov import DiscreteDP, backward_induction
 
 from interp.errors import InputError
 from interp.tasks import mdp
+from interp.tasks.qlearning.bellman import discounted, finite_horizon, random_values
 from interp.tasks.qlearning.episodes import MDPs
-from interp.tasks.qlearning.planning import discounted, finite_horizon, random_values
 from interp.tasks.qlearning.tabular import OptimalAgent, RandomAgent, run
 
 

@@ -1,0 +1,282 @@
+r"""What models of Q-learning are worth: agreement with the table, effective rates, returns when they act.
+
+Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes by :mod:`interp.tasks.qlearning.agreement`. It
+sets beside every number the table that never bootstraps (gamma = 0), and separates the steps where the tables disagree.
+Three more predictors are controls here: *repeat last* (the action just taken), *chance* (a uniform draw), and the model
+itself with its latents *cut* (the initial ones in every round): what it knows without memory.
+
+Where a round holds the model's own choice (a*), ``commit`` says whose was fed, and every row carries it: "own" is what
+the model does alone; "target" feeds the table's choice, which leaks the answer into the state.
+
+Regimes are evaluated over all sizes that the model serves, in equal shares, with lengths spread evenly over 10 to 50
+rounds (paper: uniform in these ranges). NOT evidence of: how the choice is made (``interp.interventions``), or what the
+state holds (:mod:`interp.tasks.qlearning.rates`). What the model earns is in :mod:`interp.tasks.qlearning.returns`.
+
+    >>> plan().theory is None
+    True
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+
+from interp.checks import checked
+from interp.decoder import N_FOLDS
+from interp.display import Tabled
+from interp.errors import require
+from interp.evaluation.attention import round_attention
+from interp.evaluation.controls import cut
+from interp.evaluation.lookup import joined, lookup
+from interp.evaluation.record import MODEL, EvaluationPlan, Row, row
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.tasks.qlearning import rates, returns, sampling
+from interp.tasks.qlearning.agreement import AgreementResult, agreement, followed_discount
+from interp.tasks.qlearning.layout import served
+from interp.tasks.qlearning.sampling import EVALUATION, SHIFTS, MDPEpisodes
+
+EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
+CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance": "uniform choice"}
+
+
+@dataclass(frozen=True, eq=False)
+class QLearningScores(Tabled):
+    """Agreement of a model and of its controls with tabular Q-learning.
+
+    Attributes:
+        results: (regime, predictor key) -> :class:`~interp.tasks.qlearning.agreement.AgreementResult`.
+        settings: model, digest, commit, table, sizes, seed, versions.
+    """
+
+    results: dict[tuple[str, str], AgreementResult]
+    settings: dict[str, Any]
+
+    def get(self, regime: str, key: str = MODEL) -> AgreementResult:
+        """One result."""
+        return lookup(self.results, regime, key)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per regime, predictor, quantity and phase, with the commit mode."""
+        frames = [
+            result.to_frame().assign(
+                regime=regime,
+                key=key,
+                predictor=self.settings["model"] if key == MODEL else CONTROLS[key],
+                commit=self.settings["commit"] if key in (MODEL, "cut") else "",
+            )
+            for (regime, key), result in self.results.items()
+        ]
+        return pd.concat(frames, ignore_index=True)
+
+
+def _sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:
+    """Every (n_states, n_actions) that a model serves and that holds a choice."""
+    (low_s, high_s), (low_a, high_a) = served(model)
+    return [(s, a) for s, a in product(range(low_s, high_s + 1), range(low_a, high_a + 1)) if s > 1 and a > 1]
+
+
+@checked
+def sample(
+    model: HookedLatentTransformer,
+    regime: str = "grid",
+    n_episodes: int = 256,
+    n_rounds: tuple[int, int] = (10, 50),
+    seed: int = 1,
+) -> list[MDPEpisodes]:
+    """Fresh episodes over all sizes that a model serves, one batch per size, lengths spread evenly over a range."""
+    low, high = n_rounds
+    require(1 <= low <= high, f"n_rounds must be a range (low, high) with 1 <= low <= high, got {n_rounds}")
+    sizes = _sizes(model)
+    rng = np.random.default_rng([seed, 0])
+    lengths = rng.permutation(np.linspace(low, high, len(sizes)).round().astype(int))
+    seeds = rng.integers(2**31, size=len(sizes))
+    each = -(-n_episodes // len(sizes))
+    return [
+        sampling.sample(each, int(length), s, a, regime=regime, seed=int(stream))
+        for (s, a), length, stream in zip(sizes, lengths, seeds, strict=True)
+    ]
+
+
+def reference_table(model: HookedLatentTransformer) -> Literal["after", "before"]:
+    """The table to compare with: a handwired model chooses before it updates; a learned one was taught "after"."""
+    return "before" if len(model.state_map) else "after"
+
+
+@checked
+def evaluate(
+    model: HookedLatentTransformer,
+    regimes: Sequence[str] = EVALUATED,
+    *,
+    n_episodes: int = 256,
+    n_rounds: tuple[int, int] = (10, 50),
+    commit: str = "own",
+    seed: int = 1,
+    done: Callable[[int], None] = lambda steps: None,
+) -> QLearningScores:
+    """Agreement of a model and of three controls with tabular Q-learning, regime by regime.
+
+    Args:
+        regimes: keys of ``interp.tasks.mdp.REGIMES``.
+        n_episodes: per regime, over all sizes.
+        commit: whose a* is fed, "own" or "target".
+        done: called with 1 after each regime.
+
+    Raises:
+        InputError: a model of another task, or no regime.
+    """
+    require(len(regimes) > 0, "no regime to evaluate on; give at least one")
+    results, table = {}, reference_table(model)
+    for regime in regimes:
+        batches = sample(model, regime, n_episodes, n_rounds, seed)
+        for key, choices in _predictions(model, batches, commit, seed).items():
+            results[regime, key] = agreement(choices, batches, table=table, seed=seed)
+        done(1)
+    settings = provenance(
+        model=model.config.name, digest=model.digest(), commit=commit, table=table, n_episodes=n_episodes,
+        n_rounds=list(n_rounds), sizes=_sizes(model), seed=seed,
+    )  # fmt: skip
+    return QLearningScores(results, settings)
+
+
+def _predictions(
+    model: HookedLatentTransformer, batches: list[MDPEpisodes], commit: str, seed: int
+) -> dict[str, list[np.ndarray]]:
+    rng = np.random.default_rng([seed, 1])
+    runs = [rollout(model, batch, commit=commit) for batch in batches]
+    forgetful = [
+        rollout(model, batch, commit=commit, fwd_hooks=[cut(model)], propagate=False, clean=run)
+        for batch, run in zip(batches, runs, strict=True)
+    ]
+    return {
+        MODEL: [policy(run) for run in runs],
+        "cut": [policy(run) for run in forgetful],
+        "repeat_last": [batch.actions for batch in batches],
+        "chance": [rng.integers(batch.n_actions, size=batch.actions.shape) for batch in batches],
+    }
+
+
+def policy(run: Rollout) -> np.ndarray:
+    """A rollout's action probabilities, ``[episode, round, action]``, in float64."""
+    return run.predictions.double().numpy(force=True)
+
+
+# Every table of a model: what ``interp evaluate`` writes.
+
+_PLAYED, _DISCOUNT, _RATES, _CHAIN = "played: ", "followed discount", "effective rates", "attention in a chain"
+"""Parts beside the regimes; the first begins the names of those that are played."""
+_SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", "disputed", "disputed_gamma0")
+
+
+def _parts(model: HookedLatentTransformer) -> list[str]:
+    """Regimes evaluated, the discount followed, effective rates, regimes played, attention in a chain."""
+    (low_s, high_s), (low_a, high_a) = served(model)
+    chain = [_CHAIN] if low_s <= 4 <= high_s and low_a <= 2 <= high_a else []
+    return [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED), *chain]
+
+
+def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+    """Scores of a regime, read or played, or a table."""
+    if part.startswith(_PLAYED):
+        regimes = [part.removeprefix(_PLAYED)]
+        return returns.evaluate(model, regimes, n_episodes=n_episodes // 2, seed=seed + 2)
+    if part == _DISCOUNT:
+        batches = sample(model, "grid", n_episodes, seed=seed)
+        choices = [rollout(model, batch).choices.numpy(force=True) for batch in batches]
+        followed = followed_discount(choices, batches, table=reference_table(model), seed=seed)
+        return followed.to_frame().assign(commit="own")
+    if part == _RATES:
+        return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
+    if part == _CHAIN:
+        chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
+        return round_attention(model, chain, rounds=slice(10, None)).assign(commit="own")
+    return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+
+
+def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """All tables of a model of Q-learning, by name."""
+    scored = joined([measured[regime] for regime in EVALUATED], "results")
+    played = joined([part for name, part in measured.items() if name.startswith(_PLAYED)], "scores", "rates")
+    agreed, earned = scored.to_frame(), played.to_frame()
+    return {
+        "summary": _overview(agreed, earned),
+        "agreement": agreed,
+        "followed_discount": measured[_DISCOUNT],
+        "effective_rates": measured[_RATES],
+        "returns": earned,
+        "reward_rates": played.rates_frame(),
+        **({"attention_chain": measured[_CHAIN]} if _CHAIN in measured else {}),
+    }
+
+
+def _overview(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
+    """By regime: agreement with its controls, and the normalised return over the longest horizon by agent."""
+    of_model = agreed[(agreed["key"] == MODEL) & (agreed["phase"] == "all")]
+    table = of_model.pivot(index="regime", columns="quantity", values="estimate").loc[of_model["regime"].unique()]
+    table = table[[*_SUMMARISED, "cross_entropy_excess"]]
+    longest = earned[(earned["quantity"] == "score") & (earned["horizon"] == earned["horizon"].max())]
+    for key in (MODEL, "greedy", returns.EXPLORING, "epsilon-greedy", "random-ties"):
+        table[f"return, {key}"] = longest[longest["key"] == key].set_index("regime")["estimate"]
+    return table.assign(commit="own").rename_axis(index="regime", columns=None).reset_index()
+
+
+# The few numbers that say what a model is worth: the rows of its card.
+
+_HEADLINE_PLAYED = ("grid", "ladder", "chain")
+
+
+def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+    scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
+    agreed, chance = scored.get("grid"), scored.get("grid", "chance")
+
+    def value(quantity: str) -> float:
+        return agreed.intervals[quantity, "all"].estimate
+
+    gamma0 = f"gamma = 0 table {value('untied_gamma0'):.4f}"
+    ties = f"perfect learner {value('random_ties_ceiling'):.4f}, gamma = 0 table {value('random_ties_gamma0'):.4f}"
+    disputed = (
+        f"follows the gamma = 0 table in {value('disputed_gamma0'):.3f}; a uniform choice "
+        f"{chance.intervals['disputed', 'all'].estimate:.3f}; {agreed.n_steps['disputed', 'all']} steps"
+    )
+    floor = f"floor {value('cross_entropy_floor'):.4f}"
+    claims = [
+        row("grid: agreement, untied steps", agreed.intervals["untied", "all"], gamma0),
+        row("grid: agreement, all steps, random ties", agreed.intervals["random_ties", "all"], ties),
+        row("grid: agreement where the tables disagree", agreed.intervals["disputed", "all"], disputed),
+        row("grid: cross-entropy above its floor (nats)", agreed.intervals["cross_entropy_excess", "all"], floor),
+    ]
+    batches = sample(model, "grid", n_episodes, seed=seed)
+    choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
+    followed = followed_discount(choices, batches, table=reference_table(model), seed=seed)
+    claims.append(row("grid: discount that its choices follow best", followed.best, "the data's is .9"))
+    read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
+    blank = read.rates.get("untrained model")
+    for rate in ("alpha", "gamma"):
+        estimate = getattr(read.rates["model"], rate)
+        beside = "exact read-out" if blank is None else f"untrained model {getattr(blank, rate).estimate:.3f}"
+        claims.append(row(f"effective {rate} of the table in its latents", estimate, beside))
+    beside = f"untrained model {read.r2['untrained model'].estimate:.3f}" if blank is not None else "exact read-out"
+    claims.append(row("R2 of the Q-table decoded from its latents", read.r2["model"], beside))
+    few, horizons = max(6, n_episodes // 8), returns.HORIZONS
+    played = returns.evaluate(model, _HEADLINE_PLAYED, n_episodes=few, horizons=horizons, seed=seed)
+    for regime, horizon in product(_HEADLINE_PLAYED, horizons):
+        score = {key: played.get(regime, horizon, key).score for key in returns.PLAYERS}
+        what = f"{regime}: normalised return over {horizon} rounds"
+        beside = f"greedy {score['greedy'].estimate:.3f}, random {score['random'].estimate:.3f}"
+        claims.append(row(what, score[MODEL], beside))
+        tied = f"breaking ties at random {score['random-ties'].estimate:.3f}"
+        beside = f"epsilon-greedy {score['epsilon-greedy'].estimate:.3f}, {tied}"
+        claims.append(row(f"{what}, exploring", score[returns.EXPLORING], beside))
+    return claims
+
+
+def plan() -> EvaluationPlan:
+    """What ``interp evaluate`` measures of a model of Q-learning; tables are decoded by five folds of three sizes."""
+    return EvaluationPlan(_parts, _measure, _tables, _headline, min_episodes=30)
