@@ -11,9 +11,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from interp import tasks
+from interp import library, tasks
 from interp.checks import checked, integer, unique
 from interp.errors import InputError, require, unknown_name
 from interp.lazy import named
@@ -229,3 +230,7 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     )
     name = origin["circuit"]
     return load(name, **{**origin["arguments"], **RECORDS[name].soft})
+
+
+for _record in RECORDS.values():
+    library.register(_record.key, _record.description, _record.task, partial(load, _record.key))

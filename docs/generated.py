@@ -76,7 +76,7 @@ def registries() -> str:
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
     from probes.targets.target import every as targets_of
-    from reports.parts.default import parts_for
+    from reports.tasks import parts_for
 
     known = list(interp.tasks.every())
     text = [

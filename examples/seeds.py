@@ -20,8 +20,8 @@ import pandas as pd
 
 import interp
 from circuits import compare
-from interp import tasks
 from interp.evaluation.suite import headline
+from interp.library import handwired_models
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 
@@ -35,7 +35,7 @@ def claims(model: HookedLatentTransformer, n_episodes: int, effort: compare.Effo
     """What is said of one model, a row a number: the numbers of its card, then what a comparison says."""
     for row in headline(model, n_episodes=n_episodes).to_dict("records"):
         yield {"what": row["what"], "value": row["estimate"], "low": row["low"], "high": row["high"]}
-    found = compare.run(model, tasks.of(model).circuits[0], effort=effort)
+    found = compare.run(model, handwired_models(model.layout.task)[0], effort=effort)
     part = found.algorithm
     yield {"what": "explained by an algorithm", "verdict": part.closest, **interval(part.explained)}
     yield from judged(found)

@@ -37,7 +37,7 @@ logging.getLogger("interp").addHandler(logging.NullHandler())
 for sentence in strangers():
     warnings.warn(sentence, stacklevel=2)
 
-enter(tasks="interp.tasks")
+enter(tasks="interp.tasks", circuits="circuits.registry")
 
 _HOMES = {
     "load": "interp.library",

@@ -1,9 +1,13 @@
-"""What can be loaded by name: handwired circuits, compiled on the spot, and the learned models that ship."""
+"""What can be loaded by name: handwired circuits, compiled on the spot, and the learned models that ship.
+
+The room that wires circuits stands above this one: it registers how each is loaded (:func:`register`), and the facade
+says which module does (:mod:`interp.lazy`).
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -12,6 +16,7 @@ from interp import catalog
 from interp.checks import checked, file_path
 from interp.errors import InputError, unknown_name
 from interp.files import read_json, reading
+from interp.lazy import entry
 from interp.memory import MOST_GB
 
 if TYPE_CHECKING:
@@ -42,20 +47,36 @@ class ModelRecord:
         return all(low <= sizes.get(name, low) <= high for name, (low, high) in self.serves.items())
 
 
+_HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., HookedLatentTransformer]]] = {}
+
+
+def register(name: str, description: str, task: str, load: Callable[..., HookedLatentTransformer]) -> None:
+    """Add a handwired model: ``load`` builds it from the arguments of :func:`load`."""
+    _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
+
+
+def handwired_models(task: str) -> tuple[str, ...]:
+    """The names of the handwired models of a task.
+
+    >>> handwired_models("experts")
+    ('wma-handwired',)
+    """
+    return tuple(record.name for record, _ in _loaders().values() if record.task == task)
+
+
+def _loaders() -> dict[str, tuple[ModelRecord, Callable[..., HookedLatentTransformer]]]:
+    entry("circuits")
+    return _HANDWIRED
+
+
 def models() -> list[ModelRecord]:
     """Every model that can be loaded by name, task by task; a checkpoint folder can be loaded by its path.
 
     >>> [record.name for record in models() if record.kind == "handwired"]
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
     """
-    import circuits
-
-    described, learned = circuits.models(), [_learned(folder) for folder in _shipped()]
-    records = []
-    for task in catalog.every():
-        records += [ModelRecord(name, "handwired", described[name], task.key) for name in task.circuits]
-        records += [record for record in learned if record.task == task.key]
-    return records
+    known = [record for record, _ in _loaders().values()] + [_learned(folder) for folder in _shipped()]
+    return [record for task in catalog.every() for record in known if record.task == task.key]
 
 
 @checked
@@ -77,12 +98,10 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Hook
         >>> interp.load("wma-handwired", n_experts=4).layout.labels[:4]
         ('<w>', '<z>', 'e_1', 'p_1')
     """
-    import circuits
-
     name = file_path(name, "the model")
     _LOG.info("loading %s", " ".join([name, *(f"{key}={value}" for key, value in arguments.items())]))
-    if name in circuits.models():
-        return circuits.load(name, max_gb=max_gb, **arguments)
+    if name in _loaders():
+        return _HANDWIRED[name][1](max_gb=max_gb, **arguments)
     from interp.model.checkpoints import load_checkpoint
 
     folder = SHIPPED / name

@@ -6,7 +6,7 @@ which task it is.
 
 Only :attr:`Task.key`, a layout, a sampler and a loss are needed; each further part switches something on:
 ``algorithms`` interchange, steering and probe targets, ``corruptions`` patching by name, ``training`` ``interp train``,
-``evaluation`` ``interp evaluate``, ``circuits`` handwired models, ``report`` sections of its own. Parts that need heavy
+``evaluation`` ``interp evaluate``, ``report`` sections of its own. Parts that need heavy
 imports, or rooms above this one, are named (:func:`lazy`) instead of imported.
 """
 
@@ -185,7 +185,6 @@ class Task:
         steering: how it is steered by default.
         training: what ``interp train`` learns, and from what presets.
         evaluation: what ``interp evaluate`` measures.
-        circuits: names of its handwired models.
         report: the parts that a report on it holds beside those that every task has.
         looks: algorithm or baseline -> hue and dash of its line, such as "green short" (``reports.palette``).
     """
@@ -216,7 +215,6 @@ class Task:
     steering: Callable[[], Steering] | None = None
     training: Callable[[], Any] | None = None
     evaluation: Callable[[], Any] | None = None
-    circuits: tuple[str, ...] = ()
     report: Callable[[], Any] | None = None
     looks: Mapping[str, str] = field(default_factory=dict)
 

@@ -103,7 +103,7 @@ def write_report(
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     import interp
     from reports.part import Context
-    from reports.parts.default import parts_for
+    from reports.tasks import parts_for
 
     source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
     task = tasks.of(model)

@@ -1,7 +1,7 @@
 """Compare a model with a reference: one call, the parts in order, a verdict on each question.
 
 from circuits import compare
-found = compare.run(interp.load("wma-learned"), "wma-handwired")
+found = compare.run(load("wma-learned"), "wma-handwired")
 print(found)                                    # which algorithm, and the four verdicts with what decided them
 found.update.to_frame()                         # every part as a table
 """
@@ -33,6 +33,7 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require
 from interp.finished import Finished
+from interp.library import handwired_models, load
 from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.progress import bar
@@ -149,21 +150,20 @@ def loaded(
     """
     if not isinstance(reference, str):
         return reference
-    import interp
     from circuits.registry import handwired, models
 
     if reference not in models():
-        return interp.load(reference)
+        return load(reference)
     record = handwired(reference)
     require(
         record.task == model.layout.task,
         f"{reference!r} is a model of {record.task}, {model.config.name!r} of {model.layout.task}; give one of "
-        f"{', '.join(tasks.of(model).circuits) or 'no handwired models'}",
+        f"{', '.join(handwired_models(model.layout.task)) or 'no handwired models'}",
     )
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
-    return interp.load(reference, **{**alike, **shared_sizes([model]), **options}).double()
+    return load(reference, **{**alike, **shared_sizes([model]), **options}).double()
 
 
 def _remembered(model: HookedLatentTransformer) -> Predict:

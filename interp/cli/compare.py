@@ -8,9 +8,9 @@ from typing import Annotated
 
 import typer
 
-import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.library import handwired_models
 
 Reference = Annotated[
     str,
@@ -49,7 +49,7 @@ def compare(
     subject = options.load(model, sizes, arguments, device).model
     from circuits import compare as room
 
-    held = reference or next(iter(interp.tasks.of(subject).circuits), "none")
+    held = reference or next(iter(handwired_models(subject.layout.task)), "none")
     effort = replace(room.QUICK if quick else room.FULL, seed=seed)
     if rounds is not None:
         effort = effort.of_rounds(rounds)

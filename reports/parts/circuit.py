@@ -12,6 +12,7 @@ from einops import einsum
 from circuits.circuit import Circuit
 from circuits.registry import build
 from interp.interventions.attribution import strongest_reads
+from interp.library import handwired_models
 from interp.statistics import Interval
 from reports import flow
 from reports.blocks import Figure, Prose, Table
@@ -96,10 +97,11 @@ def draw(reads: pd.DataFrame, context: Context) -> Section:
 
 def _beside(context: Context) -> Sequence[object]:
     """The wiring of a handwired model of the same task, where there is one."""
-    if not context.task.circuits:
+    names = handwired_models(context.task.key)
+    if not names:
         return []
-    circuit = build(context.task.circuits[0], **context.sizes)
-    caption = f"{context.task.circuits[0]}, as it is wired: an arrow is a head that reads what another wrote."
+    circuit = build(names[0], **context.sizes)
+    caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
     figure = Figure(_picture(circuit), "The circuit that was wired by hand", caption)
     return [Prose(_BESIDE), figure, Table(circuit.to_frame(), "Its heads", collapsed=True)]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from interp.errors import unknown_name
-from interp.tasks import Task
 from reports.part import Part
 from reports.parts import (
     attention,
@@ -37,11 +36,6 @@ _EVERY_TASK: tuple[Callable[[], Part], ...] = (
     reproduce.part,
 )
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""
-
-
-def parts_for(task: Task) -> tuple[Part, ...]:
-    """What a task's record says that its report holds; :func:`default_parts` where it says nothing."""
-    return default_parts() if task.report is None else tuple(task.report())
 
 
 def default_parts(

@@ -1,6 +1,21 @@
 """What only a report on one task holds: a file per task, whose ``parts()`` lists the whole report in page order.
 
-A task's record names it (``Task.report``); importing this package imports none of them.
+A file has the key of its task for a name; importing this package imports none of them.
 """
 
-__all__ = ["experts", "qlearning"]
+from __future__ import annotations
+
+import pkgutil
+
+from interp.lazy import named
+from interp.task import Task
+from reports.part import Part
+from reports.parts.default import default_parts
+
+
+def parts_for(task: Task) -> tuple[Part, ...]:
+    """What a report on a task holds: what its record says, else its file in this package, else the default."""
+    if task.report is not None:
+        return tuple(task.report())
+    ships = task.key in {module.name for module in pkgutil.iter_modules(__path__)}
+    return tuple(named(f"{__name__}.{task.key}:parts")()) if ships else default_parts()

@@ -27,8 +27,8 @@ from reports.findings import Finding
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
-from reports.parts.default import default_parts, parts_for
-from reports.tasks import experts
+from reports.parts.default import default_parts
+from reports.tasks import experts, parts_for
 from tests.reports.conftest import SMALL, fewer, tiny
 from tests.reports.test_build import section, titles
 

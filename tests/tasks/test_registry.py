@@ -10,6 +10,7 @@ from interp import catalog, tasks
 from interp.algorithm import AlgorithmRecord
 from interp.checks import unique
 from interp.errors import InputError
+from interp.library import handwired_models
 from interp.task import Corruption
 from interp.tasks import Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
@@ -77,7 +78,7 @@ def test_every_task_registers_parts_whose_names_exist():
         corruptions = unique(task.corruptions(), "corruption")
         assert task.default_corruption in corruptions
         assert all(record.delay >= 0 for record in corruptions.values())
-        assert set(task.circuits) <= {record.name for record in interp.models()}
+        assert set(handwired_models(task.key)) <= {record.name for record in interp.models()}
 
 
 def test_unknown_parts_are_refused_with_the_nearest():

@@ -41,8 +41,6 @@ TASK = Task(
     steering=lazy("interp.tasks.experts.hypotheses:steering"),
     training=lazy("interp.tasks.experts.training:goal"),
     evaluation=lazy("interp.tasks.experts.evaluation:plan"),
-    circuits=("wma-handwired",),
-    report=lazy("reports.tasks.experts:parts"),
     looks={
         "weighted_majority": "vermilion dashed",
         "weighted_majority_best": "vermilion dashed",

@@ -47,8 +47,6 @@ TASK = Task(
     steering=lazy("interp.tasks.qlearning.hypotheses:steering"),
     training=lazy("interp.tasks.qlearning.training:goal"),
     evaluation=lazy("interp.tasks.qlearning.evaluation:plan"),
-    circuits=("qlearning-handwired",),
-    report=lazy("reports.tasks.qlearning:parts"),
     looks={
         "greedy": "vermilion dashed",
         "optimal": "green short",

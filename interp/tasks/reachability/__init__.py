@@ -47,8 +47,6 @@ TASK = Task(
     steering=lazy("interp.tasks.reachability.hypotheses:steering"),
     training=lazy("interp.tasks.reachability.training:goal"),
     evaluation=lazy("interp.tasks.reachability.evaluation:plan"),
-    circuits=("reachability-handwired",),
-    report=lazy("reports.tasks.reachability:parts"),
     looks={
         "breadth_first": "vermilion dashed",
         "depth_limited_2": "purple dashed",
