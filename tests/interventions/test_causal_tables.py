@@ -10,7 +10,7 @@ import torch
 
 import circuits
 import interp
-from interp import tasks
+from interp import catalog, tasks
 from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, random_circuits, smallest
@@ -109,7 +109,7 @@ def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
     """A table that a task's record says nothing about is refused by the field's name, not taken from another task."""
     (empty,) = (part.default for part in fields(Task) if part.name == field)
     bare = replace(experts.TASK, **{field: empty})
-    monkeypatch.setattr(tasks, "of", lambda subject: bare)
+    monkeypatch.setattr(catalog, "of", lambda subject: bare)
     episodes = experts.sample(4, 6, 3, seed=0)
     with pytest.raises(InputError, match=rf"give its record .*{field}=\.\.\."):
         call(circuits.differentiable(wma[1]), episodes)
