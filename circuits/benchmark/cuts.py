@@ -2,7 +2,7 @@
 
 With one edge cut nothing changes before its destination, so what the destination reads changes by a known vector:
 the ablated value of what the source writes, minus what it wrote. Many edges are run as one batch ``[edge, episode]``;
-the result is that of :meth:`interp.interventions.graph.EdgeGraph.run` with one edge cut, to float precision.
+the result is that of :meth:`interp.interventions.edge_graph.EdgeGraph.run` with one edge cut, to float precision.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from einops import einsum
 from jaxtyping import Float
 from torch import Tensor
 
-from interp.interventions.graph import EdgeGraph
+from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Readout
-from interp.interventions.resume import repeated, tile
+from interp.interventions.round_patcher import repeated, tile
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds
 

@@ -44,13 +44,13 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.interventions.carriers import Claim
-from interp.interventions.graph import EdgeGraph
-from interp.interventions.places import Place
+from interp.interventions.edge_graph import EdgeGraph
+from interp.interventions.swaps import Place
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task
 
 EdgeName = tuple[str, str]
-"""Source and destination of an edge, as :class:`interp.interventions.graph.EdgeGraph` calls them."""
+"""Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")
 """Forms that keep their predictions when the sum of the state is lost. "R, softmax" reads no more than differences

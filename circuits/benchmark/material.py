@@ -22,11 +22,11 @@ from circuits.benchmark.question import QUESTIONS, Truth
 from interp.algorithm import Values
 from interp.checks import check_fields
 from interp.interventions.ablation import CircuitScorer
-from interp.interventions.graph import Contributions, EdgeGraph, ablated
+from interp.interventions.edge_graph import Contributions, EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.resume import one_round
+from interp.interventions.round_patcher import one_round
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 

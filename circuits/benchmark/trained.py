@@ -25,8 +25,8 @@ from interp import tasks
 from interp.algorithm import Algorithm
 from interp.errors import unknown_name
 from interp.interventions.carriers import Claim
-from interp.interventions.places import Place
 from interp.interventions.sites import Site
+from interp.interventions.swaps import Place
 from interp.model.checkpoints import load_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import EncodedRounds

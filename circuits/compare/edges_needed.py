@@ -1,7 +1,7 @@
 """How many edges does each model need, and how many of them do the two share under the matching of their heads?
 
-The edges of a round (:class:`interp.interventions.graph.EdgeGraph`) are scored by EAP-IG between a run and one with the
-task's default corruption, read in the prediction; the fewest best-scored ones whose faithfulness is within
+The edges of a round (:class:`interp.interventions.edge_graph.EdgeGraph`) are scored by EAP-IG between a run and one
+with the task's default corruption, read in the prediction; the fewest best-scored ones whose faithfulness is within
 :data:`TOLERANCE` of 1 are *needed*. Heads of one model stand for heads of the other as their roles were matched
 (:mod:`circuits.compare.roles`); an edge is shared where its two ends, and the port, are matched and both models need
 it. Beside it stands the same count under random matchings of heads.

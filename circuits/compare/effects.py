@@ -29,7 +29,7 @@ from interp.interventions.carriers import Claim
 from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.interchange import interchange
 from interp.interventions.moves import Writer, move
-from interp.interventions.places import Place
+from interp.interventions.swaps import Place
 from interp.statistics import Interval
 
 Array = NDArray[np.float64]

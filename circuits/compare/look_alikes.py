@@ -19,8 +19,8 @@ from numpy.typing import NDArray
 from circuits.compare.subject import Effort, Subject
 from interp.algorithm import Algorithm
 from interp.interventions.mediation import MediationResult
-from interp.interventions.passes import Rows, passed
 from interp.interventions.sites import Site
+from interp.interventions.swaps import Rows, passed
 from interp.model.layout import RoundLayout
 from interp.statistics import Interval, resample_weights
 

@@ -37,8 +37,8 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from circuits.compare.subject import Effort, Subject
 from interp.errors import require
-from interp.interventions.passes import Rows, passed
 from interp.interventions.sites import Site
+from interp.interventions.swaps import Rows, passed
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, resample_weights

@@ -1,14 +1,14 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
-* where and what: ``sites``, ``places`` (sites with a subspace), ``pairs`` (clean and corrupted runs), ``metrics``;
-* patching: ``patching`` (sweeps over sites, and round x round), ``resume`` (how sweeps are fast);
+* where and what: ``sites``, ``swaps`` (places: sites with a subspace; rounds run again with them edited), ``pairs``
+  (clean and corrupted runs), ``metrics``;
+* patching: ``patching`` (sweeps over sites, and round x round), ``round_patcher`` (how sweeps are fast);
 * against the algorithm: ``interchange`` (graded by ``counterfactual``), ``carriers`` (many claims of what lives where,
   with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
   decoded state closed under the update, on and off the manifold), ``steering``;
 * by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs, and which share each
-  activation of the residual stream carries; ``routes`` says what lies between cause and outcome);
-* how rounds are run again with sites edited, for all of these: ``passes``;
-* circuits: ``graph`` (edges, and cutting them), ``attribution`` (edges by EAP-IG, and single reads), ``ablation``
+  activation of the residual stream carries; ``mediators`` says what lies between cause and outcome);
+* circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (edges by EAP-IG, and single reads), ``ablation``
   (faithfulness, completeness, minimality, CPR, CMD; the smallest circuit, ACDC);
 * what ``interp patch`` writes: ``patch_command``, and ``causal_tables`` with ``--tables``.
 
@@ -36,19 +36,18 @@ __all__ = [
     "carriers",
     "causal_tables",
     "counterfactual",
-    "graph",
+    "edge_graph",
     "interchange",
     "mediation",
+    "mediators",
     "metrics",
     "moves",
     "pairs",
-    "passes",
     "patch_command",
     "patching",
-    "places",
-    "resume",
-    "routes",
+    "round_patcher",
     "sites",
     "steering",
     "steps",
+    "swaps",
 ]

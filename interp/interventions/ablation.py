@@ -1,7 +1,7 @@
 """Ablating nodes and edges of a round: how good a circuit is, and finding one.
 
-A circuit C is a set of edges; every other edge carries the ablated value (:mod:`interp.interventions.graph`). With m
-the metric's mean over episodes, M the whole model and 0 the empty circuit::
+A circuit C is a set of edges; every other edge carries the ablated value (:mod:`interp.interventions.edge_graph`). With
+m the metric's mean over episodes, M the whole model and 0 the empty circuit::
 
     faithfulness f(C) = (m(C) - m(0)) / (m(M) - m(0))                                       (Marks et al.; MIB)
     CPR = integral of f(C_k) dk        CMD = integral of |1 - f(C_k)| dk                     (MIB, Mueller et al., 2025)
@@ -33,11 +33,11 @@ from torch import Tensor
 
 from interp.checks import checked, number
 from interp.errors import require
-from interp.interventions.graph import EdgeGraph, ablated
+from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.resume import one_round
+from interp.interventions.round_patcher import one_round
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights
 

@@ -49,12 +49,12 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
-from interp.interventions.graph import EXITS, Contributions, EdgeGraph, Rebuilder
+from interp.interventions.edge_graph import EXITS, Contributions, EdgeGraph, Rebuilder
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.passes import Rows
-from interp.interventions.resume import one_round, tile
+from interp.interventions.round_patcher import one_round, tile
+from interp.interventions.swaps import Rows
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout, select_rounds
@@ -148,7 +148,8 @@ def _gradient(
     """The metric's derivative along each edge's difference, with the embedding between the two runs."""
     weights = torch.zeros(len(graph.sources), len(graph.destinations), pair.n_episodes).to(difference)
     weights.requires_grad_()
-    probe = _Probe(graph, weights, difference)
+    # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
+    probe = Rebuilder(graph, weights, lambda source, written: difference[source])
     start = corrupted.values[0] + at * difference[0]
     hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe.hooks]
     with torch.enable_grad():
@@ -156,17 +157,6 @@ def _gradient(
         measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
         (slope,) = torch.autograd.grad(measured.sum(), weights)
     return slope.double().numpy(force=True)
-
-
-class _Probe(Rebuilder):
-    """Adds ``weight x difference`` to what each destination reads: at weight 0, the derivative is the edge's score."""
-
-    def __init__(self, graph: EdgeGraph, weights: Tensor, difference: Tensor) -> None:
-        super().__init__(graph, weights)
-        self.difference = difference
-
-    def change(self, source: int) -> Tensor:
-        return self.difference[source]
 
 
 class _Read(NamedTuple):

@@ -23,7 +23,7 @@ from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.carriers import Claim, carriers
 from interp.interventions.counterfactual import of_rounds
-from interp.interventions.graph import Ablation
+from interp.interventions.edge_graph import Ablation
 from interp.interventions.metrics import EXITS
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep

@@ -36,8 +36,8 @@ from interp.interventions.counterfactual import (
     score_difference,
 )
 from interp.interventions.pairs import paired_runs
-from interp.interventions.places import Place, intervened, resolve_places
 from interp.interventions.sites import Site
+from interp.interventions.swaps import Place, intervened, resolve_places
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 

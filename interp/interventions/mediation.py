@@ -57,12 +57,11 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require, unknown_name
+from interp.interventions.mediators import Routes, Sites
 from interp.interventions.pairs import paired_runs
-from interp.interventions.passes import CHUNK, Edit, Rows, passed
-from interp.interventions.places import Place, resolve_places
-from interp.interventions.resume import tile
-from interp.interventions.routes import Routes, Sites
+from interp.interventions.round_patcher import tile
 from interp.interventions.sites import Site, sites
+from interp.interventions.swaps import CHUNK, Place, Rows, passed, resolve_places, swaps
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -298,7 +297,7 @@ def effect_map(
     swap = _Swap.of(model, base, source, cause, outcome, rounds, decode, runs)
     layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.config.n_layers)]
     rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
-    edits = swap.edits(source_rows)
+    edits = swaps(model, source_rows, layout, swap.causes)
     plain = swap.measure(passed(model, rows, layout)[0], rows)
     out, after = passed(model, rows, layout, edits, streams)
     effect = swap.measure(out, rows) - plain
@@ -405,11 +404,6 @@ class _Swap:
             latents = self.layout.written((self.decode or self.model.read_state)(latents), rows.slots)
         return latents.flatten(1).double()
 
-    def edits(self, source: Rows) -> list[tuple[Site, Edit]]:
-        """Edits that give every cause its activation in the source's rows."""
-        _, activations = passed(self.model, source, self.layout, watched=[place.site for place in self.causes])
-        return [(place.site, partial(place, source=activations[place.site])) for place in self.causes]
-
     def sums(self, sets: Sequence[Sites]) -> _Sums:
         """The effect of the swap, whole and with every set of sites held, in chunks of rows."""
         base, source = (Rows.of(run, self.rounds) for run in self.runs)
@@ -433,7 +427,7 @@ class _Swap:
     ) -> tuple[Tensor, tuple[NDArray, NDArray, NDArray, NDArray]]:
         """The plain outcomes of some rows, and total ``[row]``, lost, brought and moved ``[set, row]``."""
         every = tuple(dict.fromkeys(site for case in sets for site in case))
-        swap = self.edits(source)
+        swap = swaps(self.model, source, self.layout, self.causes)
         run = partial(passed, self.model, base, self.layout)
         out, before = run(watched=every)
         plain = self.measure(out, base)

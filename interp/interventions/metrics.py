@@ -41,7 +41,7 @@ class Metric:
     needs_update: bool = False
 
 
-def log_probabilities(predictions: Tensor, layout: RoundLayout) -> Float[Tensor, "*batch outcome"]:
+def _log_probabilities(predictions: Tensor, layout: RoundLayout) -> Float[Tensor, "*batch outcome"]:
     """Log-probabilities of outcomes, clipped at log 1e-6."""
     return layout.distribution(predictions).clamp_min(CLIP).log()
 
@@ -54,7 +54,7 @@ def _final(readout: Readout, pair: Pair) -> Tensor:
 def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
     """Per episode, the outcomes whose log-probability rises most and falls most from corrupted to clean."""
     clean, corrupted = (
-        log_probabilities(_final(r, pair), pair.layout) for r in (pair.clean_readout, pair.corrupted_readout)
+        _log_probabilities(_final(r, pair), pair.layout) for r in (pair.clean_readout, pair.corrupted_readout)
     )
     change = clean - corrupted
     return change.argmax(-1), change.argmin(-1)
@@ -66,7 +66,7 @@ def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
 
 def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
     risen, fallen = _risen_and_fallen(pair)
-    logs = log_probabilities(_final(readout, pair), pair.layout)
+    logs = _log_probabilities(_final(readout, pair), pair.layout)
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen))
 
 
@@ -82,8 +82,7 @@ def _agreement(readout: Readout, pair: Pair) -> Tensor:
 
 
 def _regret(readout: Readout, pair: Pair) -> Tensor:
-    losses = pair.losses(readout.predictions)
-    return losses.sum(-1)
+    return pair.losses(readout.predictions).sum(-1)
 
 
 @checked
@@ -101,14 +100,8 @@ def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric
     def measure(readout: Readout, pair: Pair) -> Tensor:
         read = decode if decode is not None else pair.read_state
         lead = readout.latents.ndim - 2
-        state, clean, corrupted = (
-            read(x).flatten(start)
-            for x, start in (
-                (readout.latents, lead),
-                (pair.clean_readout.latents, 1),
-                (pair.corrupted_readout.latents, 1),
-            )
-        )
+        state = read(readout.latents).flatten(lead)
+        clean, corrupted = (read(run.latents).flatten(1) for run in (pair.clean_readout, pair.corrupted_readout))
         gap = clean - corrupted
         unit = gap / gap.norm(dim=-1, keepdim=True).clamp_min(torch.finfo(gap.dtype).tiny)
         return ((state - corrupted) * unit).sum(-1)
@@ -135,11 +128,7 @@ does not show in the other; read through both, methods find far more of the part
 
 @checked
 def metric(name: str | Metric) -> Metric:
-    """The metric of that key; a :class:`Metric` is returned as it is.
-
-    Raises:
-        InputError: no such metric.
-    """
+    """The metric of that key; a :class:`Metric` is returned as it is."""
     if isinstance(name, Metric):
         return name
     if name not in METRICS:

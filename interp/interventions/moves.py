@@ -41,8 +41,8 @@ from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import require, unknown_name
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
-from interp.interventions.passes import Edit, edited
 from interp.interventions.sites import Site, resolve
+from interp.interventions.swaps import Edit, edited
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds

@@ -83,11 +83,7 @@ class Pair:
 
     @checked
     def losses(self, predictions: Float[Tensor, "*axes"]) -> Float[Tensor, "*batch episode round"]:
-        """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes.
-
-        Raises:
-            InputError: predictions of another shape than ``[*batch, episode, round, ...]`` of these rounds.
-        """
+        """The task's loss of each prediction from :attr:`round` to :attr:`read`, by the truth of the clean episodes."""
         wanted = self.clean.predictions[:, self.round : self.read + 1].shape
         require(
             predictions.shape[-len(wanted) :] == wanted,
@@ -98,11 +94,7 @@ class Pair:
 
 @checked
 def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
-    """A corruption of the model's task; the one that the task names as its default when no key is given.
-
-    Raises:
-        InputError: no such corruption, or a task that names no default.
-    """
+    """A corruption of the model's task; the one that the task names as its default when no key is given."""
     task = catalog.of(model)
     require(
         bool(key or task.default_corruption),
@@ -125,9 +117,6 @@ def prepare(
     Args:
         round: where interventions act; negative counts from the end.
         read: where effects are read; the same round when None, negative counts from the end.
-
-    Raises:
-        InputError: episodes of different sizes, or a round out of range, or read before round.
     """
     model.eval()
     sides = clean, corrupted

@@ -41,7 +41,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.resume import Patched, RoundPatcher, activations, one_round, repeated, tile
+from interp.interventions.round_patcher import Patched, RoundPatcher, activations, one_round, repeated, tile
 from interp.interventions.sites import ALIASES, Site, resolve, sites
 from interp.model.rollout import run_round
 from interp.model.run import Rollout, Rounds, select_rounds

@@ -28,7 +28,7 @@ from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
-from interp.interventions.resume import one_round, tile
+from interp.interventions.round_patcher import one_round, tile
 from interp.kinds import shown
 from interp.memory import refuse_beyond_machine
 from interp.model.rollout import rollout

@@ -22,7 +22,7 @@ from transformer_lens import patching as tl_patching
 
 from interp.interventions import metrics, patching, sites
 from interp.interventions.pairs import Pair, prepare
-from interp.interventions.resume import CHUNK_ACCELERATOR
+from interp.interventions.round_patcher import CHUNK_ACCELERATOR
 from interp.model.bound import bind
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer

@@ -10,7 +10,7 @@ import circuits
 from interp.errors import InputError
 from interp.interventions import ablation, attribution
 from interp.interventions.ablation import CircuitScorer
-from interp.interventions.graph import EdgeGraph
+from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.metrics import Metric
 from interp.interventions.pairs import prepare
 from interp.tasks import experts

@@ -12,9 +12,9 @@ import circuits
 import interp
 from interp.errors import InputError
 from interp.interventions.interchange import Place, interchange
-from interp.interventions.places import intervened
-from interp.interventions.resume import one_round
+from interp.interventions.round_patcher import one_round
 from interp.interventions.sites import Site
+from interp.interventions.swaps import intervened
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.mdp import MDPEpisodes

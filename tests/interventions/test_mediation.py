@@ -10,12 +10,11 @@ import pytest
 import interp
 from interp.decoder import Decoder
 from interp.errors import InputError
-from interp.interventions import passes
+from interp.interventions import swaps
 from interp.interventions.mediation import mediate, paths
-from interp.interventions.passes import Rows, passed
-from interp.interventions.places import Place
-from interp.interventions.routes import Routes, overlap
+from interp.interventions.mediators import Routes, overlap
 from interp.interventions.sites import Site, sites
+from interp.interventions.swaps import Place, Rows, passed
 from interp.model.untrained import untrained as reset
 from interp.tasks import experts
 
@@ -103,7 +102,7 @@ def test_head_outputs_at_the_place_read_mediate_everything(untrained, pair):
 
 def test_pairs_are_kept_apart(untrained, pair, through_patterns, monkeypatch):
     """Sums by episode equal those of each episode, and each round, on its own, in chunks of any size."""
-    monkeypatch.setattr(passes, "CHUNK", 5)
+    monkeypatch.setattr(swaps, "CHUNK", 5)
     through, runs = paths(untrained, "pattern", "p?"), both(untrained, pair)
     chunked = mediate(untrained, *pair, "latent@<z>", through, rounds=[3, 6], n_random=0, runs=runs)
     first = mediate(

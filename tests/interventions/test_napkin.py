@@ -15,7 +15,7 @@ import interp
 from interp.interventions import patching
 from interp.interventions.metrics import Metric
 from interp.interventions.patching import round_map
-from interp.interventions.places import Place, intervened
+from interp.interventions.swaps import Place, intervened
 
 VALUE = Metric("value", "output", "units", lambda readout, pair: readout.predictions[..., -1])
 

@@ -20,8 +20,8 @@ from torch import Tensor
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
 from circuits.benchmark.question import Answer, Question, Truth, pose, ranking
-from interp.interventions.places import Place
 from interp.interventions.sites import Site
+from interp.interventions.swaps import Place
 
 ELSEWHERE = "another episode's "
 """What the names of variables begin with that the machine cannot hold."""

@@ -47,7 +47,7 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.interventions.alignment.counterfactual_pairs import Pairs, identified_rank, make_pairs, split
-from interp.interventions.alignment.training import Budget, Fit, RoundsFromSite, fit, has_gradient
+from interp.interventions.alignment.subspace import Budget, Fit, RoundsFromSite, fit, has_gradient
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.sites import Site, resolve
 from interp.model.rollout import rollout
@@ -164,7 +164,6 @@ def align(
             where several calls share them; each call makes its own when None.
 
     Raises:
-        InputError: unknown names, a site without a position, a rank outside [1, d_model], too few episodes.
         AlignmentError: a site behind the prediction, too few informative pairs, hard attention that lets no gradient
             through.
     """

@@ -38,18 +38,18 @@ from interp.model.replay import replay
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
-BATCH = 128
-CHECK_EVERY = 10
+_BATCH = 128
+_CHECK_EVERY = 10
 """Steps between two looks at the stopping loss."""
-PATIENCE = 10
+_PATIENCE = 10
 """Looks without a smaller stopping loss that end a start."""
-N_STOPPING = 512
+_N_STOPPING = 512
 """Pairs that the stopping loss is measured on."""
-SOLVED = 1e-6
+_SOLVED = 1e-6
 """A loss of this share of that of doing nothing is as good as none: no further step or start is needed."""
-DIFFERS = 1e-5
+_DIFFERS = 1e-5
 """Directions in which base and source differ by less than this share of the most are not searched."""
-SEEDS_APART = 1000
+_SEEDS_APART = 1000
 """Between the seeds of two starts."""
 
 
@@ -89,7 +89,7 @@ class RoundsFromSite:
         """An orthonormal basis of the directions in which the activations of base and source differ."""
         moves = self.source[pairs.source] - self.own[pairs.base]
         values, vectors = torch.linalg.eigh(moves.T @ moves)
-        return vectors[:, values > DIFFERS**2 * values.max()]
+        return vectors[:, values > _DIFFERS**2 * values.max()]
 
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
@@ -146,15 +146,15 @@ def fit(rounds: RoundsFromSite, training: Pairs, stopping: Pairs, rank: int, bud
     fits: list[Fit] = []
     with frozen(rounds.model):
         with torch.no_grad():
-            nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(N_STOPPING, budget.seed)))
+            nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, budget.seed)))
         frame = rounds.differences(training)
         if not frame.shape[1]:
             anywhere = random_basis(len(frame), rank, budget.seed).to(frame)
             return Fit(anywhere, nothing, (0,))
         for start in range(budget.restarts):
-            seed = budget.seed + SEEDS_APART * start
-            fits.append(_start(rounds, frame, rank, training, stopping, budget, seed, SOLVED * nothing))
-            if fits[-1].loss <= SOLVED * nothing:
+            seed = budget.seed + _SEEDS_APART * start
+            fits.append(_start(rounds, frame, rank, training, stopping, budget, seed, _SOLVED * nothing))
+            if fits[-1].loss <= _SOLVED * nothing:
                 break
     best = min(fits, key=lambda fit: fit.loss)
     return Fit(best.basis, best.loss, tuple(fit.steps[0] for fit in fits))
@@ -167,7 +167,7 @@ def has_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) 
         return True
     subspace = _subspace(frame, rank, seed)
     with frozen(rounds.model):
-        loss = _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, training.drawn(BATCH, seed))
+        loss = _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, training.drawn(_BATCH, seed))
         if not loss.requires_grad:
             return False
         loss.backward()
@@ -209,17 +209,17 @@ def _start(
     subspace = _subspace(frame, rank, seed)
     optimizer = torch.optim.Adam(subspace.parameters(), lr=budget.lr)
     falling = torch.optim.lr_scheduler.LinearLR(optimizer, 1.0, 0.0, total_iters=budget.steps)
-    batches = training.drawn(budget.steps * BATCH, seed).split(BATCH)
-    looked_at = stopping.drawn(N_STOPPING, budget.seed)
+    batches = training.drawn(budget.steps * _BATCH, seed).split(_BATCH)
+    looked_at = stopping.drawn(_N_STOPPING, budget.seed)
     best, taken = Fit(frame @ subspace.basis.detach(), float("inf"), (0,)), 0
     for i, batch in enumerate([*batches, None]):
-        if i % CHECK_EVERY == 0 or batch is None:
+        if i % _CHECK_EVERY == 0 or batch is None:
             with torch.no_grad():
                 basis = frame @ subspace.basis
                 held = float(_loss(rounds, SubspaceInterchange(basis), stopping, looked_at))
             if held < best.loss:
                 best = Fit(basis, held, (i,))
-        if batch is None or best.loss <= solved or i - best.steps[0] >= PATIENCE * CHECK_EVERY:
+        if batch is None or best.loss <= solved or i - best.steps[0] >= _PATIENCE * _CHECK_EVERY:
             break
         optimizer.zero_grad()
         _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, batch).backward()

@@ -19,9 +19,9 @@ from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 Sites = tuple[Site, ...]
-Moment = tuple[int, int]
+_Moment = tuple[int, int]
 """When something is computed: its layer (-1 before the first) and the place of its component in that layer."""
-Span = tuple[int, int]
+_Span = tuple[int, int]
 """The first and the last position that something covers."""
 
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
@@ -44,17 +44,13 @@ class Routes:
         self.pool = cache(self._pool)
 
     def mediators(self, through: Sequence[Site | str]) -> Sites:
-        """Sites from texts, each checked to lie between.
-
-        Raises:
-            InputError: none, a site that the model does not have, or one that does not lie between.
-        """
-        found = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
-        require(bool(found), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
+        """Sites from texts, each checked to lie between."""
+        mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
+        require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
-        for site in (*self.causes, *found):
+        for site in (*self.causes, *mediators):
             require(not site.rounds, f"site {str(site)!r} names rounds of its own; give rounds={list(site.rounds)}")
-        for site in found:
+        for site in mediators:
             require(
                 not any(overlap(site, cause) for cause in self.causes),
                 f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
@@ -69,15 +65,15 @@ class Routes:
                 f"mediator {str(site)!r} cannot act on the {self.read}, which is read at {end!r} after the last "
                 f"layer; choose a site at {end!r}, or an earlier position before the last layer's attention",
             )
-        return found
+        return mediators
 
     def is_downstream(self, site: Site) -> bool:
         """Whether some cause can act on the site."""
-        return any(leads(*self._where(cause), *self._where(site)) for cause in self.causes)
+        return any(_leads(*self._where(cause), *self._where(site)) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
         """Whether the site can act on what is read."""
-        return leads(*self._where(site), (self.model.config.n_layers, 0), (self.end, self.end))
+        return _leads(*self._where(site), (self.model.config.n_layers, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
@@ -87,7 +83,7 @@ class Routes:
     def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
         """As many sites of the same components as ``case``, drawn from all that lie between, none of them a mediator.
 
-        Where fewer are left, these; none where none is.
+        Fewer if the pool is smaller, possibly none.
         """
         generator = np.random.default_rng(seed)
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
@@ -99,11 +95,11 @@ class Routes:
 
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
         """Every site of a component that lies between."""
-        found = sites(self.model, self.layout, component, None if everywhere else "all")
-        found = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in found))
-        return [site for site in found if self.is_between(site)]
+        pool = sites(self.model, self.layout, component, None if everywhere else "all")
+        pool = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in pool))
+        return [site for site in pool if self.is_between(site)]
 
-    def _where(self, site: Site) -> tuple[Moment, Span]:
+    def _where(self, site: Site) -> tuple[_Moment, _Span]:
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
         if site.kind.axes == "latent":
             positions = self.layout.latent_positions
@@ -114,15 +110,15 @@ class Routes:
         return moment, (self.layout.position(site.position),) * 2
 
 
-def leads(start: Moment, of: Span, end: Moment, to: Span) -> bool:
+def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:
     """Whether what is computed at ``start`` and positions ``of`` can act on what is at ``end`` and positions ``to``.
 
     >>> z, mlp_out = _ORDER["z"], _ORDER["mlp_out"]
-    >>> leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
+    >>> _leads((1, z), (3, 3), (1, mlp_out), (3, 3))             # within its own position
     True
-    >>> leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
+    >>> _leads((1, z), (3, 3), (1, mlp_out), (5, 5))             # after the attention of layer 1: too late
     False
-    >>> leads((0, z), (3, 3), (1, mlp_out), (5, 5))
+    >>> _leads((0, z), (3, 3), (1, mlp_out), (5, 5))
     True
     """
     if start < end and of[0] <= to[1] and to[0] <= of[1]:

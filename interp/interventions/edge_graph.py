@@ -14,6 +14,7 @@ round beside its update is no edge of a round: cutting every edge to "update" le
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
@@ -24,18 +25,16 @@ from einops import einsum, rearrange
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
-from transformer_lens.hook_points import HookPoint
 
 from interp.errors import unknown_name
-from interp.interventions.resume import one_round
-from interp.model.hooked import HookFunction
+from interp.interventions.round_patcher import one_round
+from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 Ablation = Literal["resample", "mean", "zero"]
-Exit = Literal["prediction", "update"]
-EXITS: tuple[Exit, ...] = ("prediction", "update")
+EXITS = ("prediction", "update")
 
 
 @dataclass(frozen=True)
@@ -96,11 +95,7 @@ class EdgeGraph:
         return f"{self.sources[edge[0]]} -> {self.destinations[edge[1]]}"
 
     def edge(self, source: str, destination: str) -> tuple[int, int]:
-        """The edge between two names.
-
-        Raises:
-            InputError: no such source, destination or edge.
-        """
+        """The edge between two names."""
         for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
             if name not in valid:
                 raise unknown_name(kind, name, valid, limit=40)
@@ -120,11 +115,7 @@ class EdgeGraph:
         return keep & self.exists
 
     def without_nodes(self, nodes: list[str]) -> Bool[np.ndarray, "source destination"]:
-        """Keep every edge but those that leave ``nodes`` (sources by name): ablate these nodes.
-
-        Raises:
-            InputError: no such node.
-        """
+        """Keep every edge but those that leave ``nodes`` (sources by name): ablate these nodes."""
         keep = self.exists.copy()
         for node in nodes:
             if node not in self.sources:
@@ -134,7 +125,7 @@ class EdgeGraph:
 
     def contributions(self, run: Rollout, t: int) -> Contributions:
         """What every source writes in round ``t`` of ``run``."""
-        recorder = Recorder(self)
+        recorder = _Recorder(self)
         with torch.no_grad():
             out = self.forward(one_round(run, t), run.latents[:, t], recorder.hooks)
         return Contributions(recorder.stack, out[0], out[1])
@@ -143,19 +134,10 @@ class EdgeGraph:
         self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
     ) -> tuple[Tensor, Tensor]:
         """A round with hooks: its prediction and the latents after it; every hook must fire exactly once."""
-        fired = [0] * len(hooks)
-
-        def counting(i: int, function: HookFunction) -> HookFunction:
-            def counted(activation: Tensor, hook: HookPoint) -> Tensor | None:
-                fired[i] += 1
-                return function(activation, hook)
-
-            return counted
-
-        counted = [(name, counting(i, function)) for i, (name, function) in enumerate(hooks)]
-        with self.model.hooks(fwd_hooks=counted):
+        counter = FiringCounter(hooks)
+        with self.model.hooks(fwd_hooks=counter.hooks):
             out = self.model(rounds.tokens, latents, rounds.values)
-        assert fired == [1] * len(hooks), f"hooks on edges fired {fired} times, not once each"
+        assert counter.fired == [1] * len(hooks), f"hooks on edges fired {counter.fired} times, not once each"
         return out.prediction, self.model.write(out.latents, out.update, rounds.slots)
 
     def run(
@@ -174,17 +156,14 @@ class EdgeGraph:
         Returns:
             The prediction and the latents after the round.
         """
-        cutter = _Cutter(self, (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1), ablated)
+        weights = (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1)
+        cutter = Rebuilder(self, weights, lambda source, written: ablated[source] - written)
         with torch.no_grad():
             return self.forward(rounds, latents, cutter.hooks)
 
 
 def ablated(graph: EdgeGraph, other: Contributions, ablation: str) -> Float[Tensor, "source episode pos d_model"]:
-    """What cut edges carry: the other run's contributions, their mean over episodes, or zero.
-
-    Raises:
-        InputError: no such ablation.
-    """
+    """What cut edges carry: the other run's contributions, their mean over episodes, or zero."""
     if ablation not in get_args(Ablation):
         raise unknown_name("ablation", ablation, get_args(Ablation))
     if ablation == "mean":
@@ -192,76 +171,65 @@ def ablated(graph: EdgeGraph, other: Contributions, ablation: str) -> Float[Tens
     return other.values if ablation == "resample" else torch.zeros_like(other.values)
 
 
-class Recorder:
-    """Hooks that record contributions as they are written."""
+class _Recorder:
+    """Hooks that record what every source writes."""
 
     def __init__(self, graph: EdgeGraph) -> None:
         self.graph, self.written = graph, dict[str, Tensor]()
         config = graph.model.config
-        self.hooks: list[tuple[str, HookFunction]] = [("blocks.0.hook_resid_pre", self._embed)]
+        self.hooks: list[tuple[str, HookFunction]] = [("blocks.0.hook_resid_pre", self._record(["embed"]))]
         for layer in range(config.n_layers):
-            self.hooks.append((f"blocks.{layer}.attn.hook_result", self._heads(layer)))
+            heads = [f"{layer}.{head}" for head in range(config.n_heads)]
+            self.hooks.append((f"blocks.{layer}.attn.hook_result", self._record(heads)))
             if config.d_mlp:
-                self.hooks.append((f"blocks.{layer}.hook_mlp_out", self._mlp(layer)))
+                self.hooks.append((f"blocks.{layer}.hook_mlp_out", self._record([f"mlp {layer}"])))
 
     @property
     def stack(self) -> Float[Tensor, "source episode pos d_model"]:
         """What every source wrote, in the order of the graph's sources."""
         return torch.stack([self.written[name] for name in self.graph.sources])
 
-    def _embed(self, activation: Tensor, hook: object) -> None:
-        self.written["embed"] = activation
-
-    def _heads(self, layer: int) -> HookFunction:
-        def record(result: Tensor, hook: object) -> None:
-            for head in range(result.shape[2]):
-                self.written[f"{layer}.{head}"] = result[:, :, head]
-
-        return record
-
-    def _mlp(self, layer: int) -> HookFunction:
+    def _record(self, names: list[str]) -> HookFunction:
         def record(activation: Tensor, hook: object) -> None:
-            self.written[f"mlp {layer}"] = activation
+            parts = activation.unbind(2) if activation.ndim == 4 else [activation]
+            self.written.update(zip(names, parts, strict=True))
 
         return record
 
 
-class Rebuilder(Recorder):
-    """Records contributions and changes every destination's input by ``weights[s, d] change(s)``, summed over s."""
+class Rebuilder(_Recorder):
+    """Changes every destination's input by ``weights[s, d] change(s, what s writes now)``, summed over sources s."""
 
-    def __init__(self, graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"]) -> None:
+    def __init__(
+        self,
+        graph: EdgeGraph,
+        weights: Float[Tensor, "source destination episode_or_1"],
+        change: Callable[[int, Tensor], Tensor],
+    ) -> None:
         super().__init__(graph)
-        self.weights = weights
+        self.weights, self.change = weights, change
         config = graph.model.config
         for layer in range(config.n_layers):
             for port in "qkv":
-                self.hooks.append((f"blocks.{layer}.attn.hook_{port}_input", self._input(layer, port)))
+                heads = [f"{layer}.{head}.{port}" for head in range(config.n_heads)]
+                self.hooks.append((f"blocks.{layer}.attn.hook_{port}_input", self._input(heads)))
             if config.d_mlp:
-                self.hooks.append((f"blocks.{layer}.hook_mlp_in", self._mlp_input(layer)))
+                self.hooks.append((f"blocks.{layer}.hook_mlp_in", self._input([f"mlp {layer}"])))
         self.hooks.append((f"blocks.{config.n_layers - 1}.hook_resid_post", self._exit))
-
-    def change(self, source: int) -> Tensor:
-        """What a source's contribution is changed by, at weight 1."""
-        raise NotImplementedError
 
     def _mixed(self, destinations: list[str]) -> Float[Tensor, "destination episode pos d_model"]:
         at = [self.graph.destinations.index(name) for name in destinations]
         rows = [i for i in range(len(self.graph.sources)) if self.graph.exists[i, at[0]]]
-        changes = torch.stack([self.change(i) for i in rows])
+        changes = torch.stack([self.change(i, self.written[self.graph.sources[i]]) for i in rows])
         weights = self.weights[rows][:, at]
         return einsum(weights, changes, "source at episode, source episode pos d -> at episode pos d")
 
-    def _input(self, layer: int, port: str) -> HookFunction:
-        names = [f"{layer}.{head}.{port}" for head in range(self.graph.model.config.n_heads)]
-
-        def rebuild(fork: Tensor, hook: object) -> Tensor:
-            return fork + rearrange(self._mixed(names), "head episode pos d -> episode pos head d")
-
-        return rebuild
-
-    def _mlp_input(self, layer: int) -> HookFunction:
+    def _input(self, names: list[str]) -> HookFunction:
         def rebuild(resid: Tensor, hook: object) -> Tensor:
-            return resid + self._mixed([f"mlp {layer}"])[0]
+            mixed = self._mixed(names)
+            return resid + (
+                rearrange(mixed, "head episode pos d -> episode pos head d") if resid.ndim == 4 else mixed[0]
+            )
 
         return rebuild
 
@@ -271,14 +239,3 @@ class Rebuilder(Recorder):
         last = torch.zeros_like(resid[0, :, :1])
         last[-1] = 1
         return resid + to_prediction * (1 - last) + to_update * last
-
-
-class _Cutter(Rebuilder):
-    """Cuts edges: a contribution becomes its ablated value."""
-
-    def __init__(self, graph: EdgeGraph, weights: Tensor, other: Tensor) -> None:
-        super().__init__(graph, weights)
-        self.other = other
-
-    def change(self, source: int) -> Tensor:
-        return self.other[source] - self.written[self.graph.sources[source]]

@@ -1,0 +1,197 @@
+"""Places, sites with a subspace each, and rounds that are run again with activations at some places edited.
+
+What interchange, moves and mediation are made of: each says which sites it edits, and how.
+
+>>> place = Place.of("resid_pre[1]@p?", [[1.0, 0, 0, 0], [1.0, 1, 0, 0]])     # the span of two directions
+>>> str(place)
+'resid_pre[1]@p? (rank 2)'
+>>> base, source = torch.zeros(1, 4).double(), torch.tensor([[1.0, 2, 3, 4]]).double()
+>>> place(base, source).round(decimals=6).tolist()
+[[1.0, 2.0, 0.0, 0.0]]
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from interp.checks import array_of, checked, integer, non_empty
+from interp.errors import require
+from interp.interventions.sites import Site, resolve, write
+from interp.model.hooked import FiringCounter
+from interp.model.layout import RoundLayout
+from interp.model.run import Rollout
+from interp.model.transformer import HookedLatentTransformer, RoundOutput
+
+CHUNK = 8192
+"""Rows (pair x round) that are run at once."""
+Edit = Callable[[Tensor], Tensor]
+"""A function from the activation at a site to its new value."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A site, and the subspace of its activation that is interchanged.
+
+    Attributes:
+        site: where.
+        basis: orthonormal ``[d, rank]``; the whole activation when None.
+        elsewhere: a control: the activation moves equally far as in the interchange, but inside this other
+            subspace ``[d, rank]``.
+    """
+
+    site: Site
+    basis: Tensor | None = None
+    elsewhere: Tensor | None = None
+
+    @classmethod
+    @checked
+    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None) -> Place:
+        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not."""
+        site = Site.parse(site) if isinstance(site, str) else site
+        if directions is None:
+            return cls(site)
+        rows = torch.as_tensor(array_of("directions", directions)).double()
+        require(rows.ndim >= 1 and rows.numel() > 0, f"directions are [rank, d], got shape {tuple(rows.shape)}")
+        basis, _ = torch.linalg.qr(rows.reshape(-1, rows.shape[-1]).T)
+        return cls(site, basis)
+
+    def __str__(self) -> str:
+        return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
+
+    @checked
+    def placebo(self, d_model: int, seed: int) -> Place | None:
+        """The control: the activation moves equally far, but in a random subspace orthogonal to the one interchanged.
+
+        It has equal rank, or what is left of the space; where the whole activation is interchanged nothing is left,
+        and it is a random line. A random subspace that was not made orthogonal holds a part of the variable: it
+        scored up to .46 at true sites of handwired models. Heads and attention scores have no direction in the
+        residual stream, and so no such control: None.
+        """
+        from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
+
+        integer("d_model", d_model, 1, 10**6)
+        if self.site.kind.axes not in ("pos", "latent"):
+            return None
+        if self.basis is None:
+            return replace(self, elsewhere=random_basis(d_model, 1, seed))
+        rank = min(self.basis.shape[1], d_model - self.basis.shape[1])
+        if rank == 0:
+            return None
+        drawn = random_basis(d_model, rank, seed).to(self.basis)
+        apart, _ = torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn))
+        return replace(self, elsewhere=apart)
+
+    def __call__(self, base: Tensor, source: Tensor) -> Tensor:
+        """The base's activation after the interchange."""
+        if self.basis is None and self.elsewhere is None:
+            return source
+        from transformer_lens.tools.analysis.interchange import NormMatchedPlacebo, SubspaceInterchange
+
+        step = SubspaceInterchange(torch.eye(base.shape[-1]).to(base) if self.basis is None else self.basis)
+        return step(base, source) if self.elsewhere is None else NormMatchedPlacebo(step, self.elsewhere)(base, source)
+
+
+def resolve_places(
+    places: Place | Site | str | Sequence[Place | Site | str], model: HookedLatentTransformer, run: Rollout
+) -> list[Place]:
+    """Places from sites or their texts, each checked against the model."""
+    several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
+    resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
+    for place in resolved:
+        resolve(place.site, model, run.layout)
+    return resolved
+
+
+class Rows(NamedTuple):
+    """Rounds of many episodes in one batch, ``[row, ...]``."""
+
+    tokens: Tensor
+    latents: Tensor
+    values: Tensor
+    slots: Tensor
+
+    @classmethod
+    def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
+        """Some rounds of every episode: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
+        index = torch.tensor(list(rounds), device=run.tokens.device)
+        return cls(*(x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)))
+
+    def parts(self) -> Iterator[slice]:
+        """At most :data:`CHUNK` rows at a time, in order."""
+        return (slice(start, start + CHUNK) for start in range(0, len(self.tokens), CHUNK))
+
+    def part(self, rows: slice) -> Rows:
+        """Some of these rows."""
+        return Rows(*(x[rows] for x in self))
+
+
+def passed(
+    model: HookedLatentTransformer,
+    rows: Rows,
+    layout: RoundLayout,
+    edits: Sequence[tuple[Site, Edit]] = (),
+    watched: Sequence[Site] = (),
+) -> tuple[RoundOutput, dict[Site, Tensor]]:
+    """Run rounds with the activations at some sites edited: what they give, and the activations at other sites."""
+    names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in edits), *watched)))
+    kept: dict[Site, Tensor] = {}
+
+    def at(name: str, activation: Tensor, hook: object) -> Tensor:
+        for site, edit in edits:
+            if site.hook == name:
+                activation = write(activation, site, layout, edit(site.read(activation, layout)))
+        kept.update({site: site.read(activation, layout) for site in watched if site.hook == name})
+        return activation
+
+    counter = FiringCounter([(name, partial(at, name)) for name in names])
+    with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
+        out = model(rows.tokens, rows.latents, rows.values)
+    for name, times in zip(names, counter.fired, strict=True):
+        require(times == 1, f"the hook at {name!r} fired {times} times in one round, which must be once")
+    return out, kept
+
+
+def edited(
+    model: HookedLatentTransformer,
+    run: Rollout,
+    rounds: Sequence[int],
+    edits: Callable[[slice], Sequence[tuple[Site, Edit]]],
+) -> tuple[Tensor, Tensor]:
+    """Predictions ``[episode, round, ...]`` and next latents of rounds of a rollout whose activations are edited.
+
+    Args:
+        edits: of some rows (:class:`Rows` of these rounds), asked for one part after the other.
+    """
+    rows, predictions, latents = Rows.of(run, rounds), [], []
+    for part in rows.parts():
+        some = rows.part(part)
+        out, _ = passed(model, some, run.layout, edits(part))
+        predictions.append(out.prediction)
+        latents.append(model.write(out.latents, out.update, some.slots))
+    shape = (run.n_episodes, len(rounds))
+    return torch.cat(predictions).unflatten(0, shape), torch.cat(latents).unflatten(0, shape)
+
+
+def intervened(
+    model: HookedLatentTransformer, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
+) -> tuple[Tensor, Tensor]:
+    """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
+    rows = Rows.of(source, rounds)
+    return edited(model, base, rounds, lambda part: swaps(model, rows.part(part), base.layout, places))
+
+
+def swaps(
+    model: HookedLatentTransformer, source: Rows, layout: RoundLayout, places: Sequence[Place]
+) -> list[tuple[Site, Edit]]:
+    """Edits that give every place its activation in the source's rows."""
+    if not places:
+        return []
+    _, activations = passed(model, source, layout, watched=[place.site for place in places])
+    return [(place.site, partial(place, source=activations[place.site])) for place in places]
