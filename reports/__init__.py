@@ -8,14 +8,12 @@ draws them, and writes the page. Your own part stands beside the others::
 
     build("wma-learned", parts=(*default_parts(), my_part))
 
-In this room: ``parts`` (what any task's report can hold, one idea a file) and ``tasks`` (what one task's holds beside
-that), ``page`` (a report), ``html`` (how it becomes HTML), ``blocks`` and ``findings`` (what a section is made of;
-claims with verdicts), ``index`` (the list of a folder's reports), ``figures``, ``panels`` (small multiples),
-``evaluation``, ``flow`` and ``wiring`` (pictures), ``attention`` (interactive attention views), ``heads`` (what heads
-are called), ``svg``, ``style`` and ``palette`` (how pictures look on a page), ``paper`` (where its figures are),
-``progress``, and pages of their own: ``llm`` (on language models; ``llm_regret`` is its figure), ``benchmark`` (on
-methods) and ``comparison`` (on two models). Not here: the computations that a report shows; they belong to
-``interp``, ``circuits`` and ``probes``.
+In this room: ``parts`` (what any task's report can hold) and ``tasks`` (what one task's holds beside that), ``page`` (a
+report, and the list of a folder's), ``blocks`` (what a section is made of; claims with verdicts), ``figures``,
+``panels``, ``arrows`` and ``evaluation`` (pictures), ``attention`` (interactive attention views), ``html``, ``style``
+and ``palette`` (how it all looks), and pages of their own: ``llm`` (on language models), ``benchmark`` (on methods) and
+``comparison`` (on two models). Not here: the computations that a report shows; they belong to ``interp``, ``circuits``
+and ``probes``.
 
     >>> from reports.blocks import Prose
     >>> from reports.page import Report, Section
@@ -27,28 +25,21 @@ Import from the modules; nothing is re-exported, so that this package stays ligh
 """
 
 __all__ = [
+    "arrows",
     "attention",
     "benchmark",
     "blocks",
     "build",
+    "comparison",
     "evaluation",
     "figures",
-    "findings",
-    "flow",
-    "heads",
     "html",
-    "index",
     "llm",
-    "llm_regret",
     "page",
     "palette",
     "panels",
-    "paper",
     "part",
     "parts",
-    "progress",
     "style",
-    "svg",
     "tasks",
-    "wiring",
 ]

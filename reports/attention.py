@@ -22,7 +22,7 @@ import base64
 import importlib.util
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from html import escape
@@ -39,11 +39,15 @@ from reports.html import TEMPLATES, environment, policy, stylesheet
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout
-    from reports.heads import Heads
+    from interp.model.transformer import HookedLatentTransformer
+
+
+Heads = Sequence[Mapping[str, str]]
+"""Per layer: short name of a head -> what it does, in the order of the weights; heads beyond these are empty."""
 
 N_EPISODES, N_ROUNDS = 3, 10
 """Episodes and rounds that a reader can choose from: what :func:`show` takes of a longer run."""
-POSITIVE, NEGATIVE = "#0072b2", "#d05a00"
+_POSITIVE, _NEGATIVE = "#0072b2", "#d05a00"
 _FRAME_HEIGHT = 900
 """Pixels of a notebook's output."""
 
@@ -103,7 +107,7 @@ class AttentionView:
             "layers": layers,
             "episodes": list(self.episodes),
             "rounds": list(self.rounds),
-            "colours": [POSITIVE, NEGATIVE],
+            "colours": [_POSITIVE, _NEGATIVE],
             "weights": base64.b64encode(weights.tobytes()).decode(),
         }
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
@@ -116,7 +120,7 @@ class AttentionView:
             number: of the figure, where the page numbers them.
         """
         from reports.panels import attention
-        from reports.svg import inline_svg
+        from reports.style import inline_svg
 
         episode, at = self.first
         shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]
@@ -164,7 +168,7 @@ def show(run: Rollout, heads: Heads | None = None) -> Shown:
     Args:
         run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
             episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
-        heads: their names, ``reports.heads.heads_of(model)``; 1.1, 1.2, ... when None.
+        heads: their names, :func:`heads_of`; 1.1, 1.2, ... when None.
 
     Raises:
         InputError: no pattern is cached.
@@ -237,3 +241,18 @@ def notices() -> list[tuple[str, str]]:
         "React, Chart.js and other libraries (MIT licence)."
     )
     return [(what, licence.strip())]
+
+
+@checked
+def heads_of(model: HookedLatentTransformer) -> Heads:
+    """The model's own names ("1.4 current-phase tag": number and words), or 1.1, 1.2, ... where nobody named them.
+
+    Heads named "-" pad a layer to the common width and are left out.
+    """
+    config = model.config
+    if not config.head_names:
+        return [
+            {f"{layer}.{head}": "" for head in range(1, config.n_heads + 1)} for layer in range(1, config.n_layers + 1)
+        ]
+    split = [[name.partition(" ") for name in names if name != "-"] for names in config.head_names]
+    return [{number: text for number, _, text in names} for names in split]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,17 +21,19 @@ from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import writable
 from interp.library import models
+from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
 from interp.threads import one_thread
 from reports.blocks import NotComputed
-from reports.index import INDEX, write_index
-from reports.page import Report, Section
-from reports.progress import Step, steps
+from reports.page import INDEX, Report, Section, write_index
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
     from reports.part import Context, Part
+
+
+_Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -118,15 +121,15 @@ def write_report(
     applying = [part for part in wanted if part.applies(context)]
     context.parts = tuple(part for part in applying if not (quick and part.slow))
     context.left_out = tuple(part.title for part in applying if quick and part.slow)
-    with session(), one_thread(), steps(f"Report on {context.name}", len(context.parts)) as step:
+    with session(), one_thread(), _steps(f"Report on {context.name}", len(context.parts)) as step:
         report = _compose(context, step)
-        path = report.write(folder / page_name(context))
+        path = report.write(folder / _page_name(context))
     write_index(folder)
     failed = [part for part in context.parts if part.key in context.failures]
     return Written(path, {part.title: context.reason(part.key) for part in failed})
 
 
-def _compose(context: Context, step: Step = lambda what: None) -> Report:
+def _compose(context: Context, step: _Step = lambda what: None) -> Report:
     """Compute and draw every part of ``context``.
 
     Args:
@@ -156,7 +159,7 @@ def _compose(context: Context, step: Step = lambda what: None) -> Report:
     return Report(title, lead, sections, provenance(**settings), INDEX, about)
 
 
-def page_name(context: Context) -> str:
+def _page_name(context: Context) -> str:
     """The file of a report: the model's name and what else it was given, so that two reports share it only if alike.
 
     A model of its own weights (a checkpoint folder, an object, a circuit with other arguments than sizes) is told from
@@ -191,3 +194,11 @@ def _sections(context: Context, part: Part) -> list[Section]:
     sections = [drawn] if isinstance(drawn, Section) else list(drawn)
     context.sections[part.key] = sections[0]
     return sections
+
+
+@contextmanager
+def _steps(title: str, total: int) -> Iterator[_Step]:
+    """Call the step with what starts now; a bar on standard error shows it."""
+    with display(title, total, completed=-1) as update:
+        yield lambda what: update(advance=1, text=f"{title}: {what}")
+        update(completed=total)

@@ -21,8 +21,7 @@ from circuits.compare.where import WherePart
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table
-from reports.index import index_of, write_index
-from reports.page import Report, Section
+from reports.page import Report, Section, index_of, write_index
 from reports.parts.compared import PAGE, badge
 
 _LEAD = (

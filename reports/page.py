@@ -1,8 +1,9 @@
-"""A report and how it becomes one HTML file that opens offline.
+"""A report, how it becomes one HTML file that opens offline, and the list of the reports in a folder.
 
 Everything the page needs is in it: style, pictures (inline SVG) and, where there are attention views, circuitsvis'
 script, once. A content security policy forbids every request and every script but the page's own, by hash. The same
-report gives the same bytes.
+report gives the same bytes. A page says about itself what the list needs (``Report.about``), so that the list is always
+what the folder holds; it is written again, atomically, whenever a report or a comparison is.
 """
 
 from __future__ import annotations
@@ -11,13 +12,17 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from html import unescape
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from interp import files
+from interp.checks import checked
 from interp.errors import require
 from reports import attention
-from reports.blocks import Figure, Group, Table, cell
+from reports.blocks import Figure, Group, Prose, Table, cell
 from reports.html import environment, policy, stylesheet
 
 
@@ -39,7 +44,7 @@ class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 
     ``index`` is where the list of reports is, relative to the page, where there is one; ``about`` is what that list
-    says of the page (:mod:`reports.index`).
+    says of the page (:func:`write_index`).
 
     >>> page = Report("A model", "What it does.", [Section("Summary", [Prose("It *works*.")])])  # doctest: +SKIP
     >>> page.write("output/page.html")                                                           # doctest: +SKIP
@@ -105,7 +110,7 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
     figures = [block for block in blocks if isinstance(block, Figure)]
     if not figures:
         return {}
-    from reports.svg import inline_svg
+    from reports.style import inline_svg
 
     return {id(block): inline_svg(block.figure, block.title, f"f{i}") for i, block in enumerate(figures, start=1)}
 
@@ -126,3 +131,57 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
             yield from _flat(value, "" if name == "versions" else f"{prefix}{name} ")
         else:
             yield f"{prefix}{name}".replace("_", " "), str(cell(value) if not isinstance(value, float) else value)
+
+
+INDEX = "index.html"
+_COMPARISONS = "comparisons"
+"""The folder of comparisons, one each in a folder of its own, beside the reports on models."""
+_HEAD = 20_000
+"""Characters of a page in which it says what it is."""
+_KINDS = {
+    "handwired": "Wired by hand",
+    "learned": "Learned",
+    "comparison": "Compared",
+}
+"""Titles of the list's sections, by what a page says that it is."""
+_LEAD = "Every report in this folder. Each page stands by itself and opens offline."
+
+
+@checked
+def write_index(folder: str | Path) -> Path:
+    """Write ``folder/index.html`` from the pages that lie there, and from those of comparisons below it.
+
+    Raises:
+        InputError: the folder cannot be written.
+    """
+    pages = list(_pages(Path(folder)))
+    sections = []
+    for kind, title in _KINDS.items():
+        rows = [about for about in pages if about["kind"] == kind]
+        if rows:
+            frame = pd.DataFrame(rows).drop(columns="kind").fillna("")
+            caption = f"{len(rows)} in this folder, with how their claims came out"
+            sections.append(Section(title, [Table(frame.loc[:, (frame != "").any()], caption)]))
+    return Report("Reports", _LEAD, sections or [Section("Nothing yet", [Prose("No report was written here.")])]).write(
+        Path(folder) / INDEX
+    )
+
+
+def index_of(page: Path) -> Path | None:
+    """The list that a comparison's page belongs to, beside the folder ``comparisons``; None where it lies elsewhere."""
+    above = page.parent.parent
+    return above.parent / INDEX if above.name == _COMPARISONS else None
+
+
+def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
+    """What every page of a folder says about itself, with a link."""
+    for path in sorted([*folder.glob("*.html"), *folder.glob(f"{_COMPARISONS}/*/comparison.html")]):
+        with path.open(encoding="utf-8", errors="replace") as page:
+            head = page.read(_HEAD)
+        title, about = (
+            re.search(r"<title>(.*?)</title>", head),
+            re.search(r'<meta name="report" content="(.*?)">', head),
+        )
+        if title and about:
+            link = f"[{unescape(title[1])}]({path.relative_to(folder).as_posix()})"
+            yield {"report": link, **json.loads(unescape(about[1]))}

@@ -30,8 +30,8 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.model.untrained import untrained
 from interp.tasks import Task
 from interp.training.curves import shipped_curves
-from reports.findings import Finding
-from reports.heads import Heads, heads_of
+from reports.attention import Heads, heads_of
+from reports.blocks import Finding
 from reports.page import Section
 
 CAUSAL_EPISODES, QUICK_EPISODES = 24, 8

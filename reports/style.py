@@ -1,20 +1,30 @@
-"""The house style of every figure: one set of matplotlib settings, in force only while a figure is drawn or saved."""
+"""How figures look: one house style of matplotlib, and a figure as inline SVG.
+
+The style is in force only while a figure is drawn or saved. In the SVG text stays text (``svg.fonttype: none``) and
+takes the page's font; black becomes ``currentColor`` and the palette's hues become CSS variables, so that one figure
+serves light and dark pages. Ids are prefixed, so that two figures on a page share no clip path. The same figure gives
+the same bytes: there is no date, and the salt of ids is fixed.
+"""
 
 from __future__ import annotations
 
+import io
+import re
 from collections.abc import Callable
 from functools import wraps
+from html import escape
 from typing import Any, TypeVar
 
 import matplotlib
 from matplotlib.figure import Figure
 
-from reports.palette import INK, LIGHT
+from interp.checks import checked
+from reports.palette import INK, LIGHT, PAPER
 
 WIDTH = 9.6
 """Inches: the width of a page's column."""
 
-STYLE: dict[str, Any] = {
+_STYLE: dict[str, Any] = {
     "font.size": 9.5,
     "axes.titlesize": 10,
     "axes.titleweight": "bold",
@@ -40,15 +50,15 @@ STYLE: dict[str, Any] = {
     "figure.constrained_layout.use": True,
 }
 
-Draw = TypeVar("Draw", bound=Callable[..., Figure])
+_Draw = TypeVar("_Draw", bound=Callable[..., Figure])
 
 
 def house_style(**more: Any) -> Any:
     """A context in which matplotlib has this style (and ``more``), whatever the caller has set; restored at its end."""
-    return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **STYLE, **more})
+    return matplotlib.rc_context({**matplotlib.rcParamsDefault, "backend": "agg", **_STYLE, **more})
 
 
-def styled(draw: Draw) -> Draw:
+def styled(draw: _Draw) -> _Draw:
     """Draw in the house style."""
 
     @wraps(draw)
@@ -57,3 +67,64 @@ def styled(draw: Draw) -> Draw:
             return draw(*args, **kwargs)
 
     return inner  # type: ignore[return-value]
+
+
+_SMALLEST_TEXT = 9.2
+"""Pixels: on a narrow screen a picture scrolls in its box before its text gets smaller."""
+_MAX_SCALE = 1.3
+_SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparent": True}
+
+
+@checked
+def inline_svg(figure: Figure, title: str, prefix: str) -> str:
+    """``figure`` as an ``<svg>`` element for the body of a page.
+
+    Args:
+        figure: drawn with ``palette`` colours where it should follow the theme.
+        title: what the picture shows, in a sentence, for screen readers.
+        prefix: unique on the page; put before every id.
+    """
+    buffer = io.StringIO()
+    with house_style(**_SAVING):
+        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
+    svg = buffer.getvalue()
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
+    # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
+    svg = re.sub(r"<defs>\s*<style.*?</style>\s*</defs>\s*", "", svg, count=1, flags=re.DOTALL)
+    svg = re.sub(r'(<image\b[^>]*?) id="[^"]*"', r"\1", svg)  # two equal images would share theirs
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    svg = re.sub(r"url\(#([^)]+)\)", rf"url(#{prefix}-\1)", svg)
+    svg = re.sub(r'href="#([^"]+)"', rf'href="#{prefix}-\1"', svg)
+    svg = _themed(svg)
+    width, height = re.search(r'width="([\d.]+)pt" height="([\d.]+)pt"', svg).groups()  # type: ignore[union-attr]
+    head, body = svg.split(">", 1)
+    head = re.sub(r'\s(width|height|version|xmlns(:xlink)?)="[^"]*"', "", head)
+    inches = float(width) / 72
+    style = f"width:{inches:.3f}in;max-width:100%;min-width:{inches * _legible(body):.3f}in"
+    style += f";aspect-ratio:{float(width):.0f}/{float(height):.0f}"
+    label = f"{prefix}-title"
+    return (
+        f'{head} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
+        f'<title id="{label}">{escape(title)}</title>{_compact(body)}'
+    )
+
+
+def _legible(body: str) -> float:
+    """How far a picture may shrink, as a share of its width, until its smallest text is ``SMALLEST_TEXT`` high."""
+    sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
+    return min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
+
+
+def _themed(svg: str) -> str:
+    svg = svg.replace(INK, "currentColor").replace(PAPER, "var(--page)")
+    for name, colour in LIGHT.items():
+        svg = re.sub(re.escape(colour), f"var(--{name})", svg, flags=re.IGNORECASE)
+    return svg
+
+
+def _compact(body: str) -> str:
+    """Without comments, long decimals and indentation: a third of the bytes."""
+    body = re.sub(r"<!--.*?-->", "", body, flags=re.DOTALL)
+    body = re.sub(r"<[^>]+>", lambda tag: re.sub(r"(\d+\.\d{2})\d+", r"\1", tag[0]), body)  # never a label's text
+    return re.sub(r"\s*\n\s*", "\n", body)

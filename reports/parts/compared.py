@@ -14,8 +14,7 @@ import pandas as pd
 
 from interp.files import read_json
 from interp.statistics import Interval
-from reports.blocks import Code, Prose, Table, Verdict, cell
-from reports.findings import Finding, Word
+from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell
 from reports.page import Section
 from reports.part import Context, Part
 

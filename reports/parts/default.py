@@ -6,34 +6,21 @@ from collections.abc import Callable, Mapping, Sequence
 
 from interp.errors import unknown_name
 from reports.part import Part
-from reports.parts import (
-    attention,
-    circuit,
-    compared,
-    edges,
-    interchange,
-    learning,
-    overview,
-    patching,
-    probing,
-    reproduce,
-    state,
-    steering,
-)
+from reports.parts import closing, compared, heads, interchange, learning, overview, patching, probing
 
 _EVERY_TASK: tuple[Callable[[], Part], ...] = (
     overview.part,
     compared.part,
-    state.part,
+    probing.state,
     probing.part,
     patching.part,
     interchange.part,
-    steering.part,
-    edges.part,
-    attention.part,
-    circuit.part,
+    interchange.steering,
+    patching.edges,
+    heads.attention,
+    heads.circuit,
     learning.part,
-    reproduce.part,
+    closing.reproduce,
 )
 """What needs no more than a task's record, in page order. A part that every report should have is added here."""
 

@@ -1,4 +1,7 @@
-"""Interchange interventions: which places carry which variables of the algorithm, beside what chance would give."""
+"""Interventions that an algorithm foretells: variables set to another episode's values, states written into latents.
+
+Interchange asks which places carry which variables; steering, what a model does after a state was written.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ import math
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import pandas as pd
 
@@ -15,12 +18,11 @@ from interp.interventions import causal_tables
 from interp.interventions.carriers import Claim
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table, cell
-from reports.findings import WORDS, Finding, judged
+from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, judged, number
 from reports.page import Section
 from reports.part import Context, Part
 
-TITLE = "Interchange interventions"
+_TITLE = "Interchange interventions"
 _TEXT = (
     "In one round of an episode, an activation is set to its value in another episode, and the outcome is compared "
     "with the algorithm's own counterfactual: the same round with one variable set to its value there. Accuracy is "
@@ -47,9 +49,9 @@ _ALIGNED = (
     "re-initialised model, and an equally large move in a random subspace. A basis that does not beat all of them is "
     "not evidence that the place holds the variable, and one that does need not be what the model uses elsewhere."
 )
-QUICK_DECODED = 32
+_QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
-MOST = 0.5
+_MOST = 0.5
 """A variable is carried where interchanging a place makes more than this share of the counterfactual effect."""
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
@@ -72,7 +74,7 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
         own = claims(context.circuit) if claims and context.handwired else None
-        known = QUICK_DECODED if context.quick else causal_tables.N_DECODED
+        known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
         carried = causal_tables.interchange_table(model, bases, sources, t, seed, own, n_decoded=known)
         if context.handwired or context.quick or not context.task.aligned(model):
             return _Tables(carried)
@@ -81,10 +83,10 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
     def applies(context: Context) -> bool:
         return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
 
-    return Part("interchange", TITLE, compute, draw, applies, summary)
+    return Part("interchange", _TITLE, compute, _draw, applies, interchanged)
 
 
-def summary(computed: _Tables, context: Context) -> list[Finding]:
+def interchanged(computed: _Tables, context: Context) -> list[Finding]:
     """A finding for each outcome, and each way in which variables came out that should show in it."""
     carried = computed.carried[["variable", "outcome", "control"]]
     claimed = computed.carried.merge(
@@ -115,14 +117,14 @@ def _best(rows: pd.DataFrame) -> dict[str, Any]:
     best: dict[str, Any] = {str(key): value for key, value in own.iloc[0].items()}
     others = [best["random_score"], *rows.loc[rows["control"].astype(bool), "score"]]
     control = max((value for value in others if not math.isnan(value)), default=math.nan)
-    return best | {"control score": control, "word": judged(_interval(best, "score"), MOST, control)}
+    return best | {"control score": control, "word": judged(_interval(best, "score"), _MOST, control)}
 
 
 def _interval(row: Mapping[Any, Any], name: str) -> Interval:
     return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
-def draw(computed: _Tables, context: Context) -> Section:
+def _draw(computed: _Tables, context: Context) -> Section:
     """The table of claims, and for a learned model the learned subspaces with their controls."""
     rows = [
         {
@@ -150,7 +152,7 @@ def draw(computed: _Tables, context: Context) -> Section:
         Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}"),
         Table(pd.DataFrame(rows), caption, formats=decimals),
     ]
-    return Section(TITLE, blocks + ([] if computed.aligned is None else _learned(computed.aligned)))
+    return Section(_TITLE, blocks + ([] if computed.aligned is None else _learned(computed.aligned)))
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -218,3 +220,83 @@ def _where(text: str) -> str:
         site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in grouped.items()
     ]
     return _called(" + ".join(places))
+
+
+_STEERING = "Steering"
+_STEERING_TEXT = (
+    "Doses of a state change are added to the latents that one round reads, and the prediction is compared with the "
+    "algorithm's from the state so changed: by {how}. Random directions of equal norm, on the same latents, are the "
+    "control. That a dose moves the prediction as it moves the algorithm's says that the model uses this direction for "
+    "this state around these inputs; it is not evidence about large doses, which leave the range of states that occur."
+)
+_EXACT = "the one latent change that the circuit's readout sees"
+_FITTED = "how latents vary with the state, by least squares"
+_SMALLEST = 0.02
+"""The move of the algorithm's prediction below which steering shows nothing."""
+_NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directions"}
+
+
+def steering() -> Part:
+    """Steering as the task's record says it."""
+    return Part(
+        "steering",
+        _STEERING,
+        _steer,
+        _draw_steering,
+        lambda context: bool(context.algorithms and context.task.steering is not None),
+        steered,
+    )
+
+
+def _steer(context: Context) -> pd.DataFrame:
+    """The dose-response."""
+    return causal_tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
+
+
+def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
+    """That the dose which moves the algorithm most moves the model as far, and random directions do not."""
+    rest = frame["algorithm"].iloc[int(frame["dose"].abs().argmin())]
+    most = frame.iloc[int((frame["algorithm"] - rest).abs().argmax())]
+    error, random = Interval(*most[["mean_error", "mean_error_low", "mean_error_high"]]), most["random_mean_error"]
+    word = {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(error, random / 2)]
+    if abs(most["algorithm"] - rest) < _SMALLEST:
+        word = "cannot tell"
+    text = "A state written into the latents moves the prediction as it moves the algorithm's"
+    evidence = f"at dose {number(most['dose'])}, {cell(error)} from the algorithm's"
+    return [Finding(text, cast(Word, word), evidence, f"random directions as long: {cell(random, '.3f')}")]
+
+
+def _draw_steering(frame: pd.DataFrame, context: Context) -> Section:
+    """The dose-response, and how far it is from the algorithm's."""
+    assert context.task.steering is not None
+    record = context.task.steering()
+    curves = [
+        frame[["dose"]].assign(
+            algorithm=key, name=name, mean=frame[key], low=frame[f"{key}_low"], high=frame[f"{key}_high"]
+        )
+        for key, name in _NAMES.items()
+    ]
+    drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows)
+    rows = [
+        {
+            "dose": row["dose"],
+            **{name: Interval(row[key], row[f"{key}_low"], row[f"{key}_high"]) for key, name in _NAMES.items()},
+            "mean distance from the algorithm": row["mean_error"],
+            "largest": row["max_error"],
+            "of random directions, mean": row["random_mean_error"],
+        }
+        for row in frame.to_dict("records")
+    ]
+    moved = frame[frame["dose"] != 0]
+    caption = (
+        f"Mean {record.shows} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses "
+        f"other than 0: {moved['mean_error'].mean():.3f}; of random directions {moved['random_mean_error'].mean():.3f}."
+    )
+    return Section(
+        _STEERING,
+        [
+            Prose(_STEERING_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
+            Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
+            Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
+        ],
+    )

@@ -8,8 +8,7 @@ from pathlib import Path
 
 from interp.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
-from reports.blocks import Prose, Summary, number
-from reports.findings import Finding, Findings
+from reports.blocks import Finding, Findings, Prose, Summary, number
 from reports.page import Section
 from reports.part import Context, Heading, Part
 

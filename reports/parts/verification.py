@@ -1,20 +1,26 @@
-"""The check of a handwired model against its algorithm: the largest error of every variable."""
+"""A handwired model against its algorithm: exact, with soft attention only, and in every variant and size.
+
+All three say how exactly a construction computes its algorithm; they are no evidence about a learned model.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
-from circuits.exactness import Check
+import circuits
+from circuits.exactness import CARRIED, Check
+from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify
-from reports.blocks import Prose, Table, Verdict, number
-from reports.findings import Finding
+from reports import figures
+from reports.blocks import Figure, Finding, Prose, Table, Verdict, number
 from reports.page import Section
 from reports.part import Context, Part
 
-TITLE = "Verification against the algorithm"
+_TITLE = "Verification against the algorithm"
 _TEXT = (
     "The model ran over fresh episodes, its own state carried from round to round, and every causal variable of its "
     "circuit was read inside the forward pass, at every round, and compared with the reference algorithm in NumPy. "
@@ -43,10 +49,10 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
     def summary(result: VerificationResult, context: Context) -> list[Finding]:
         return [_exactness(result, variable, text) for variable, text in said.items()]
 
-    return Part("verification", TITLE, compute, draw, lambda context: context.handwired, summary)
+    return Part("verification", _TITLE, compute, _draw, lambda context: context.handwired, summary)
 
 
-def draw(result: VerificationResult, context: Context) -> Section:
+def _draw(result: VerificationResult, context: Context) -> Section:
     """The largest error of every variable over sizes and locations, then every check."""
     checks = result.to_frame()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
@@ -55,7 +61,7 @@ def draw(result: VerificationResult, context: Context) -> Section:
     caption = f"Largest errors over {ran}. {relative}"
     every = checks.assign(size=[_size(size) for size in checks["size"]], passed=_badges(checks["passed"]))
     return Section(
-        TITLE,
+        _TITLE,
         [
             Prose(_TEXT),
             Table(_worst(result.checks), caption),
@@ -100,3 +106,179 @@ def _badges(passed: Iterable[Any]) -> pd.Series[Any]:
 
 def _size(size: Any) -> str:
     return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
+
+
+_SOFT = "Softmax only"
+ETAS = (10, 20, 30, 40, 60, 80)
+"""Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
+_SOFT_ROUNDS = 40
+"""Rounds that the softened models run for at most."""
+_SMALLEST = 1e-17
+_OUTPUTS = ("output", "latents")
+"""Where a check is of what the model gives, not of an intermediate variable."""
+_SOFT_TEXT = (
+    "The exact circuit uses hard attention, and linear heads where it sums. Here every head is softmax, at inverse "
+    "temperature η: a silent or choosing head leaks about exp(−η/2) of attention to wrong tokens, and the error of the "
+    "whole model falls with it until rounding takes over."
+)
+
+
+def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> Part:
+    """The softmax-only variant of a handwired model at several inverse temperatures, verified like the exact one.
+
+    Args:
+        outputs: variable -> what to call it; the first is drawn.
+        n_episodes: at most.
+        arguments: of the circuit's softmax-only variant, beside its inverse temperature ``eta``.
+    """
+
+    def compute(context: Context) -> dict[int, VerificationResult]:
+        few, rounds = min(n_episodes, context.n_episodes), min(_SOFT_ROUNDS, context.n_rounds)
+        size = tuple(context.sizes.values())
+        name, options = context.circuit.name, {"seed": context.seed, **arguments}
+        return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
+
+    def draw(results: Mapping[int, VerificationResult], context: Context) -> Section:
+        return _softmax_only(results, outputs)
+
+    return Part("softening", _SOFT, compute, draw, lambda context: context.handwired, slow=True)
+
+
+def _softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> Section:
+    """Error against inverse temperature, in both precisions.
+
+    Args:
+        results: inverse temperature -> verification of the softmax-only model.
+        outputs: variable -> what to call it; the first is drawn.
+    """
+    errors = pd.DataFrame(
+        [
+            {"eta": eta, "dtype": check.dtype, "variable": check.variable, "error": check.error}
+            for eta, result in results.items()
+            for check in result.checks
+            if check.variable in outputs and check.where in _OUTPUTS
+        ]
+    )
+    first, called = next(iter(outputs.items()))
+    drawn = errors[errors["variable"] == first].rename(columns={"error": "mean", "dtype": "algorithm"})
+    drawn["mean"] = drawn["mean"].clip(lower=_SMALLEST)
+    ylabel = f"largest error of {called}"
+    picture = figures.curves(drawn, x="eta", xlabel="inverse temperature η", ylabel=ylabel, log_y=True)
+    rows = errors.assign(what=errors["variable"].map(outputs) + ", " + errors["dtype"])
+    table = rows.pivot(index="what", columns="eta", values="error").rename(columns=lambda eta: f"η = {eta}")
+    settings = next(iter(results.values())).settings
+    ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
+    caption = f"Largest error over {ran}, against the exact algorithm."
+    return Section(
+        _SOFT,
+        [
+            Prose(_SOFT_TEXT),
+            Figure(picture, "Error against inverse temperature", caption),
+            Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
+        ],
+    )
+
+
+_VARIANTS = "Variants and sizes"
+_N_EPISODES, _N_ROUNDS = 4, 12
+"""Of every check."""
+_VARIANTS_TEXT = (
+    "Each variant of the circuit, checked against the algorithm in float64 at every setting, {episodes} episodes of "
+    "{rounds} rounds each. The error is the largest over episodes, rounds and elements. Layers, heads and d_model are "
+    "those of the exact circuit; weights that are not zero are what was written down, all others are there for the "
+    "shape of a transformer."
+)
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """One setting of a circuit, moved over its values for every variant.
+
+    Attributes:
+        setting: its name as an argument, such as "eta".
+        called: what the axis says.
+        values: of the setting.
+        output: whether the error of the output is drawn, else that of the carried state.
+        fixed: other arguments.
+        variants: which of the circuit's; all when empty.
+        log: whether the axis is logarithmic.
+    """
+
+    setting: str
+    called: str
+    values: tuple[float, ...]
+    output: bool = False
+    fixed: Mapping[str, Any] = field(default_factory=dict)
+    variants: tuple[str, ...] = ()
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class _Measured:
+    """Errors of every sweep, in order (columns ``value``, ``variant``, ``error``), and a table of sizes."""
+
+    errors: Sequence[pd.DataFrame]
+    sizes: pd.DataFrame
+
+
+def variants(variants: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]) -> Part:
+    """Every variant over every sweep.
+
+    Args:
+        variants: of the circuit's argument ``variant``.
+        sizes: what the table lists, in the order of the task's sizes.
+    """
+
+    def compute(context: Context) -> _Measured:
+        errors = [_errors_of(context, sweep, sweep.variants or variants) for sweep in sweeps]
+        return _Measured(errors, _sizes(context, sizes))
+
+    def draw(measured: _Measured, context: Context) -> Section:
+        drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured.errors, sweeps, strict=True)]
+        text = _VARIANTS_TEXT.format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
+        return Section(_VARIANTS, [Prose(text), *drawn, Table(measured.sizes, "The exact circuit by size")])
+
+    return Part("variants", _VARIANTS, compute, draw, lambda context: context.handwired, slow=True)
+
+
+def _errors_of(context: Context, sweep: Sweep, variants: Sequence[str]) -> pd.DataFrame:
+    """The largest error of the swept variable, for every variant and value."""
+    name, size, rows = context.circuit.name, tuple(context.sizes.values()), []
+    key, where = (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
+    for variant in variants:
+        for value in sweep.values:
+            settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
+            result = verify(name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings)
+            error = next(check.error for check in result.checks if (check.variable, check.where) == (key, where))
+            rows.append({"value": value, "variant": variant, "error": error})
+    return pd.DataFrame(rows)
+
+
+def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
+    what = "what it predicts" if sweep.output else "the state that it carries"
+    frame = errors.rename(columns={"value": sweep.setting}).assign(
+        algorithm=errors["variant"], name="variant " + errors["variant"], mean=errors["error"].clip(lower=_SMALLEST)
+    )
+    ylabel = f"largest error of {what}"
+    picture = figures.curves(frame, x=sweep.setting, xlabel=sweep.called, ylabel=ylabel, log_x=sweep.log, log_y=True)
+    which = f"variant {', '.join(sweep.variants)}" if sweep.variants else "every variant"
+    fixed = "".join(f", at {name} = {value:g}" for name, value in sweep.fixed.items())
+    caption = f"Largest error of {what} against the {sweep.called}, for {which}{fixed}."
+    return Figure(picture, f"Error against the {sweep.called}", caption, errors)
+
+
+def _sizes(context: Context, sizes: Sequence[tuple[int, ...]]) -> pd.DataFrame:
+    """Layers, heads, d_model and weights of the exact circuit by size."""
+    rows = []
+    for size in sizes:
+        given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}
+        model = circuits.load(context.circuit.name, **given)
+        heads = sum(name != "-" for names in model.config.head_names for name in names)
+        counted = {"layers": model.config.n_layers, "heads": heads, "d_model": model.config.d_model}
+        weights = {
+            "weights": sum(parameter.numel() for parameter in model.parameters()),
+            "not zero": sum(int((parameter != 0).sum()) for parameter in model.parameters()),
+        }
+        names = {of.option: given[of.name] for of in context.task.sizes}
+        rows.append({**names, "positions": model.layout.n_positions, **counted, **weights})
+    return pd.DataFrame(rows)

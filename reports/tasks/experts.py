@@ -16,16 +16,15 @@ from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.calibration import Calibration, calibration
-from reports import figures, panels, paper
-from reports.blocks import Figure, Prose, Table, cell
-from reports.findings import Finding, judged
+from reports import figures, panels
+from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.page import Section
-from reports.paper import titled
 from reports.part import Context, Heading, Part
-from reports.parts import attention, interchange, overview, patching, probing, softening, state, verification
+from reports.parts import closing, heads, interchange, overview, patching, probing, verification
+from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import experts_elsewhere, experts_paper
+from reports.tasks import experts_paper
 
 _HANDWIRED = Heading(
     "Weighted Majority, wired by hand",
@@ -51,7 +50,7 @@ def parts() -> tuple[Part, ...]:
     return default_parts(
         replace=(
             overview.part(handwired=_HANDWIRED, learned=_LEARNED),
-            state.part(
+            probing.state(
                 "Weights over time",
                 read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
                 decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round, "
@@ -64,7 +63,7 @@ def parts() -> tuple[Part, ...]:
             probing.part(("log_weights", "log_weights_centred", "prediction"), n_claimed=2),
             patching.part(_DIFFERENCES, n_episodes=32),
             interchange.part(wired),
-            attention.part("figures 1 and 7, right"),
+            heads.attention("figures 1 and 7, right"),
         ),
         after={
             "compared": [
@@ -82,11 +81,11 @@ def parts() -> tuple[Part, ...]:
                 Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),
             ],
             "circuit": [
-                softening.part({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-                experts_elsewhere.part(),
+                verification.softening({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
+                experts_paper.elsewhere(),
                 *experts_paper.parts(),
             ],
-            "learning": [paper.part(experts_paper.HERE)],
+            "learning": [closing.paper(experts_paper.HERE)],
         },
     )
 

@@ -1,4 +1,8 @@
-"""The paper's figures on models of expert advice: weights, robustness to good and to correlated experts, attention."""
+"""A model of expert advice as the paper shows it, and elsewhere than where it was trained.
+
+Weights as shares, robustness to good and to correlated experts, attention to each expert; every regime, long episodes,
+and the model without its latent.
+"""
 
 from __future__ import annotations
 
@@ -6,25 +10,28 @@ import numpy as np
 import pandas as pd
 from scipy import special
 
+from interp.evaluation import suite
 from interp.model.rollout import rollout
+from interp.statistics import Interval
 from interp.tasks.experts import sample
 from interp.tasks.experts.evaluation import by_regime
 from interp.tasks.experts.evaluation.attention import attention_to_experts
 from reports import figures, panels
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
 from reports.evaluation import SHOWN
+from reports.evaluation import draw as draw_tables
 from reports.page import Section
-from reports.paper import Here, titled
 from reports.part import Context, Part, learned
-from reports.parts import variants
-from reports.parts.state import Held
-from reports.parts.variants import Sweep
+from reports.parts import verification
+from reports.parts.closing import Here, titled
+from reports.parts.probing import Held
+from reports.parts.verification import Sweep
 
-GOOD = ("1-high-quality", "2-high-quality", "3-high-quality")
-CORRELATED = ("correlated-0.3", "correlated-0.7", "correlated-0.9")
-N_EPISODES = 48
+_GOOD = ("1-high-quality", "2-high-quality", "3-high-quality")
+_CORRELATED = ("correlated-0.3", "correlated-0.7", "correlated-0.9")
+_N_EPISODES = 48
 """Episodes of every regime, where the evaluation of the whole report is not at hand."""
-ATTENDED = 24
+_ATTENDED = 24
 """Episodes that attention is averaged over."""
 
 HERE = {
@@ -42,31 +49,31 @@ SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 
 def parts() -> tuple[Part, ...]:
     """The parts, in page order; attention and robustness are of a learned model."""
     return (
-        Part("weights", "Weights as shares", weights, draw_weights),
-        variants.part(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
+        Part("weights", "Weights as shares", _weights, _draw_weights),
+        verification.variants(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part(
             "robustness",
             "Good experts, correlated experts, every regime",
-            robustness,
-            draw_robustness,
+            _robustness,
+            _draw_robustness,
             learned,
             slow=True,
         ),
-        Part("attention-to-experts", "Attention to each expert", attend, draw_attention, learned),
+        Part("attention-to-experts", "Attention to each expert", _attend, _draw_attention, learned),
     )
 
 
 # Weights.
 
 
-def weights(context: Context) -> Held:
+def _weights(context: Context) -> Held:
     """The log-weights of the part "state" as shares of the whole weight: what Weighted Majority votes by."""
     held: Held = context.result("state")
     state, reference = (special.softmax(np.asarray(x, np.float64), axis=-1) for x in (held.state, held.reference))
     return Held(held.variable, state, reference, held.labels)
 
 
-def draw_weights(held: Held, context: Context) -> Section:
+def _draw_weights(held: Held, context: Context) -> Section:
     """The shares over rounds, of the model on the algorithm's."""
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
     largest = float(np.abs(held.state - held.reference).max())
@@ -82,16 +89,16 @@ def draw_weights(held: Held, context: Context) -> Section:
 # Robustness.
 
 
-def robustness(context: Context) -> pd.DataFrame:
+def _robustness(context: Context) -> pd.DataFrame:
     """Regret curves of the model and of baselines: of the evaluation where this report has it, else of six regimes."""
     if "elsewhere" in context.keys:
         curves: pd.DataFrame = context.result("elsewhere").tables["regret_curves"]
         return curves
-    regimes = [name for name in (*GOOD, *CORRELATED) if name in by_regime.fitting_regimes(context.model)]
-    return by_regime.evaluate(context.model, regimes, n_episodes=N_EPISODES, seed=context.seed).curves()
+    regimes = [name for name in (*_GOOD, *_CORRELATED) if name in by_regime.fitting_regimes(context.model)]
+    return by_regime.evaluate(context.model, regimes, n_episodes=_N_EPISODES, seed=context.seed).curves()
 
 
-def draw_robustness(curves: pd.DataFrame, context: Context) -> Section:
+def _draw_robustness(curves: pd.DataFrame, context: Context) -> Section:
     """By number of good experts, by correlation, then every regime in one figure."""
     frame = curves[curves["key"].isin(SHOWN)].rename(columns={"key": "algorithm", "regret": "mean"})
     last = frame[frame["round"] == frame["round"].max()]
@@ -106,12 +113,12 @@ def draw_robustness(curves: pd.DataFrame, context: Context) -> Section:
             "information than their number suggests, which the Bayes predictor of independent experts does not know."
         )
     ]
-    for regimes, number, title in ((GOOD, "8, top", "good experts"), (CORRELATED, "8, bottom", "correlated experts")):
+    for regimes, number, title in ((_GOOD, "8, top", "good experts"), (_CORRELATED, "8, bottom", "correlated experts")):
         here = _thinned(frame[frame["regime"].isin(regimes)])
         if len(here):
             picture = panels.curves(here, by="regime", ylabel="regret (mistakes)")
             blocks.append(Figure(picture, f"Regret with {title}", titled(number, text)))
-    if frame["regime"].nunique() > len(GOOD) + len(CORRELATED):
+    if frame["regime"].nunique() > len(_GOOD) + len(_CORRELATED):
         plain = _thinned(frame[frame["algorithm"] != "follow_previous_winners"]).drop(columns=["low", "high"])
         every = panels.curves(plain, by="regime", ylabel="regret (mistakes)", columns=4, height=1.5)
         said = "Mean regret over rounds in every regime, on the same axes; intervals are in the tables above."
@@ -132,9 +139,9 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
 # Attention.
 
 
-def attend(context: Context) -> pd.DataFrame:
+def _attend(context: Context) -> pd.DataFrame:
     """The share of attention of the prediction's and the update's position, by layer and by moment."""
-    episodes = sample(ATTENDED, context.n_rounds, context.sizes["n_experts"], seed=context.seed + 2)
+    episodes = sample(_ATTENDED, context.n_rounds, context.sizes["n_experts"], seed=context.seed + 2)
     run = rollout(context.model, episodes)
     last = context.n_rounds - 1
     moments = sorted({0, 5, 10, last // 4, last // 2, 3 * last // 4, last} & set(range(last + 1)))
@@ -145,7 +152,7 @@ def attend(context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def draw_attention(frame: pd.DataFrame, context: Context) -> Section:
+def _draw_attention(frame: pd.DataFrame, context: Context) -> Section:
     """Over the layers after the last round, then over rounds in each layer."""
     mean = frame[frame["head"] == "mean"].assign(layer=frame["layer"] + 1)
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
@@ -156,7 +163,7 @@ def draw_attention(frame: pd.DataFrame, context: Context) -> Section:
     over_rounds = panels.curves(predicts, by="panel", ylabel="share of attention", columns=4, height=1.8)
     table = last[["panel", "layer", "algorithm", "mean", "without_history"]]
     names = {"panel": "position", "algorithm": "what is read", "mean": "share", "without_history": "latent cut"}
-    text = f"Mean over heads and {ATTENDED} episodes; experts are ranked by their true accuracy, expert 1 the best."
+    text = f"Mean over heads and {_ATTENDED} episodes; experts are ranked by their true accuracy, expert 1 the best."
     return Section(
         "Attention to each expert",
         [
@@ -173,6 +180,82 @@ def draw_attention(frame: pd.DataFrame, context: Context) -> Section:
             ),
             Table(
                 table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True
+            ),
+        ],
+    )
+
+
+_ELSEWHERE = "Other regimes and longer episodes"
+_N_ELSEWHERE = 32
+"""Episodes of each regime, at most."""
+_TEXT = (
+    "Fresh episodes of every regime, of which only those named in the model's card were seen in training; "
+    "`interp evaluate` gives the same tables, and many more numbers, with intervals."
+)
+_CONTROL = (
+    "What the latent is worth: it is cut (put back to its initial value before every round), or swapped with another "
+    "episode's; with 95 % intervals over episodes"
+)
+_PICTURES = {
+    "length-divergence": "How far the predictions are from the Bayes predictor's, over the rounds of long episodes",
+    "length-regret": "Regret over the rounds of long episodes",
+    "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
+    "attention-update": "What the update's position attends to, by layer, mean over heads",
+}
+"""Captions by the name of a picture."""
+
+
+def elsewhere() -> Part:
+    """What ``interp evaluate`` measures, in short."""
+    return Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_findings, slow=True)
+
+
+def _evaluate(context: Context) -> suite.Evaluation:
+    """Everything that ``interp evaluate --theory`` measures."""
+    enough = max(suite.plan_of(context.model).min_episodes, min(context.n_episodes, _N_ELSEWHERE))
+    return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
+
+
+def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Finding]:
+    """Whether the model needs its latent, and the statements of the paper's appendix B."""
+    control = result.tables["latent_control"].set_index("quantity")
+    lost, cut = (
+        Interval(*control.loc[name, ["estimate", "low", "high"]]) for name in ("lost when cut", "accuracy, cut")
+    )
+    theory = result.tables["theory"]["holds"]
+    return [
+        Finding(
+            "It needs its latent: without it, it is less often right",
+            judged(lost, 0),
+            f"{cell(lost)} of accuracy lost when the latent is cut",
+            f"accuracy with it cut: {cell(cut)}",
+        ),
+        Finding(
+            "The statements of the paper's appendix B hold of it",
+            "pass" if theory.all() else "fail",
+            f"{int(theory.sum())} of {len(theory)} hold",
+        ),
+    ]
+
+
+def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
+    """The summary by regime, controls, pictures, and the checks of the paper's appendix B."""
+    n_episodes = result.settings["n_episodes"]
+    caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
+    theory = result.tables["theory"]
+    badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
+    shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
+    pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
+    return Section(
+        _ELSEWHERE,
+        [
+            Prose(_TEXT),
+            Table(result.to_frame(), caption, collapsed=True),
+            Table(result.tables["latent_control"], _CONTROL),
+            *pictures,
+            Table(
+                theory.assign(holds=pd.Series(badges, dtype=object)),
+                "The statements of the paper's appendix B, as numbers",
             ),
         ],
     )

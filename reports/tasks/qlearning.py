@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from circuits.chooser import chooser_table
 from circuits.places import wired
 from interp.model.rollout import play
 from interp.statistics import mean_interval
@@ -19,16 +20,15 @@ from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns, tabular
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation import reference_table
-from reports import figures, paper
-from reports.blocks import Figure, Prose, Table, Verdict, cell
-from reports.findings import Finding, judged
+from reports import figures
+from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
 from reports.page import Section
-from reports.paper import titled
 from reports.part import Context, Heading, Part
-from reports.parts import interchange, overview, patching, probing, softening, state, verification
+from reports.parts import closing, interchange, overview, patching, probing, verification
+from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from reports.tasks import qlearning_chooser, qlearning_paper
+from reports.tasks import qlearning_paper
 
 _HANDWIRED = Heading(
     "Tabular Q-learning, wired by hand",
@@ -53,7 +53,7 @@ def parts() -> tuple[Part, ...]:
     return default_parts(
         replace=(
             overview.part(handwired=_HANDWIRED, learned=_LEARNED),
-            state.part(
+            probing.state(
                 "Q-values over time",
                 read="Each latent holds one action's column of the Q-table; each round changes one entry. The values "
                 "are read from the latents themselves.",
@@ -76,15 +76,15 @@ def parts() -> tuple[Part, ...]:
                 )
             ],
             "state": [
-                Part("agreement", _AGREEMENT, compare, _draw_agreement, summary=_agreement_findings),
+                Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_findings),
                 Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
             ],
             "circuit": [
-                softening.part({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
-                qlearning_chooser.part(),
+                verification.softening({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
+                _lemma(),
                 *qlearning_paper.parts(),
             ],
-            "learning": [paper.part(qlearning_paper.HERE)],
+            "learning": [closing.paper(qlearning_paper.HERE)],
         },
     )
 
@@ -92,7 +92,7 @@ def parts() -> tuple[Part, ...]:
 # Agreement.
 
 _AGREEMENT = "Agreement with the table"
-FEWEST = 20
+_FEWEST = 20
 """Disputed steps below which agreement on them decides nothing."""
 _AGREEMENT_TEXT = (
     "The choice at `Select` beside the greedy action of the table that the round {when} with. Ties say nothing, "
@@ -102,7 +102,7 @@ _AGREEMENT_TEXT = (
 )
 
 
-def compare(context: Context) -> AgreementResult:
+def _compare(context: Context) -> AgreementResult:
     """The model's choices beside those of its table, and of one without bootstrapping."""
     predictions = context.run.predictions.double().numpy(force=True)
     return agreement(predictions, context.episodes, table=reference_table(context.model), seed=context.seed)
@@ -122,7 +122,7 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
     if n_steps := result.n_steps["disputed", "all"]:
         follows, other = result.get("disputed"), result.get("disputed_gamma0")
         text = "Where the two tables disagree, it follows the one that bootstraps"
-        word = judged(follows, 0.5) if n_steps >= FEWEST else "cannot tell"
+        word = judged(follows, 0.5) if n_steps >= _FEWEST else "cannot tell"
         evidence = f"{cell(follows)} of {n_steps} disputed steps"
         findings.append(Finding(text, word, evidence, f"γ = 0: {cell(other)}"))
     return findings
@@ -146,9 +146,9 @@ def _draw_agreement(result: AgreementResult, context: Context) -> Section:
 
 # Free rollouts: the model's own choices act in MDPs, beside tabular agents under the same luck.
 
-N_PLAYED = 32
+_N_PLAYED = 32
 """MDPs of each world, at most."""
-MODEL, SAME = "model", "greedy"
+_MODEL, _SAME = "model", "greedy"
 """The model, and the tabular learner that it should equal when it is handwired."""
 _PLAYING_TEXT = (
     "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. On MDPs "
@@ -169,7 +169,7 @@ class _Played:
     @property
     def same_as_tabular(self) -> bool:
         """Whether the model took exactly the actions of the tabular learner, in every episode."""
-        own, other = self.agents[MODEL][1], self.agents[SAME][1]
+        own, other = self.agents[_MODEL][1], self.agents[_SAME][1]
         return np.array_equal(own.actions, other.actions) and np.array_equal(own.rewards, other.rewards)
 
 
@@ -186,7 +186,7 @@ def _let_play(context: Context) -> list[_Played]:
     model, n_rounds, seed = context.model, context.n_rounds, context.seed
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
     agents = {
-        SAME: ("Q-learning, selects before it updates", tabular.QLearner(alpha, gamma, before_update=True)),
+        _SAME: ("Q-learning, selects before it updates", tabular.QLearner(alpha, gamma, before_update=True)),
         "epsilon-greedy": ("Q-learning, epsilon .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
         "random": ("random actions", tabular.agent("random")),
         "optimal": ("optimal within the rounds played", tabular.agent("optimal")),
@@ -195,11 +195,11 @@ def _let_play(context: Context) -> list[_Played]:
         _Played(
             world,
             {
-                MODEL: (model.config.name, play(model, mdps, n_rounds, seed)[0]),
+                _MODEL: (model.config.name, play(model, mdps, n_rounds, seed)[0]),
                 **{key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()},
             },
         )
-        for world, mdps in worlds(min(context.n_episodes, N_PLAYED), **context.sizes, seed=seed).items()
+        for world, mdps in worlds(min(context.n_episodes, _N_PLAYED), **context.sizes, seed=seed).items()
     ]
 
 
@@ -215,15 +215,15 @@ def _playing_findings(played: list[_Played], context: Context) -> list[Finding]:
 def _earned_as_much(played: _Played, seed: int) -> Finding:
     """Whether the model earns what the tabular learner earns, within a tenth of what learning is worth there."""
     sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
-    worth = mean_interval(sums[SAME] - sums["random"], seed=seed)
+    worth = mean_interval(sums[_SAME] - sums["random"], seed=seed)
     margin = 0.1 * abs(worth.estimate)
-    word = judged(mean_interval(sums[MODEL] - sums[SAME], seed=seed), -margin)
+    word = judged(mean_interval(sums[_MODEL] - sums[_SAME], seed=seed), -margin)
     if worth.low <= 0:
         word = "uninformative"
     return Finding(
         f"In {played.world} it earns what the tabular learner earns",
         word,
-        f"{cell(mean_interval(sums[MODEL], seed=seed), '.1f')}, the learner {sums[SAME].mean():.1f}",
+        f"{cell(mean_interval(sums[_MODEL], seed=seed), '.1f')}, the learner {sums[_SAME].mean():.1f}",
         f"random actions: {cell(mean_interval(sums['random'], seed=seed), '.1f')}",
     )
 
@@ -256,3 +256,45 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
         result = returns.normalised_score(episodes, seed=seed)
         rows.append({"world": played.world, "agent": name, "earned": result.earned, "normalised score": result.score})
     return pd.DataFrame(rows)
+
+
+_LEMMA = "The chooser's margins"
+_LEAKS = (1e-4, 1e-8, 1e-12)
+_LEMMA_TEXT = (
+    "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
+    "attention. How sharp that makes it depends on the margin Δ of the position code: 1 less the largest overlap of "
+    "two positions' codes. The printed lemma asks for η = ln(N/ε)/Δ and a sink ξ = 3d/Δ₀; the corrected head keys the "
+    "sink by content, needs no ξ, and asks for η = (2/Δ) ln((N − 1)/ε). The last column is the softmax attention "
+    "really missing, at that η, at every position of the round, firing and silent. It is a statement about this head "
+    "alone, and no evidence about the error of the whole circuit, which is measured above."
+)
+
+
+def _lemma() -> Part:
+    """The lemma over the positions of the model's round."""
+    return Part("lemma", _LEMMA, _margins, _draw_margins, lambda context: context.handwired)
+
+
+def _margins(context: Context) -> pd.DataFrame:
+    """What the lemma requires for rounds of this length, by position code and error, and what is measured."""
+    n_positions = context.model.layout.n_positions
+    lines = tuple(sorted({max(1, n_positions // 4), n_positions // 2, n_positions}))
+    tables = [chooser_table(n_positions, leak, lines).assign(leak=leak) for leak in _LEAKS]
+    frame = pd.concat(tables, ignore_index=True)
+    return frame.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
+
+
+def _draw_margins(frame: pd.DataFrame, context: Context) -> Section:
+    """The table."""
+    columns = {
+        "code": "position code",
+        "d_code": "coordinates",
+        "margin": "margin Δ",
+        "leak": "ε",
+        "eta_lemma": "η, lemma",
+        "xi_lemma": "ξ, lemma",
+        "eta": "η, corrected",
+    }
+    table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
+    caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
+    return Section(_LEMMA, [Prose(_LEMMA_TEXT), Table(table, caption)])

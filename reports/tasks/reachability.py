@@ -17,11 +17,10 @@ from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
 from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from reports import figures
-from reports.blocks import Figure, Prose, Table, cell
-from reports.findings import Finding, judged
+from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.page import Section
 from reports.part import Context, Heading, Part
-from reports.parts import interchange, learning, overview, patching, probing, softening, state, verification
+from reports.parts import interchange, learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 
@@ -52,7 +51,7 @@ def parts() -> tuple[Part, ...]:
     return default_parts(
         replace=(
             overview.part(handwired=HANDWIRED, learned=LEARNED),
-            state.part(
+            probing.state(
                 "Nodes reached over time",
                 read="1 where a node is reached, read from the latent itself.",
                 probed="reached",
@@ -79,7 +78,7 @@ def parts() -> tuple[Part, ...]:
                 Part("answers", TITLE, compute, draw, summary=findings),
                 Part("moved", MOVED, compute_moved, draw_moved, summary=moved_findings),
             ],
-            "circuit": [softening.part({"prediction": "P", "carried_state": "set reached"}, n_episodes=10)],
+            "circuit": [verification.softening({"prediction": "P", "carried_state": "set reached"}, n_episodes=10)],
         },
     )
 

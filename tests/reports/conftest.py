@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import interp
-from interp.interventions import ablation
+from interp.interventions import ablation, causal_tables
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import RoundLayout
@@ -27,11 +27,10 @@ from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from reports import figures, part
 from reports.attention import AttentionView
-from reports.blocks import Code, Figure, Group, NotComputed, Prose, Summary, Table
+from reports.blocks import WORDS, Code, Figure, Finding, Findings, Group, NotComputed, Prose, Summary, Table
 from reports.build import build
-from reports.findings import WORDS, Finding, Findings
 from reports.page import Report, Section
-from reports.parts import softening
+from reports.parts import verification
 from reports.tasks import experts_paper, qlearning_paper
 from tests.reports.browser import Browser, chromium, executable
 
@@ -61,11 +60,11 @@ def fewer(patch: pytest.MonkeyPatch) -> None:
             nodes["seen"] = ablation.ablate(scorer)
         return nodes["seen"].assign(ablation=scorer.ablation)
 
-    patch.setattr(softening, "ETAS", (60,))
+    patch.setattr(verification, "ETAS", (60,))
     patch.setattr(part, "CAUSAL_EPISODES", 12)
-    patch.setattr(tables, "evaluate", scored)
-    patch.setattr(tables, "ablate", ablated)
-    patch.setattr(tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
+    patch.setattr(causal_tables, "evaluate", scored)
+    patch.setattr(causal_tables, "ablate", ablated)
+    patch.setattr(causal_tables, "faithfulness_curve", partial(ablation.faithfulness_curve, shares=SHARES, n_random=1))
     patch.setattr("interp.tasks.experts.evaluation.by_regime.fitting_regimes", lambda model: ["uniform", "flat"])
     patch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
     for name, less in {"N_WORLDS": 2, "HORIZON": 8, "LONG": 10, "N_SHIFTED": 3}.items():

@@ -15,8 +15,7 @@ import pytest
 import interp
 from interp.errors import InputError
 from interp.tasks import experts
-from reports.attention import AttentionView, show
-from reports.heads import heads_of
+from reports.attention import AttentionView, heads_of, show
 from reports.page import Report, Section
 
 LABELS = ("<w>", "<z>", "p?")

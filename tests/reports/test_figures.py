@@ -13,7 +13,7 @@ from interp import tasks
 from interp.errors import InputError
 from reports import figures, panels
 from reports.palette import DASHES, HUES, LIGHT, looks
-from reports.svg import inline_svg
+from reports.style import inline_svg
 
 LABELS = ["e_1", "e_2"]
 

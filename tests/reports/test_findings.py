@@ -9,9 +9,8 @@ import pandas as pd
 import pytest
 
 from interp.statistics import Interval
-from reports.blocks import cell
-from reports.findings import Finding, judged
-from reports.parts import edges, interchange, steering
+from reports.blocks import Finding, cell, judged
+from reports.parts import interchange, patching
 
 NAN = float("nan")
 
@@ -35,7 +34,7 @@ def test_interchange() -> None:
         row("unseen", NAN, NAN, NAN),
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
-    found = interchange.summary(interchange._Tables(pd.DataFrame(rows)), None)  # type: ignore[arg-type]
+    found = interchange.interchanged(interchange._Tables(pd.DataFrame(rows)), None)  # type: ignore[arg-type]
     names = [(finding.word, finding.claim.rpartition(": ")[2]) for finding in found]
     assert names == [
         ("pass", "carried"),
@@ -53,7 +52,7 @@ def test_steering(error: float, moved: float, word: str) -> None:
     """Half as far as random directions decides, unless the algorithm itself hardly moves."""
     frame = pd.DataFrame({"dose": [0.0, 1.0], "algorithm": [0.2, 0.2 + moved], "mean_error": [0.0, error]})
     frame = frame.assign(mean_error_low=frame["mean_error"] - 0.03, mean_error_high=frame["mean_error"] + 0.03)
-    found = steering.summary(frame.assign(random_mean_error=0.4), None)  # type: ignore[arg-type]
+    found = interchange.steered(frame.assign(random_mean_error=0.4), None)  # type: ignore[arg-type]
     assert [finding.word for finding in found] == [word]
 
 
@@ -71,7 +70,7 @@ def test_edges(size: int, kept: float, random: float, word: str) -> None:
         "high": kept + 0.01,
         "random_max": random,
     }
-    found = edges.summary({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
+    found = patching.edges_suffice({"circuit": pd.DataFrame([circuit])}, None)  # type: ignore[arg-type]
     assert [finding.word for finding in found] == [word]
 
 

@@ -12,11 +12,9 @@ import torch
 import interp
 from interp.model.checkpoints import save_checkpoint
 from interp.tasks.experts.layout import ExpertRound
-from reports.blocks import Prose
+from reports.blocks import Finding, Prose
 from reports.build import build, write_report
-from reports.findings import Finding
-from reports.index import INDEX, index_of, write_index
-from reports.page import Report, Section
+from reports.page import INDEX, Report, Section, index_of, write_index
 from reports.part import Part
 from reports.parts import overview
 from tests.reports.conftest import SMALL, tiny

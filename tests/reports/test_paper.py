@@ -14,12 +14,12 @@ import pytest
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 
 import interp
-from reports import figures, panels, paper
+from reports import figures, panels
 from reports.build import build
 from reports.figures import DIVERGING, SEQUENTIAL
 from reports.page import Section
-from reports.paper import PRINTED, Here
 from reports.part import Part
+from reports.parts.closing import PRINTED, Here, paper
 from reports.tasks import experts, experts_paper, qlearning, qlearning_paper
 
 
@@ -44,7 +44,7 @@ def test_the_list_says_where_and_why_not(tmp_path: Path) -> None:
     here = {"8": Here("shown", "smaller"), "9": Here("failed", ""), "10": Here("missing", "")}
     model = interp.load("wma-handwired", n_experts=2)
     with pytest.warns(UserWarning, match="Not here"):
-        page = build(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper.part(here)))
+        page = build(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here)))
     rows = re.findall(r"<tr>(.*?)</tr>", page.read_text("utf-8"), re.DOTALL)
     cells = [[unescape(c.strip()) for c in re.findall(r"<td[^>]*>(.*?)</td>", row, re.DOTALL)] for row in rows]
     by_number = {row[0]: row[2:] for row in cells if len(row) == 4}

@@ -21,9 +21,8 @@ from interp.errors import InputError
 from interp.model.checkpoints import save_checkpoint
 from interp.tasks import Task
 from reports import build as builder
-from reports.blocks import Prose
+from reports.blocks import Finding, Prose
 from reports.build import build
-from reports.findings import Finding
 from reports.page import Section
 from reports.part import Context, Part
 from reports.parts import overview
@@ -130,7 +129,7 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
         seen.append(total)
         yield seen.append
 
-    monkeypatch.setattr(builder, "steps", steps)
+    monkeypatch.setattr(builder, "_steps", steps)
     build(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
     assert seen == [2, "One", "Two", "drawing"]
 

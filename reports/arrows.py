@@ -1,10 +1,10 @@
-"""A circuit as it runs: which position reads which, by which head, layer by layer.
+"""Pictures of circuits, arrow by arrow: one round as it ran, and the wiring that somebody claims.
 
-Columns are the positions of a round, levels are the residual stream before and after each layer, and an arrow is a
-head that moves something from one position to another. The arrows are measured. :func:`flow` draws all that a sparse
-circuit does (:func:`edges`: a head's attention, where what it writes is not zero, so a head that is silent at a
-position draws nothing there); :func:`strongest` draws the few reads whose cut changes most
-(:mod:`interp.interventions.attribution`). What an arrow does NOT say: what is moved.
+:func:`flow` and :func:`strongest` draw what was measured in one round. Columns are the positions of a round, levels are
+the residual stream before and after each layer, and an arrow is a head that moves something from one position to
+another: all that a sparse circuit does (:func:`written`), or the few reads whose cut changes most
+(:mod:`interp.interventions.reads`). They do NOT say what is moved. :func:`wiring` draws a circuit's table of edges, a
+claim about a construction or a hypothesis about a learned model.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from reports.style import WIDTH, styled
 
 
 @checked
-def edges(
+def written(
     patterns: Sequence[NDArray[np.floating]],
     writes: Sequence[NDArray[np.floating]],
     labels: Sequence[str],
@@ -104,17 +104,17 @@ def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figu
     figure, axes = _stream(labels, n_layers, frame, 0.2)
     named, largest = [], frame["effect"].max()
     for read, span in zip(frame.to_dict("records"), _spans(frame, labels), strict=True):
-        colour = EXITS[read["exit"]]
+        colour = _EXITS[read["exit"]]
         axes.add_patch(_arrow(*span, colour, read["effect"] / largest))
         named.append((f"{read['head']}: {read['effect']:.2f}", colour, span))
-    handles = [axes.plot([], [], color=colour, linewidth=2.5)[0] for colour in EXITS.values()]
-    texts = [f"matters most to the {name}" for name in EXITS]
+    handles = [axes.plot([], [], color=colour, linewidth=2.5)[0] for colour in _EXITS.values()]
+    texts = [f"matters most to the {name}" for name in _EXITS]
     axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, _BELOW / n_layers), ncols=2, fontsize=8.5)
     _label(figure, axes, named)
     return figure
 
 
-EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
+_EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
 """A colour for each exit of a round."""
 _Span = tuple[tuple[float, float], tuple[float, float]]
 _COLUMN = 0.17
@@ -193,3 +193,69 @@ def _label(figure: Figure, axes: Axes, named: Sequence[tuple[str, str, _Span]]) 
 _ALONG = (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)
 _ASIDE = (0.0, 0.09, -0.09, 0.18, -0.18, 0.27, -0.27)
 """Where a label is tried: shares of the way along its arrow, and shares of a layer's height beside it."""
+
+
+_PORTS = {"query": LIGHT["blue"], "key": LIGHT["amber"], "value": LIGHT["green"], "residual": LIGHT["grey"]}
+_HALF_CHARACTER = 0.036
+"""Inches: half the width of a character in a box."""
+
+
+@checked
+@styled
+def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
+    """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.
+
+    Args:
+        layers: names of the heads (and groups of neurons), layer by layer.
+        edges: columns ``source``, ``target``, ``port``; a target that is no head is an exit ("prediction", "update").
+    """
+    require_columns("edges", edges, "source", "target", "port")
+    heads = [name for layer in layers for name in layer]
+    exits = [name for name in dict.fromkeys(edges["target"]) if name not in heads]
+    for name in edges["source"]:
+        require(name in heads, f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}")
+    columns = [*layers, exits]
+    tallest = max(len(column) for column in columns)
+    place = {
+        name: (float(x), (len(column) - 1) / 2 - y) for x, column in enumerate(columns) for y, name in enumerate(column)
+    }
+    figure = Figure(figsize=(WIDTH, 1.1 + 0.5 * tallest))
+    axes = figure.subplots()
+    for edge in edges.to_dict("records"):
+        (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
+        half = len(columns) * _HALF_CHARACTER / WIDTH
+        start, end = (x0 + half * len(edge["source"]), y0), (x1 - half * len(edge["target"]), y1)
+        axes.add_patch(_wire(start, end, _PORTS[edge["port"]], skips=x1 - x0 > 1))
+    for name, (x, y) in place.items():
+        _box(axes, name, x, y, is_exit=name in exits)
+    for x in range(len(columns)):
+        title = f"layer {x + 1}" if x < len(layers) else "exits"
+        axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], fontsize=8.5)
+    axes.set(xlim=(-0.45, len(columns) - 0.55), ylim=(-tallest / 2 - 0.35, tallest / 2 + 0.75))
+    axes.axis("off")
+    ports = [port for port in _PORTS if port in set(edges["port"])]
+    handles = [axes.plot([], [], color=_PORTS[port], linewidth=2)[0] for port in ports]
+    axes.legend(handles, [f"read by {port}" for port in ports], loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4)
+    return figure
+
+
+def _box(axes: Axes, name: str, x: float, y: float, is_exit: bool) -> None:
+    box = {"boxstyle": "round,pad=0.35", "facecolor": PAPER, "edgecolor": INK if is_exit else LIGHT["grey"]}
+    weight = "bold" if is_exit else "normal"
+    axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
+
+
+def _wire(start: tuple[float, float], end: tuple[float, float], colour: str, skips: bool) -> FancyArrowPatch:
+    """From the right side of a box to the left side of another, bowed past the boxes of layers in between."""
+    bow = 0.25 if skips else 0.04
+    return FancyArrowPatch(
+        start,
+        end,
+        arrowstyle="-|>,head_length=5,head_width=2.5",
+        connectionstyle=f"arc3,rad={bow if start[1] + end[1] <= 0 else -bow}",
+        color=colour,
+        linewidth=1.5,
+        zorder=2,
+        shrinkA=5,
+        shrinkB=5,
+    )

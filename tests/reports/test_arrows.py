@@ -1,4 +1,4 @@
-"""The drawing of a circuit shows the reads that write something, and only those."""
+"""A round as it ran shows the reads that write something, and only those; a wiring every edge of its table."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
+from circuits.edges import EMBEDDINGS
+from circuits.registry import build, models
 from interp.errors import InputError
-from reports.flow import edges, flow, strongest
+from reports.arrows import flow, strongest, wiring, written
 
 LABELS = ["<w>", "e_1", "p?"]
 
@@ -20,7 +22,7 @@ LABELS = ["<w>", "e_1", "p?"]
 def test_edges_are_reads_that_write() -> None:
     """Attention to the sink, where nothing is written, is no edge; half attention on each of two keys is two."""
     pattern = np.array([[[1, 0, 0], [1, 0, 0], [0, 0.5, 0.5]]])
-    found = edges([pattern], [pattern * [0, 1, 1]], LABELS, [["1.1"]])
+    found = written([pattern], [pattern * [0, 1, 1]], LABELS, [["1.1"]])
     assert found[["layer", "head", "source", "target", "weight"]].to_numpy().tolist() == [
         [1, "1.1", "e_1", "p?", 0.5],
         [1, "1.1", "p?", "p?", 0.5],
@@ -29,7 +31,7 @@ def test_edges_are_reads_that_write() -> None:
 
 def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
     """A head without an arrow is in the legend all the same: silence is information."""
-    frame = edges([np.eye(3)[None]], [np.diag([0.0, 0, 1])[None]], LABELS, [["1.1"]])
+    frame = written([np.eye(3)[None]], [np.diag([0.0, 0, 1])[None]], LABELS, [["1.1"]])
     figure = flow(frame, LABELS, [{"1.1": "copies"}, {"2.1": "is silent"}])
     axes = figure.axes[0]
     assert len([p for p in axes.patches if isinstance(p, FancyArrowPatch)]) == 1
@@ -40,7 +42,7 @@ def test_flow_draws_an_arrow_per_edge_and_names_every_head() -> None:
 def test_edges_refuse_what_does_not_fit() -> None:
     """A pattern with another number of heads than names would be mislabelled."""
     with pytest.raises(InputError, match="layer 1: pattern"):
-        edges([np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
+        written([np.eye(3)[None]], [np.eye(3)[None]], LABELS, [["1.1", "1.2"]])
 
 
 def boxes(figure: Figure) -> list:
@@ -56,7 +58,26 @@ def test_no_label_covers_another() -> None:
     reads = [(1 + i % 2, f"1.{i}", labels[i // 2], "e_13", "update", 1.0) for i in range(24)]
     frame = pd.DataFrame(reads, columns=["layer", "head", "source", "target", "exit", "effect"])
     pattern = np.tril(np.ones((6, 14, 14))) * (np.arange(14) > 11)[:, None]
-    crowd = edges([pattern], [pattern], labels, [names])
+    crowd = written([pattern], [pattern], labels, [names])
     for figure, named in ((strongest(frame, labels, 2), 24), (flow(crowd, labels, [dict.fromkeys(names, "")]), 6)):
         found = boxes(figure)
         assert len(found) == named and not [pair for pair in combinations(found, 2) if pair[0].overlaps(pair[1])]
+
+
+@pytest.mark.parametrize("name", models())
+def test_every_edge_and_every_head_is_drawn(name: str) -> None:
+    """Of the handwired circuits: an arrow per edge, a box per head and exit."""
+    circuit = build(name)
+    edges = pd.DataFrame([vars(edge) for edge in circuit.edges if edge.source not in EMBEDDINGS])
+    heads = circuit.to_frame()
+    figure = wiring([list(part["head"]) for _, part in heads.groupby("layer")], edges)
+    axes = figure.axes[0]
+    assert len([patch for patch in axes.patches if isinstance(patch, FancyArrowPatch)]) == len(edges)
+    assert {*heads["head"], "prediction", "update"} <= {text.get_text() for text in axes.texts}
+
+
+def test_an_edge_from_nowhere_is_refused() -> None:
+    """A misspelt head would otherwise be drawn as an exit."""
+    edges = pd.DataFrame([{"source": "1.2 tag", "target": "prediction", "port": "value"}])
+    with pytest.raises(InputError, match=r"an edge starts at '1.2 tag', which is not one of the heads 1.1 bind"):
+        wiring([["1.1 bind"]], edges)

@@ -1,29 +1,90 @@
-"""What the heads did in one round: the whole circuit where it was wired by hand, else the reads that matter most."""
+"""What the heads do: where they look in some rounds, and what one round's reads do.
+
+A handwired model's circuit is drawn whole; of a learned model no circuit is claimed, and the reads that matter most are
+drawn.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pandas as pd
 from einops import einsum
+from numpy.typing import NDArray
 
+import interp
 from circuits.circuit import Circuit
 from circuits.registry import build
 from interp.interventions.attribution import strongest_reads
 from interp.library import handwired_models
 from interp.statistics import Interval
-from reports import flow
+from reports import arrows
+from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, spread
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
 from reports.part import Context, Part
-from reports.parts.attention import cached
-from reports.wiring import wiring
 
-WIRED, LEARNED = "The circuit", "What the heads do"
+_ATTENTION = "Attention"
+_ATTENTION_TEXT = (
+    "Rows (destinations) attend to columns (sources). Open the view below the picture to choose an episode, a round, a "
+    "layer and a head, by mouse or by keyboard; there, hover over a head to enlarge it, click to keep it, hover over a "
+    "cell for its weight; grey is what a causal mask hides. Heads with the linear rule show their raw scores, where "
+    "orange is negative. **Where a head looks is not evidence of what it does**: see the patching and the circuit."
+)
+
+
+def attention(paper: str = "") -> Part:
+    """The patterns of a few episodes.
+
+    Args:
+        paper: which of the paper's figures this is, such as "figure 1, right"; none when empty.
+    """
+    return Part("attention", _ATTENTION, _attend, lambda view, context: _draw_attention(view, context, paper))
+
+
+def _attend(context: Context) -> AttentionView:
+    """The patterns of ``N_EPISODES`` episodes in ``N_ROUNDS`` rounds, the round looked at among them."""
+    others = [i for i in range(len(context.episodes)) if i != context.shown]
+    episodes = [context.shown, *others][:N_EPISODES]
+    rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(context.model.config.n_layers)]
+    run = interp.rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
+    return AttentionView(
+        [run.cache[name][:, :, : len(own)].numpy(force=True) for name, own in zip(names, context.heads, strict=True)],
+        run.layout.labels,
+        [list(own) for own in context.heads],
+        f"Attention of {context.name}",
+        episodes=tuple(episodes),
+        rounds=tuple(rounds),
+        first=(0, rounds.index(context.looked_at)),
+    )
+
+
+def _draw_attention(view: AttentionView, context: Context, paper: str = "") -> Section:
+    """The view, under what it is."""
+    caption = f"Every head in round {context.looked_at} of episode {context.shown}. {_said(context.heads)}"
+    return Section(
+        _ATTENTION, [Prose(_ATTENTION_TEXT), replace(view, caption=f"Paper, {paper}. {caption}" if paper else caption)]
+    )
+
+
+def _cached(context: Context, name: str) -> NDArray[np.floating]:
+    """An activation of the round looked at, in the episode that is drawn."""
+    run = context.run
+    return run.cache[name][context.shown, run.cached_rounds.index(context.looked_at)].numpy(force=True)
+
+
+def _said(heads: Heads) -> str:
+    """What the heads of a handwired model are called, beside their numbers."""
+    told = [f"{number} {text}" for of_layer in heads for number, text in of_layer.items() if text]
+    return f"The heads are {', '.join(told)}." if told else "A head is called by its layer and its place in it."
+
+
+_WIRED, _LEARNED = "The circuit", "What the heads do"
 """Titles: of a learned model no circuit is claimed."""
-SHOWN = 12
+_SHOWN = 12
 """Reads of a learned model that are drawn."""
 _THRESHOLD = 0.05
 """The smallest write of a wired head that is drawn, as a share of its largest."""
@@ -40,16 +101,16 @@ _BESIDE = (
 )
 
 
-def part() -> Part:
+def circuit() -> Part:
     """Which position read which, by which head."""
-    return Part("circuit", WIRED, compute, draw)
+    return Part("circuit", _WIRED, _read, _draw_reads)
 
 
-def compute(context: Context) -> pd.DataFrame:
+def _read(context: Context) -> pd.DataFrame:
     """The reads of one round: all that wrote something, of a circuit wired by hand; else the strongest."""
     if context.handwired:
         return _written(context)
-    found = strongest_reads(context.model, context.pair_runs[0], context.looked_at, k=SHOWN, seed=context.seed)
+    found = strongest_reads(context.model, context.pair_runs[0], context.looked_at, k=_SHOWN, seed=context.seed)
     heads = [list(names) for names in context.heads]
     return found.assign(head=[heads[at - 1][i - 1] for at, i in found[["layer", "head"]].to_numpy().tolist()])
 
@@ -58,32 +119,32 @@ def _written(context: Context) -> pd.DataFrame:
     """The reads of one round that wrote something, as :func:`reports.flow.edges` gives them."""
     patterns, writes = [], []
     for layer, names in enumerate(context.heads):
-        pattern = cached(context, f"blocks.{layer}.attn.hook_pattern")[: len(names)]
-        values = cached(context, f"blocks.{layer}.attn.hook_v")
+        pattern = _cached(context, f"blocks.{layer}.attn.hook_pattern")[: len(names)]
+        values = _cached(context, f"blocks.{layer}.attn.hook_v")
         w_o = context.model.blocks[layer].attn.W_O.detach().numpy(force=True)
         written = einsum(values, w_o, "key head d, head d model -> head key model")
         size = np.linalg.norm(written, axis=-1)[: len(names)]
         patterns.append(pattern)
         writes.append(pattern * size[:, None, :])
     heads = [list(names) for names in context.heads]
-    return flow.edges(patterns, writes, context.run.layout.labels, heads, threshold=_THRESHOLD)
+    return arrows.written(patterns, writes, context.run.layout.labels, heads, threshold=_THRESHOLD)
 
 
-def draw(reads: pd.DataFrame, context: Context) -> Section:
+def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
     """The reads as arrows, and what was wired, here or for the same task."""
     t, labels = context.looked_at, context.run.layout.labels
     if context.handwired:
         picture = Figure(
-            flow.flow(reads, labels, context.heads),
+            arrows.flow(reads, labels, context.heads),
             f"Which position reads which, by which head, in round {t}",
             f"Round {t} of episode {context.shown}, as it ran. An arrow is a head that reads at its foot and writes at "
             f"its tip; paler arrows carry less attention, and those that write less than {_THRESHOLD:.0%} of the "
             "head's largest write are left out. A head at rest reads the first token and writes nothing. Filled nodes "
             "have been written to.",
         )
-        return Section(WIRED, [picture, *_wiring(context.circuit)])
+        return Section(_WIRED, [picture, *_wiring(context.circuit)])
     picture = Figure(
-        flow.strongest(reads, labels, context.model.config.n_layers),
+        arrows.strongest(reads, labels, context.model.config.n_layers),
         f"The reads whose cut changes most in round {t}",
         f"Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: its head and its effect.",
     )
@@ -92,7 +153,7 @@ def draw(reads: pd.DataFrame, context: Context) -> Section:
     table = reads[columns].rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     table = table.assign(effect=pd.Series(effects, dtype=object))
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
-    return Section(LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
+    return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
 
 
 def _beside(context: Context) -> Sequence[object]:
@@ -124,4 +185,4 @@ def _picture(circuit: Circuit) -> object:
     """Heads in columns by layer, and an arrow for every edge between them."""
     table, edges = circuit.to_frame(), pd.DataFrame([asdict(edge) for edge in circuit.edges])
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
-    return wiring(layers, edges[edges["source"].isin(table["head"])])
+    return arrows.wiring(layers, edges[edges["source"].isin(table["head"])])
