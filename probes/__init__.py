@@ -14,7 +14,7 @@ model), :func:`read` (the activations at a site). Not in this room: intervention
 algorithms compute (``interp.tasks``), and where handwired circuits keep it (``circuits``).
 """
 
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 from probes import targets
 from probes.activations import read
 from probes.controls import Control

@@ -32,7 +32,7 @@ from interp.files import writable, write_atomic
 from interp.finished import Finished
 from interp.library import load
 from interp.model.rollout import rollout
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.workers import each
 from probes.fit import fit_targets

@@ -25,8 +25,7 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.provenance import provenance
 from interp.statistics import Interval
 from probes import estimators, logistic

@@ -35,8 +35,7 @@ from interp.model.layout import RoundLayout
 from interp.model.replay import REPLAY_BATCH, replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.threads import one_thread

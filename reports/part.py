@@ -26,8 +26,7 @@ from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.errors import InputError, unknown_name
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks import Task
 from interp.training.curves import shipped_curves
 from reports.attention import Heads, heads_of

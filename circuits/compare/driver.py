@@ -34,8 +34,7 @@ from interp.checks import checked
 from interp.errors import require
 from interp.finished import Finished
 from interp.library import handwired_models, load
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval

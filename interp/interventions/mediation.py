@@ -65,8 +65,7 @@ from interp.interventions.swaps import CHUNK, Place, Rows, passed, resolve_place
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer, RoundOutput
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, RoundOutput, untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 

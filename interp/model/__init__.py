@@ -10,11 +10,11 @@
     >>> run.predictions.shape, run.latents.shape                     # [episode, round], [episode, round + 1, ...]
     (torch.Size([3, 5]), torch.Size([3, 6, 1, 8]))
 
-``layout`` (what every round layout says), ``config``, ``components``, ``hooked`` and ``transformer`` (the model),
-``rollout`` (episodes, play, replay), ``bound`` (rounds as tokens, for token-based tools), ``checkpoints``,
-``untrained`` (the control). Not here: a task's layout (``interp.tasks``), handwired weights (``circuits``), training
-(``interp.training``), interventions (``interp.interventions``). Import from the modules; nothing is re-exported, so
-that ``interp.model.layout`` stays light.
+``layout`` (what every round layout says), ``config``, ``components``, ``hooked`` and ``transformer`` (the model and its
+untrained control), ``rollout`` and ``replay`` (running episodes, running rounds again), ``run`` and ``saved`` (what
+they give), ``bound`` (rounds as tokens, for token-based tools), ``checkpoints``. Not here: a task's
+layout (``interp.tasks``), handwired weights (``circuits``), training (``interp.training``), interventions
+(``interp.interventions``). Import from the modules: nothing is re-exported, so that ``interp.model.layout`` is light.
 """
 
-__all__ = ["bound", "checkpoints", "components", "config", "hooked", "layout", "rollout", "transformer", "untrained"]
+__all__ = ["bound", "checkpoints", "components", "config", "hooked", "layout", "rollout", "saved", "transformer"]

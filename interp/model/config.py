@@ -7,12 +7,15 @@ linear heads, probabilities read straight from the residual stream) and learned 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 from interp.checks import check_fields, checked
 from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_above
 from interp.model.layout import RoundLayout, layout_from_dict
+
+if TYPE_CHECKING:
+    import torch
 
 AttentionRule = Literal["softmax", "hard", "linear"]
 ActFn = Literal["gelu", "relu"]
@@ -175,3 +178,34 @@ _CHOICES = {
     "output": Output,
     "position_codes": PositionCodes,
 }
+
+
+@dataclass
+class RuntimeConfig:
+    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
+
+    n_layers: int
+    n_heads: int
+    d_model: int
+    d_head: int
+    d_mlp: int
+    n_ctx: int
+    d_vocab: int
+    d_vocab_out: int
+    act_fn: str
+    attn_only: bool
+    normalization_type: str | None
+    device: torch.device
+    dtype: torch.dtype
+    eps: float = 1e-5
+    use_attn_result: bool = False
+    use_split_qkv_input: bool = False
+    use_hook_mlp_in: bool = False
+    use_attn_in: bool = False
+    use_absent_mlp: bool = False
+    n_key_value_heads: int | None = None
+    gated_mlp: bool = False
+    parallel_attn_mlp: bool = False
+    final_rms: bool = False
+    positional_embedding_type: str = "standard"
+    model_name: str = "latent-context"

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import torch
-from torch import Tensor
-from transformer_lens import ActivationCache
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, FactoredMatrix
 from transformer_lens.hook_points import HookPoint
 from transformer_lens.HookedRootModule import HookedRootModule
 
+from interp.checks import array_of, checked
 from interp.errors import InputError, require, unknown_name
 from interp.kinds import NO, fitted, shown
+from interp.model.components import Affine, Block, Embedding
+from interp.model.config import LatentTransformerConfig, RuntimeConfig
 
 HookFunction = Callable[[Tensor, HookPoint], Tensor | None]
 Hooks = Sequence[tuple[str, HookFunction]]
@@ -34,37 +37,6 @@ _ON_REQUEST = {
 """Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
 _OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 """In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
-
-
-@dataclass
-class RuntimeConfig:
-    """What TransformerLens reads from ``model.cfg``: the sizes, and the flags that switch costly hooks on."""
-
-    n_layers: int
-    n_heads: int
-    d_model: int
-    d_head: int
-    d_mlp: int
-    n_ctx: int
-    d_vocab: int
-    d_vocab_out: int
-    act_fn: str
-    attn_only: bool
-    normalization_type: str | None
-    device: torch.device
-    dtype: torch.dtype
-    eps: float = 1e-5
-    use_attn_result: bool = False
-    use_split_qkv_input: bool = False
-    use_hook_mlp_in: bool = False
-    use_attn_in: bool = False
-    use_absent_mlp: bool = False
-    n_key_value_heads: int | None = None
-    gated_mlp: bool = False
-    parallel_attn_mlp: bool = False
-    final_rms: bool = False
-    positional_embedding_type: str = "standard"
-    model_name: str = "latent-context"
 
 
 class CheckedHooks(HookedRootModule):
@@ -177,3 +149,163 @@ class FiringCounter:
             raise InputError(
                 f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
             )
+
+
+class LensSurface(CheckedHooks):
+    """The parts of a model that TransformerLens' tools ask for by HookedTransformer's names."""
+
+    config: LatentTransformerConfig
+    blocks: Sequence[Block]
+    embed: Embedding
+    pos_embed: Embedding
+    unembed: Affine
+
+    @property
+    def cfg(self) -> RuntimeConfig:
+        """What TransformerLens' tools read; the device and dtype are those of the weights now."""
+        self.runtime.device, self.runtime.dtype = self.W_E.device, self.W_E.dtype
+        return self.runtime
+
+    @checked
+    def set_use_attn_result(self, flag: bool) -> None:
+        """Whether ``hook_result``, what each head writes, fires."""
+        self.runtime.use_attn_result = flag
+
+    @checked
+    def set_use_split_qkv_input(self, flag: bool) -> None:
+        """Whether ``hook_q_input``, ``hook_k_input`` and ``hook_v_input``, what each head reads, fire."""
+        self.runtime.use_split_qkv_input = flag
+
+    @checked
+    def set_use_hook_mlp_in(self, flag: bool) -> None:
+        """Whether ``hook_mlp_in``, what an MLP reads before its normalisation, fires."""
+        self.runtime.use_hook_mlp_in = flag
+
+    @checked
+    def set_use_attn_in(self, flag: bool) -> None:
+        """Refuse: this model has no ``hook_attn_in``.
+
+        Raises:
+            InputError: the flag is True.
+        """
+        if flag:
+            raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
+
+    @checked
+    def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
+        """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
+        return [(i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None]
+
+    @checked
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """Sum of the biases written to the residual stream before ``layer`` (and by its attention, for its MLP)."""
+        n = len(self.blocks)
+        require(
+            0 <= layer < n or (layer == n and not mlp_input),
+            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
+        )
+        total = torch.zeros_like(self.blocks[0].attn.b_O)
+        for block in self.blocks[:layer]:
+            total = total + block.attn.b_O
+            if include_mlp_biases and block.mlp is not None:
+                total = total + block.mlp.b_out
+        return total + self.blocks[layer].attn.b_O if mlp_input else total
+
+    def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
+        """``tokens`` as they are: rounds are encoded by the layout, not by a tokenizer."""
+        return tokens
+
+    @checked
+    def to_single_token(self, outcome: str | int) -> int:
+        """Index of an outcome, such as "q1" or "a_2"."""
+        if isinstance(outcome, int):
+            return outcome
+        outcomes = self.outcomes
+        if outcome not in outcomes:
+            raise unknown_name("outcome", outcome, outcomes)
+        return outcomes.index(outcome)
+
+    def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
+        """Names of outcome indices.
+
+        Raises:
+            InputError: not whole numbers, or an index that no outcome has.
+        """
+        return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the columns of ``W_U``."""
+        return self.config.layout.max_layout.outcomes
+
+    def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
+        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``.
+
+        Raises:
+            InputError: an unknown outcome, or an index that no outcome has.
+        """
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
+        return self.W_U.T[self._outcome_indices(tokens)]
+
+    def _outcome_indices(self, tokens: Any) -> Tensor:
+        indices, n = torch.as_tensor(array_of("tokens", tokens)), len(self.outcomes)
+        whole = not indices.is_floating_point() and indices.dtype != torch.bool
+        inside = whole and bool(((indices >= 0) & (indices < n)).all())
+        require(inside, f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}")
+        return indices.long()
+
+    def _stack(self, name: str) -> Tensor:
+        return torch.stack([block.attn.get_parameter(name) for block in self.blocks])
+
+    @property
+    def W_Q(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The query weights of all heads."""
+        return self._stack("W_Q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The key weights of all heads."""
+        return self._stack("W_K")
+
+    @property
+    def W_V(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The value weights of all heads."""
+        return self._stack("W_V")
+
+    @property
+    def W_O(self) -> Float[Tensor, "layer head d_head d_model"]:
+        """The output weights of all heads."""
+        return self._stack("W_O")
+
+    @property
+    def QK(self) -> FactoredMatrix:
+        """``W_Q W_K^T`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-1, -2))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    @property
+    def W_E(self) -> Tensor:
+        """The token embeddings, ``[d_vocab, d_model]``."""
+        return self.embed.table
+
+    @property
+    def W_pos(self) -> Tensor:
+        """The position codes, ``[n_ctx, d_model]``."""
+        return self.pos_embed.table
+
+    @property
+    def W_U(self) -> Tensor:
+        """The unembedding, ``[d_model, d_vocab_out]``."""
+        return self.unembed.weight
+
+    @property
+    def b_U(self) -> Tensor:
+        """The bias of the unembedding, ``[d_vocab_out]``."""
+        return self.unembed.bias

@@ -26,9 +26,9 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.memory import refuse_beyond_machine
+from interp.model.components import PlainBlock, unobserved
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.plain import PlainBlock, unobserved
 from interp.model.replay import replay
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer, RoundOutput, plain_blocks
@@ -261,7 +261,7 @@ def _unhooked(
         return _sequential(model, encoded, layout, commit, {}, None)
 
     with torch.no_grad():
-        if not unobserved(model, model.W_E.device):
+        if not unobserved(model, model.cfg):
             return run()
     settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
     return once(settings, model, episodes, make=run)

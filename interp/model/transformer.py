@@ -8,16 +8,19 @@ It is a ``transformer_lens`` HookedRootModule with HookedTransformer's hook name
 TransformerLens' tools work on it (through :class:`interp.model.bound.BoundRounds` where they expect token input).
 Differences: no LayerNorm parameters, an attention rule per head, latents and scalar payloads as further inputs.
 A hook name that does not exist, or that would not fire, is an error here, never silence. Where no hook is attached and
-no gradient asked for, blocks run without the modules (:mod:`interp.model.plain`): the same numbers in half the time.
+no gradient asked for, blocks run without their modules (:class:`~interp.model.components.PlainBlock`): the same numbers
+in half the time.
 """
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import itertools
 import json
 import warnings
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
@@ -28,14 +31,20 @@ from transformer_lens.hook_points import HookPoint
 
 from interp.checks import checked
 from interp.errors import InputError, require
+from interp.kinds import shown
 from interp.memory import MOST_GB
-from interp.model.components import Affine, Block, Embedding, embed_tokens, normalization
-from interp.model.config import LatentTransformerConfig
-from interp.model.hooked import RuntimeConfig
-from interp.model.inputs import check_round
+from interp.model.components import (
+    Affine,
+    Block,
+    Embedding,
+    PlainBlock,
+    embed_tokens,
+    normalization,
+    unobserved,
+)
+from interp.model.config import LatentTransformerConfig, RuntimeConfig
+from interp.model.hooked import LensSurface
 from interp.model.layout import RoundLayout
-from interp.model.plain import PlainBlock, unobserved
-from interp.model.surface import LensSurface
 from interp.session import once
 
 
@@ -127,7 +136,7 @@ class HookedLatentTransformer(LensSurface):
         Raises:
             InputError: arguments of other shapes or kinds, or ids outside the vocabulary.
         """
-        check_round(self, tokens, latents, values)
+        _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
         return self.read_out(self.run_from(self.embedded(tokens, latents, values)), latents)
 
@@ -138,7 +147,7 @@ class HookedLatentTransformer(LensSurface):
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> Tensor:
         """Only the prediction of :meth:`forward`, for less work: the suffix of the rounds is not looked at."""
-        check_round(self, tokens, latents, values)
+        _check_round(self, tokens, latents, values)
         n_positions = tokens.shape[1]
         embedded = self.embedded(tokens, self.hook_latents(latents), values)
         prefix = embedded[:, : self.layout_of_length[n_positions].predict_position + 1]
@@ -328,6 +337,61 @@ def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
 
     A class derived from the model may do anything in its forward pass, and so runs its modules.
     """
-    if type(model) is not HookedLatentTransformer or not unobserved(model, model.W_E.device):
+    if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None
     return [PlainBlock(block) for block in model.blocks]
+
+
+@checked
+def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
+    """A copy of ``model`` with fresh random weights, in evaluation mode, on the model's device.
+
+    A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone, so
+    the copy has no exact state readout either.
+
+    Args:
+        seed: of the weights: the same on every device; no global generator moves.
+
+    The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
+    them), without that import: it loads half of ``transformers``, three seconds for every command that probes.
+    """
+    fresh = copy.deepcopy(model).cpu()
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        for module in fresh.modules():
+            if reset := getattr(module, "reset_parameters", None):
+                reset()
+    fresh = fresh.to(model.W_E.device).eval()
+    fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
+    fresh.state_map = torch.zeros(0, model.config.d_model, device=model.W_E.device)
+    return fresh
+
+
+def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
+    """Refuse tokens, latents and payloads that are no batch of rounds of ``model``.
+
+    Args:
+        tokens: Int[batch, pos], ids of the vocabulary; rounds as long as the model knows them.
+        latents: Float[batch, latent, d_model], as many as such a round holds.
+        values: Float[batch, pos], or None.
+
+    Raises:
+        InputError: another kind of value, another shape, or an id outside the vocabulary.
+    """
+    lengths = model.layout_of_length
+    ok = isinstance(tokens, Tensor) and tokens.ndim == 2 and tokens.dtype in (torch.int64, torch.int32)
+    require(
+        ok and tokens.shape[1] in lengths,
+        f"tokens must be whole numbers [batch, pos] with {' or '.join(map(str, lengths))} positions, got "
+        f"{shown(tokens)}; model.layout.encode(episodes) makes them",
+    )
+    d_model, n_latents = model.config.d_model, lengths[tokens.shape[1]].n_latents
+    wanted = (len(tokens), n_latents, d_model)
+    ok = isinstance(latents, Tensor) and latents.is_floating_point() and tuple(latents.shape) == wanted
+    require(ok, f"latents must be a float tensor [batch, latent, d_model] = {list(wanted)}, got {shown(latents)}")
+    ok = values is None or (isinstance(values, Tensor) and values.shape == tokens.shape)
+    require(ok, f"values must be a tensor [batch, pos] = {list(tokens.shape)} or None, got {shown(values)}")
+    if tokens.device.type == "cpu" and tokens.numel():  # elsewhere, looking would wait for the device
+        low, high = (int(bound) for bound in tokens.aminmax())
+        n_ids = model.config.d_vocab
+        require(low >= 0 and high < n_ids, f"tokens must be ids from 0 to {n_ids - 1}, got {low} to {high}")

@@ -21,7 +21,7 @@ import interp
 from circuits.compare import AlgorithmPart, explain
 from circuits.compare.fitting import predictor
 from interp import tasks
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import rivals as expert_rivals
 from interp.tasks.experts.layout import ExpertRound

@@ -27,8 +27,7 @@ from torch import Tensor
 import interp
 from circuits import compare
 from circuits.compare.variants import noisy, rotated, with_distractors
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 
 SAME = ("same", "same", "same", "same")
 NOT_SAME = ("different|undecided",) * 4

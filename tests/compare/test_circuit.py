@@ -16,7 +16,7 @@ from circuits.compare.subject import Effort, Samples, Subject
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.mediation import mediate, paths
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 from interp.statistics import Interval
 from interp.tasks import experts
 

@@ -11,7 +11,7 @@ from circuits.compare.subject import Effort, Samples, Subject, shared_sizes
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
 from interp.errors import InputError
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 from interp.tasks.experts.algorithms import bayes, follow_the_leader, weighted_majority
 
 SMALL = Effort(known=40, test=16, rounds=16, starts=3, horizon=4, battery=8, untrained=1)

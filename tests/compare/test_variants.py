@@ -10,7 +10,7 @@ from circuits.compare.variants import noisy, rotated, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
 from interp.model.replay import replay
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 
 MODELS = [
     ("wma-handwired", {"n_experts": 3}, 1e-9),

@@ -15,7 +15,7 @@ from interp.interventions.mediation import mediate, paths
 from interp.interventions.mediators import Routes, overlap
 from interp.interventions.sites import Site, sites
 from interp.interventions.swaps import Place, Rows, passed
-from interp.model.untrained import untrained as reset
+from interp.model.transformer import untrained as reset
 from interp.tasks import experts
 
 

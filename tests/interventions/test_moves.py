@@ -11,7 +11,7 @@ from interp.errors import InputError
 from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.moves import Writer, decodable, move
 from interp.interventions.steps import transition
-from interp.model.untrained import untrained
+from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
 

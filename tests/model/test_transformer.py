@@ -5,11 +5,12 @@ from dataclasses import replace
 
 import pytest
 import torch
+from transformer_lens.tools.analysis import interchange
 
 import interp
 from interp.errors import InputError
 from interp.model.config import LatentTransformerConfig
-from interp.model.transformer import HookedLatentTransformer
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
@@ -234,3 +235,16 @@ def test_an_exact_model_run_coarsely_says_so(dtype):
     with pytest.warns(UserWarning, match=rf"'wma-handwired' is exact in float64.*{str(dtype)[6:]} rounds every number"):
         run = interp.rollout(model.to(dtype), episodes)
     assert (run.latents.double() - exact.latents).abs().max() > 1e-3 > (coarse.latents - exact.latents).abs().max()
+
+
+@pytest.mark.parametrize("name", ["wma-handwired", "qlearning-learned"])
+def test_the_control_is_transformer_lens_own(name):
+    """Weights equal those of ``reinitialized`` with the seed, and none of the model's is left."""
+    model, before = interp.load(name), torch.get_rng_state()
+    control = untrained(model, seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    expected = dict(interchange.reinitialized(model, 3).named_parameters())
+    for key, weight in control.named_parameters():
+        assert torch.equal(weight, expected[key]), key
+        assert weight.numel() == 0 or not weight.any() or not torch.equal(weight, model.get_parameter(key)), key
+    assert not (control.training or control.is_handwired) and control.config.name == f"{name}-untrained"

@@ -52,8 +52,7 @@ from interp.interventions.counterfactual import of_rounds
 from interp.interventions.sites import Site, resolve
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.provenance import provenance
 from interp.session import once
 from interp.statistics import Interval, ratio_interval

@@ -42,8 +42,7 @@ from interp.display import Tabled
 from interp.errors import require
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
-from interp.model.untrained import untrained
+from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman, sampling
