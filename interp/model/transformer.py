@@ -344,16 +344,23 @@ def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
 
 @checked
 def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """A copy of ``model`` with fresh random weights, in evaluation mode, on the model's device.
+    """The control of every claim about what training put into a model: a copy with fresh random weights.
 
-    A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone, so
-    the copy has no exact state readout either.
+    It is in evaluation mode, on the model's device. An effect found in it comes from the architecture or the method,
+    not from what the model learned. A handwired circuit keeps its attention rules and sizes; what it stores is in its
+    weights, and those are gone, so the copy has no exact state readout either.
 
     Args:
         seed: of the weights: the same on every device; no global generator moves.
 
     The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
     them), without that import: it loads half of ``transformers``, three seconds for every command that probes.
+
+    Example:
+        >>> import interp
+        >>> control = untrained(interp.load("wma-handwired", n_experts=4), seed=0)
+        >>> control.config.name, control.is_handwired
+        ('wma-handwired-untrained', False)
     """
     fresh = copy.deepcopy(model).cpu()
     with torch.random.fork_rng(devices=[]):
