@@ -35,7 +35,7 @@ from circuits.carried import Carried
 from circuits.edges import Edge
 from circuits.heads import Head, Neuron
 from interp.algorithm import Algorithm, Values, Variable
-from interp.checks import check_fields, checked
+from interp.checks import check_fields, checked, fit
 from interp.errors import require, unknown_name
 from interp.model.layout import RoundLayout
 
@@ -270,6 +270,7 @@ class Circuit:
             held = np.eye(variable.n_classes(values))[held]
         return rearrange(held, "episode round ... -> episode round (...)").astype(np.float64)
 
+    @checked
     def edit(self, name: str, **changes: Any) -> Circuit:
         """A copy in which one head's fields are replaced: how a wrong version is written down and tested."""
         old = self.head(name)
@@ -279,7 +280,7 @@ class Circuit:
 
     def without(self, *names: str) -> Circuit:
         """A copy without some heads."""
-        gone = [self.head(name) for name in names]
+        gone = [self.head(name) for name in fit("names", names, tuple[str, ...])]
         heads = tuple(head for head in self.heads if head not in gone)
         return replace(self, heads=heads, edits=(*self.edits, *(f"{head.name}: removed" for head in gone)))
 

@@ -6,17 +6,14 @@ Whole numbers are not booleans, numbers are finite, a text is no list, and NumPy
 
 from __future__ import annotations
 
-import ast
 import collections.abc
 import inspect
 import math
 import reprlib
-import sys
 import types
 import typing
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib import import_module
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -32,40 +29,26 @@ class Numbers:
     """What ``ArrayLike`` stands for in annotations: numbers that NumPy can hold in a rectangular array."""
 
 
+class _Called(type):
+    """Stands for a class that a module imports for type checkers alone: what has the name is of it."""
+
+    def __instancecheck__(cls, value: object) -> bool:
+        return cls.__name__ in {one.__name__ for one in type(value).__mro__}
+
+
 def kind_of(annotation: Any, known: Mapping[str, Any]) -> Any:
-    """What an annotation means; anything where that cannot be known at run time."""
-    if not isinstance(annotation, str):
-        return annotation
-    try:
-        return _evaluated(annotation, known)
-    except NameError:
-        known = {**_for_type_checkers(known.get("__name__", "")), **known}
-    try:
-        return _evaluated(annotation, known)
-    except (NameError, TypeError, AttributeError):
-        return Any
-
-
-def _evaluated(annotation: str, known: Mapping[str, Any]) -> Any:
+    """What an annotation means, in the names ``known`` to its module; anything where that cannot be said."""
     # NumPy's own ArrayLike is a union of protocols, in which texts fit.
-    return eval(annotation, {**known, **({"ArrayLike": Numbers} if "ArrayLike" in known else {})})
-
-
-@cache
-def _for_type_checkers(module: str) -> dict[str, Any]:
-    """What a module imports for type checkers alone; when a value is there to be checked, these are imported anyway."""
-    found: dict[str, Any] = {}
-    try:
-        tree = ast.parse(inspect.getsource(sys.modules[module]))
-    except (KeyError, OSError):
-        return found
-    for node in tree.body:
-        if isinstance(node, ast.If) and ast.unparse(node.test).endswith("TYPE_CHECKING"):
-            for one in node.body:
-                if isinstance(one, ast.ImportFrom) and one.module:
-                    names = {alias.asname or alias.name: alias.name for alias in one.names}
-                    found |= {name: getattr(import_module(one.module), real) for name, real in names.items()}
-    return found
+    known = {**known, **({"ArrayLike": Numbers} if "ArrayLike" in known else {})}
+    while isinstance(annotation, str):
+        try:
+            annotation = eval(annotation, known)
+        except NameError as error:
+            name = str(error.name)
+            known[name] = _Called(name, (), {})
+        except (TypeError, AttributeError):
+            return Any
+    return annotation
 
 
 def fitted(kind: Any, value: Any, finite: bool = True) -> Any:

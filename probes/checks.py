@@ -60,7 +60,7 @@ def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
             "are not independent",
         )
         what, groups = "episodes", np.arange(n_episodes)
-    ids = np.asarray(groups)
+    ids = np.asarray(groups.tolist() if hasattr(groups, "tolist") else groups)
     require(ids.shape == (n_episodes,), f"groups must hold {n_episodes} ids, one per episode, got shape {ids.shape}")
     numbers = np.unique(ids, return_inverse=True)[1]
     sizes = np.bincount(numbers)

@@ -94,14 +94,17 @@ class InterchangeResult(Tabled):
         """The largest error of any pair, in the units of the outcome."""
         return float(self.error.max())
 
+    @checked
     def interval(self, seed: int = 0) -> Interval:
         """Accuracy over informative pairs with its 95 % bootstrap interval over episodes."""
         return ratio_interval((self.correct & self.informative).sum(1), self.informative.sum(1), seed=seed)
 
+    @checked
     def score(self, seed: int = 0) -> Interval:
         """``1 - |effect - wanted|^2 / |wanted|^2`` with its 95 % interval over episodes; NaN if nothing is wanted."""
         return ratio_interval(self._missed, self._asked, seed=seed).complement
 
+    @checked
     def slope(self, seed: int = 0) -> Interval:
         """The least-squares slope of the effect on the wanted one: 1 where it has the wanted size."""
         return ratio_interval(np.einsum("btk,btk->b", self.effect, self.wanted), self._asked, seed=seed)

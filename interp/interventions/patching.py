@@ -121,6 +121,7 @@ class PatchingResult(Tabled):
             baseline=self.base,
         )
 
+    @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site: effect and fraction with 95 % intervals, p-value of no effect, and the choices made."""
         statistics = self.statistics()
@@ -310,6 +311,7 @@ class RoundMap:
             table = table / np.where(np.abs(gap) > 1e-12, gap, np.nan)
         return pd.DataFrame(table, index=list(self.rounds), columns=list(self.rounds))
 
+    @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per (patched round, read round): effect with its 95 % interval over episodes, and the gap."""
         effects = rearrange(self.effects, "patched read episode -> episode patched read")

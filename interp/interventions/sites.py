@@ -18,7 +18,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from interp.checks import checked, non_empty, unique
+from interp.checks import checked, fit, non_empty, unique
 from interp.errors import InputError, require, unknown_name
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
@@ -125,7 +125,7 @@ class Site:
     rounds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        kind = component(self.component)
+        kind = component(fit("component", self.component, str))
         object.__setattr__(self, "component", kind.key)
         require(
             (self.layer is not None) == kind.has_layer,
