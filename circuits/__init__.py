@@ -12,8 +12,8 @@
 * :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits, and
   where the variables of their algorithms live;
 * :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the machines, one folder each;
-* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.carried`: which locations together hold a variable;
-  :mod:`circuits.places`: these as places to interchange; :mod:`circuits.calibration`: how exactly that holds;
+* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.stated`: which locations together hold a variable;
+  :mod:`circuits.compiler`: these as places to interchange; :mod:`circuits.calibration`: how exactly that holds;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what);
@@ -34,16 +34,16 @@ if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode
     from circuits.circuit import Circuit, Location
     from circuits.compiler import compile_circuit as compile
-    from circuits.edges import Edge
     from circuits.heads import Head, Neuron
     from circuits.registry import build, differentiable, from_origin, load, models
+    from circuits.stated import Edge
     from circuits.verification import verify
 
 _HOMES = {
     "Basis": "circuits.basis:Basis",
     "Circuit": "circuits.circuit:Circuit",
     "Direction": "circuits.basis:Direction",
-    "Edge": "circuits.edges:Edge",
+    "Edge": "circuits.stated:Edge",
     "Head": "circuits.heads:Head",
     "Location": "circuits.circuit:Location",
     "Neuron": "circuits.heads:Neuron",

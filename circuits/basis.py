@@ -6,7 +6,7 @@ block has one axis per token; the block ``pos`` has one per position and the con
 labelled linear combination of axes; as a functional it reads ``<u, h>`` and as a vector it is what a head writes.
 
 With ``rotation=None`` axis k is coordinate k. With a seed, axes are the rows of a random orthonormal matrix, so that no
-coordinate means anything by itself; the names stay.
+coordinate means anything by itself; the names stay. :class:`Coordinates` holds these choices for every construction.
 
 >>> basis = Basis.of(["id", "buf1"], ["w", "e_1"], PositionCode.one_hot(["w", "e_1"]))
 >>> direction = 2.0 * basis["buf1"]["e_1"] - basis["id"]["w"]
@@ -16,10 +16,12 @@ coordinate means anything by itself; the names stay.
 
 from __future__ import annotations
 
+import inspect
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
-from functools import cached_property
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property, wraps
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Float
@@ -27,6 +29,7 @@ from jaxtyping import Float
 from interp.checks import check_fields, checked, integer
 from interp.errors import InputError, require, unknown_name
 
+T = TypeVar("T")
 POS = "pos"
 ONE = "1"
 """The constant coordinate of the position block: 1 at every position."""
@@ -81,18 +84,6 @@ class PositionCode:
             f"n_lines={n_lines} cannot tell {T} positions apart: the best of 100 draws has margin {best:.2g}, and "
             f"{MIN_MARGIN:g} is needed; give more lines (8 to 16), or one-hot positions"
         )
-
-    @classmethod
-    def named(cls, name: str, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
-        """The code that a construction's ``positions`` names; at most as many lines as there are positions.
-
-        Raises:
-            InputError: no such code, or lines that do not tell positions apart.
-        """
-        if name not in POSITIONS:
-            raise unknown_name("position code", name, POSITIONS)
-        labels = tuple(labels)
-        return cls.one_hot(labels) if name == "one-hot" else cls.sinusoidal(labels, min(n_lines, len(labels)), seed)
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -205,6 +196,71 @@ class Basis:
     def code(self, position: int) -> Direction:
         """The position code p_i (0-based), without the constant."""
         return self[POS].combine(self.positions.coefficients(position))
+
+
+@dataclass(frozen=True)
+class Coordinates:
+    """In which coordinates a construction is written: four arguments of every builder (:meth:`taken_by`).
+
+    Attributes:
+        positions: code of the positions, "one-hot" or "sinusoidal".
+        n_lines: how many random Fourier lines a sinusoidal code has; at most one for each position.
+        seed: that the lines are drawn with.
+        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+    """
+
+    positions: str = "one-hot"
+    n_lines: int = 16
+    seed: int = 0
+    rotation: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.positions not in POSITIONS:
+            raise unknown_name("position code", self.positions, POSITIONS)
+
+    @property
+    def one_hot(self) -> bool:
+        """Whether every position has an axis of its own."""
+        return self.positions == "one-hot"
+
+    def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
+        """The basis of these blocks (name -> labels of its axes) and of the positions of a round.
+
+        Raises:
+            InputError: lines that do not tell positions apart.
+        """
+        labels = tuple(positions)
+        n_lines = min(self.n_lines, len(labels))
+        code = PositionCode(labels) if self.one_hot else PositionCode.sinusoidal(labels, n_lines, self.seed)
+        content = tuple((block, tuple(axes)) for block, axes in blocks.items())
+        return Basis((*content, (POS, code.axes)), code, self.rotation)
+
+    @classmethod
+    def taken_by(cls, build: Callable[..., T]) -> Callable[..., T]:
+        """A builder whose keyword-only argument ``coordinates`` users give by the names of its fields.
+
+        >>> @Coordinates.taken_by
+        ... def builder(size: int, *, coordinates: Coordinates) -> str:
+        ...     return f"{size}, {coordinates.positions}"
+        >>> builder(2, positions="sinusoidal"), list(inspect.signature(builder).parameters)
+        ('2, sinusoidal', ['size', 'positions', 'n_lines', 'seed', 'rotation'])
+        """
+        known, mine = inspect.signature(build), inspect.signature(cls).parameters
+        others = [one for one in known.parameters.values() if one.name != "coordinates"]
+        signature = known.replace(parameters=[*others, *mine.values()])
+
+        @wraps(build)
+        def builder(*args: Any, **arguments: Any) -> T:
+            bound = signature.bind(*args, **arguments).arguments
+            chosen = {name: bound.pop(name) for name in mine if name in bound}
+            return build(**bound, coordinates=cls(**chosen))
+
+        builder.__signature__ = signature  # type: ignore[attr-defined]
+        return checked(builder)
+
+    def joined(self, arguments: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments of a builder with these coordinates as users give them: what builds the circuit again."""
+        return {key: value for key, value in arguments.items() if key != "coordinates"} | asdict(self)
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,7 @@ import pandas as pd
 import torch
 
 from circuits.circuit import Circuit
-from circuits.compiler import compile_circuit
-from circuits.places import wired
+from circuits.compiler import compile_circuit, wired
 from circuits.registry import build, differentiable, load
 from interp import tasks
 from interp.interventions.alignment import UNTRAINED, align

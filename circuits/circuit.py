@@ -31,9 +31,8 @@ from jaxtyping import Float
 from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
-from circuits.carried import Carried
-from circuits.edges import Edge
 from circuits.heads import Head, Neuron
+from circuits.stated import Carried, Edge
 from interp.algorithm import Algorithm, Values, Variable
 from interp.checks import check_fields, checked, fit
 from interp.errors import require, unknown_name
@@ -149,7 +148,7 @@ class Circuit:
         partial: (variable, location) -> what setting it there alone does, for the locations that no row of ``carried``
             names: constants, and copies that feed a part of what the variable drives.
         not_carried: site -> (variable that it does not hold, outcome): controls.
-        edges: every read of what another part wrote, or an embedding holds (:mod:`circuits.edges`).
+        edges: every read of what another part wrote, or an embedding holds (:mod:`circuits.stated`).
         edits: what was changed by hand since it was built.
         float64_only: why float32 does not do, and what to take instead; empty where it does.
     """

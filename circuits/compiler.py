@@ -1,4 +1,5 @@
-"""Compile a circuit to a model: configuration, embeddings, one matrix quadruple per head, one MLP per layer.
+"""Compile a circuit to a model (configuration, embeddings, one matrix quadruple per head, one MLP per layer) and its
+ground truth to places of that model: the subspaces, or attention scores, where a variable lives.
 
 ``circuits.compile`` is :func:`compile_circuit`. It reads like the construction: check the data, size the model, write
 the tables, the heads and the neurons. Score term r of a head is column r of its W_Q and W_K, move term r is column r of
@@ -16,16 +17,19 @@ from jaxtyping import Float
 from torch import Tensor
 
 from circuits.basis import Direction
-from circuits.circuit import Circuit
+from circuits.circuit import Circuit, Location
 from circuits.heads import Head, Neuron
 from interp.checks import checked
 from interp.errors import require, unknown_name
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Place
+from interp.interventions.sites import Site
 from interp.memory import MOST_GB
 from interp.model.components import MLP, Attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 
-NO_HEAD = "-"
+_NO_HEAD = "-"
 
 
 @checked
@@ -42,23 +46,23 @@ def compile_circuit(
         InputError: data that do not make a circuit (a token without embedding, two heads of one name, ...), or a dtype
             that it does not work in.
     """
-    validate(circuit)
+    _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
-    config = configuration(circuit)
+    config = _configuration(circuit)
     model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit), max_gb=max_gb).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
-        write_embeddings(model, circuit)
+        _write_embeddings(model, circuit)
         for layer, block in enumerate(model.blocks):
             for index, head in enumerate(circuit.layer(layer)):
-                write_head(block.attn, index, head, circuit)
+                _write_head(block.attn, index, head, circuit)
             if block.mlp is not None:
-                write_mlp(block.mlp, [neuron for neuron in circuit.neurons if neuron.layer == layer], circuit)
+                _write_mlp(block.mlp, [neuron for neuron in circuit.neurons if neuron.layer == layer], circuit)
     return model.eval()
 
 
-def validate(circuit: Circuit) -> None:
+def _validate(circuit: Circuit) -> None:
     """Refuse data that do not make a circuit."""
     for token in circuit.layout.vocabulary:
         require(token in circuit.tokens, f"circuit {circuit.name!r} has no embedding for token {token!r}; give one")
@@ -82,7 +86,7 @@ def require_dtype(circuit: Circuit, dtype: str) -> None:
     require(dtype == "float64" or not circuit.float64_only, f"dtype {dtype!r} is too coarse: {circuit.float64_only}")
 
 
-def configuration(circuit: Circuit) -> LatentTransformerConfig:
+def _configuration(circuit: Circuit) -> LatentTransformerConfig:
     """Sizes, rules and names; ``origin`` says how to build the circuit again."""
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)
@@ -107,7 +111,7 @@ def configuration(circuit: Circuit) -> LatentTransformerConfig:
         output="probability",
         value_range=circuit.payload_range,
         head_names=tuple(
-            (*(head.name for head in heads), *(NO_HEAD,) * missing)
+            (*(head.name for head in heads), *(_NO_HEAD,) * missing)
             for heads, missing in zip(layers, padding, strict=True)
         ),
         name=circuit.name,
@@ -115,7 +119,7 @@ def configuration(circuit: Circuit) -> LatentTransformerConfig:
     )
 
 
-def write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
+def _write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
     """Tokens, payloads, positions, initial latents and the unembedding."""
     basis, vocabulary = circuit.basis, circuit.layout.vocabulary
     positions = range(circuit.layout.n_positions)
@@ -127,7 +131,7 @@ def write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
     model.unembed.weight.copy_(rows(circuit.outcomes, circuit).T)
 
 
-def write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> None:
+def _write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> None:
     """The four matrices of one head."""
     n_scores, n_moves = len(head.scores), len(head.moves)
     attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
@@ -136,7 +140,7 @@ def write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> Non
     attn.W_O[index, :n_moves] = rows([write for _, write in head.moves], circuit)
 
 
-def write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
+def _write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
     """The neurons of one layer."""
     n = len(neurons)
     if n:
@@ -149,3 +153,37 @@ def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "di
     """Directions as the rows of a float64 matrix."""
     vectors = [direction.vector() for direction in directions]
     return torch.from_numpy(np.stack(vectors)) if vectors else torch.zeros(0, circuit.basis.d_model).double()
+
+
+def places(circuit: Circuit, location: Location) -> list[Place]:
+    """The places that together hold a variable at one of its locations, one per position.
+
+    >>> from circuits.registry import build
+    >>> circuit = build("wma-handwired", n_experts=2)
+    >>> [str(place.site) for place in places(circuit, circuit.location("votes", "embed"))]
+    ['embed@p_1', 'embed@p_2']
+    """
+    labels = dict.fromkeys(location.labels)
+    if location.keys:
+        assert location.head is not None
+        head = circuit.head_index(location.head)
+        return [Place.of(Site.at_hook(location.hook, head, label)) for label in labels]
+    pairs = list(zip(location.directions, location.labels, strict=True))
+    directions = {label: np.stack([d.vector() for d, at in pairs if at == label]) for label in labels}
+    return [Place.of(Site.at_hook(location.hook, None, label), directions[label]) for label in labels]
+
+
+def wired(circuit: Circuit) -> list[Claim]:
+    """What the circuit's ground truth claims of every variable, and then its controls.
+
+    >>> from circuits.registry import build
+    >>> claims = wired(build("wma-handwired", n_experts=2))
+    >>> claims[0].variable, claims[0].outcome, str(claims[0].places[0]), claims[-1].control
+    ('log_weights', 'prediction', 'embed@<z> (rank 2)', True)
+    """
+    claims = []
+    for row in circuit.carried:
+        together = [place for at in circuit.locations(row.located, *row.locations) for place in places(circuit, at)]
+        claims.append(Claim(row.variable, tuple(together), row.outcome))
+    controls = circuit.not_carried.items()
+    return claims + [Claim.at(variable, [at], outcome, True) for at, (variable, outcome) in controls]

@@ -19,7 +19,7 @@ or target goes to the sink, whose value is zero: a silent head outputs exactly 0
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from circuits.basis import Basis, Direction
@@ -140,6 +140,21 @@ def soften(head: Head, eta: float) -> Head:
     """A hard head as softmax at inverse temperature ``eta``: W_Q is scaled."""
     scores = tuple((eta * query, key) for query, key in head.scores)
     return replace(head, rule="softmax", scores=scores)
+
+
+def softmax_only(
+    heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
+) -> tuple[Head, ...]:
+    """All heads as softmax heads, hard ones at inverse temperature ``eta``; as they are where ``eta`` is None.
+
+    Args:
+        linear: gives the softmax heads that replace a linear one.
+    """
+    if eta is None:
+        return tuple(heads)
+    require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
+    by_rule = {"hard": lambda head: (soften(head, eta),), "softmax": lambda head: (head,), "linear": linear}
+    return tuple(made for head in heads for made in by_rule[head.rule](head))
 
 
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:

@@ -35,11 +35,10 @@ from torch import Tensor
 from circuits.calibration import FORMS, SIZES
 from circuits.circuit import Circuit
 from circuits.compare.variants import columns_without, rotated, rotation, with_distractors, without
-from circuits.compiler import compile_circuit
-from circuits.edges import EMBEDDINGS, EXITS, Kind
-from circuits.places import places, wired
+from circuits.compiler import compile_circuit, places, wired
 from circuits.registry import build as build_circuit
 from circuits.registry import handwired
+from circuits.stated import EMBEDDINGS, EXITS, Kind
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, unknown_name

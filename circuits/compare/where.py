@@ -21,7 +21,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.compare.subject import Effort, Subject
-from circuits.places import wired
+from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder

@@ -6,25 +6,31 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from circuits.basis import Basis, Direction, PositionCode
+from circuits.basis import Coordinates
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, names, needs_float64, soften, softmax_pair
-from circuits.q_learning.edges import edges
-from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, partial, sites
-from circuits.q_learning.heads import evaluating_heads, evaluating_neurons, routing_heads, selecting_heads
-from circuits.q_learning.update import adding_heads, adding_neurons, fetching_heads
-from circuits.q_learning.wiring import Wiring, value_bound
-from interp.checks import checked
+from circuits.heads import Head, Neuron, names, needs_float64, softmax_only, softmax_pair
+from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, edges, partial, sites
+from circuits.q_learning.layers import (
+    Wiring,
+    adding_heads,
+    adding_neurons,
+    evaluating_heads,
+    evaluating_neurons,
+    fetching_heads,
+    routing_heads,
+    selecting_heads,
+    value_bound,
+)
 from interp.errors import require, unknown_name
 from interp.tasks.qlearning.layout import QLearningRound
 
 NAME = "qlearning-handwired"
 VARIANTS = ("mlp", "softmlp", "lin")
-LARGEST_FLOAT32 = 2.0**120
+_LARGEST_FLOAT32 = 2.0**120
 """The largest M for which sums of a few values and scores stay far from float32's overflow at 2^128."""
 
 
-@checked
+@Coordinates.taken_by
 def q_learning(
     n_states: int = 4,
     n_actions: int = 3,
@@ -40,10 +46,8 @@ def q_learning(
     hardness: float = 1e8,
     heavy: float = 36.0,
     epsilon: float = 1e-5,
-    positions: str = "one-hot",
-    n_lines: int = 16,
-    seed: int = 0,
-    rotation: int | None = None,
+    *,
+    coordinates: Coordinates,
 ) -> Circuit:
     """The tabular Q-learning circuit.
 
@@ -62,14 +66,13 @@ def q_learning(
             (linear heads as pairs of softmax heads with a heavy sink, in float64 only).
         hardness: inverse temperature of the maximum in heads 3.1 and 3.2 when ``eta`` is given.
         heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
-        positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``.
-        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
 
     Raises:
         InputError: a value outside its range, rewards that the variant is not proven for, or a slope that rounding of
             M swallows. Compiling to float32 asks for more than float64 does, and refuses a slope built for float64.
     """
-    arguments = dict(locals())
+    arguments = coordinates.joined(locals())
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
@@ -77,27 +80,23 @@ def q_learning(
     require(tau is None or bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0 or None, got {tau!r}")
     for name, value in {"relative_tau": relative_tau, "hardness": hardness, "heavy": heavy, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
-    for name, optional in {"beta": beta, "eta": eta}.items():
-        fits = optional is None or bool(np.isfinite(optional) and optional > 0)
-        require(fits, f"{name} must be a number > 0 or None, got {optional!r}")
+    require(beta is None or bool(np.isfinite(beta) and beta > 0), f"beta must be a number > 0 or None, got {beta!r}")
     bound = value_bound(rewards, gamma)
     arguments["rewards"] = [float(reward) for reward in rewards]
-    require_rewards(variant, signed, float(rewards[0]), "rewards")
+    _require_rewards(variant, signed, float(rewards[0]), "rewards")
     layout = QLearningRound(n_states, n_actions)
-    codes = PositionCode.named(positions, layout.labels, n_lines, seed)
+    tokens = tuple(token.strip("<>") for token in layout.vocabulary)
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
-    basis = Basis.of(blocks, (token.strip("<>") for token in layout.vocabulary), codes, rotation)
+    basis = coordinates.basis(dict.fromkeys(blocks, tokens), layout.labels)
     slope = relative_tau * bound if tau is None else tau
-    finest = resolution(bound, "float64")
+    finest = _resolution(bound, "float64")
     require(
         slope == 0 or slope >= finest,
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
     wiring = Wiring(basis, n_states, n_actions, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness)
-    heads = _heads(wiring)
-    if eta is not None:
-        heads = _softmax_only(heads, basis["id"]["BOS"], eta, epsilon, heavy)
+    heads = softmax_only(_heads(wiring), eta, lambda head: softmax_pair(head, wiring.sink, epsilon, heavy))
     neurons = _neurons(wiring)
     ids, buf1 = basis["id"], basis["buf1"]
     located = sites(basis, layout, variant, alpha, gamma, exact=eta is None)
@@ -119,12 +118,12 @@ def q_learning(
         carried=carried(located, layout, variant, greedy=eta is None and beta is None),
         partial=partial(variant),
         not_carried=NOT_CARRIED,
-        edges=edges(layout, names((*heads, *neurons)), variant, eta is None, positions == "one-hot", bound < 1),
+        edges=edges(layout, names((*heads, *neurons)), variant, eta is None, coordinates.one_hot, bound < 1),
         float64_only=_float64_only(variant, eta, slope, bound),
     )
 
 
-def resolution(bound: float, dtype: str) -> float:
+def _resolution(bound: float, dtype: str) -> float:
     """The smallest tie slope that rounding beside values up to ``bound`` = M leaves: M times the machine's epsilon."""
     return float(np.finfo(dtype).eps) * bound
 
@@ -133,12 +132,12 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
     """Why float32 does not do, with the bound that it breaks; empty where it does."""
     if eta is not None and variant != "softmlp":
         return needs_float64(f"variant {variant!r}", "'softmlp'")
-    if bound > LARGEST_FLOAT32:
+    if bound > _LARGEST_FLOAT32:
         return (
-            f"values up to M = {bound:g} are beyond {LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
+            f"values up to M = {bound:g} are beyond {_LARGEST_FLOAT32:g}, twice which float32 must hold; load it with "
             "dtype='float64', or give rewards in larger units"
         )
-    resolved = resolution(bound, "float32")
+    resolved = _resolution(bound, "float32")
     if 0 < slope < resolved:
         return (
             f"tau = {slope:g} is below {resolved:g}, what float32 resolves of values up to M = {bound:g}, so that ties "
@@ -148,7 +147,7 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
     return ""
 
 
-def require_rewards(variant: str, signed: bool, lowest: float, what: str) -> None:
+def _require_rewards(variant: str, signed: bool, lowest: float, what: str) -> None:
     """Refuse negative rewards where the neurons would clip them."""
     require(
         lowest >= 0 or signed or variant == "lin",
@@ -168,18 +167,3 @@ def _neurons(wiring: Wiring) -> tuple[Neuron, ...]:
     if wiring.variant == "lin":
         return ()
     return (*evaluating_neurons(wiring), *(adding_neurons(wiring) if wiring.variant == "softmlp" else ()))
-
-
-def _softmax_only(
-    heads: tuple[Head, ...], sink: Direction, eta: float, epsilon: float, heavy: float
-) -> tuple[Head, ...]:
-    """Every head as softmax; heads 3.1 and 3.2 are softmax already."""
-    out: list[Head] = []
-    for head in heads:
-        if head.rule == "hard":
-            out.append(soften(head, eta))
-        elif head.rule == "linear":
-            out += softmax_pair(head, sink, epsilon, heavy)
-        else:
-            out.append(head)
-    return tuple(out)

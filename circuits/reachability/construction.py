@@ -2,17 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
-import numpy as np
-
-from circuits.basis import MIN_MARGIN, Basis, PositionCode
-from circuits.carried import present
+from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, soften
-from circuits.reachability.edges import edges
-from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, sites
-from interp.checks import checked
+from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, softmax_only
+from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, edges, sites
+from circuits.stated import present
 from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -25,17 +19,15 @@ SINK = 400.0
 """Score that sends every query but p? to the sink in head 2.2."""
 
 
-@checked
+@Coordinates.taken_by
 def reachability(
     n_nodes: int = 16,
     n_edges: int = 24,
     expand: str = "sum",
     eta: float | None = None,
     marks: bool = True,
-    positions: str = "one-hot",
-    n_lines: int = 16,
-    seed: int = 0,
-    rotation: int | None = None,
+    *,
+    coordinates: Coordinates,
 ) -> Circuit:
     """The reachability circuit.
 
@@ -47,30 +39,27 @@ def reachability(
             head 2.1 averages.
         marks: whether a mark follows every edge, where its two ends are bound; without marks they are bound at the
             edge's target, in rounds as learned models read them.
-        positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``, which needs
-            marks: heads are then as wide as there are nodes or lines, not positions.
-        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``. Sinusoidal
+            positions need marks: heads are then as wide as there are nodes or lines, not positions.
 
     Raises:
         InputError: a value outside its range.
     """
-    arguments = dict(locals())
+    arguments = coordinates.joined(locals())
     if expand not in EXPANSIONS:
         raise unknown_name("way to expand", expand, EXPANSIONS)
-    require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
-    codes = PositionCode.named(positions, layout.labels, n_lines, seed)
     require(
-        marks or positions == "one-hot",
+        marks or coordinates.one_hot,
         "without marks an edge's target is told by its position, which sinusoidal codes do not; give marks=True, or "
         "positions='one-hot'",
     )
-    basis = replace(_basis(layout, codes), rotation=rotation)
+    nodes = layout.outcomes
+    blocks = {"id": tuple(map(_name, layout.vocabulary)), "near": nodes, "far": nodes, "out": (*nodes, "in")}
+    basis = coordinates.basis(blocks, layout.labels)
     mean = expand == "mean" or eta is not None
-    heads = _heads(basis, layout, mean)
-    if eta is not None:
-        heads = tuple(soften(head, eta) if head.rule == "hard" else head for head in heads)
-    neurons = _neurons(basis, layout.outcomes, n_edges if mean else 1)
+    heads = softmax_only(_heads(basis, layout, mean), eta, lambda head: (head,))
+    neurons = _neurons(basis, nodes, n_edges if mean else 1)
     ids = basis["id"]
     located = sites(basis, layout, exact=eta is None, mean=mean)
     return Circuit(
@@ -88,24 +77,12 @@ def reachability(
         sites=located,
         carried=present(CARRIED, located),
         not_carried=NOT_CARRIED,
-        edges=edges(layout, names((*heads, *neurons)), mean, positions == "one-hot"),
+        edges=edges(layout, names((*heads, *neurons)), mean, coordinates.one_hot),
     )
 
 
 def _name(token: str) -> str:
     return token.strip("<>")
-
-
-def _basis(layout: ReachabilityRound, codes: PositionCode) -> Basis:
-    """Blocks id (tokens), near and far (nodes), out (nodes, and the mark ``in`` of reached candidates), pos."""
-    nodes = layout.outcomes
-    content = (
-        ("id", tuple(map(_name, layout.vocabulary))),
-        ("near", nodes),
-        ("far", nodes),
-        ("out", (*nodes, "in")),
-    )
-    return Basis((*content, ("pos", codes.axes)), codes)
 
 
 def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, ...]:

@@ -24,7 +24,7 @@ The log-weights of "R" are bitwise those of a plain sum in the model's dtype. A 
     >>> circuit.n_layers, len(circuit.heads), circuit.algorithm.parameters["gain"]
     (3, 8, 0.25)
 
-``construction`` holds the heads, ``edges`` which part reads what, ``ground_truth`` where each variable lives and what
+``construction`` holds the heads, ``ground_truth`` where each variable lives, which part reads what, and what
 :func:`circuits.verify` compares.
 """
 

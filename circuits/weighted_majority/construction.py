@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from circuits.basis import Basis, Direction, PositionCode
-from circuits.carried import present
+from circuits.basis import Basis, Coordinates, Direction
 from circuits.circuit import Circuit
 from circuits.heads import (
     Head,
@@ -18,12 +17,11 @@ from circuits.heads import (
     names,
     needs_float64,
     shift_terms,
-    soften,
+    softmax_only,
     softmax_pair,
 )
-from circuits.weighted_majority.edges import edges
-from circuits.weighted_majority.ground_truth import CARRIED, NOT_CARRIED, PARTIAL, sites
-from interp.checks import checked
+from circuits.stated import present
+from circuits.weighted_majority.ground_truth import CARRIED, NOT_CARRIED, PARTIAL, edges, sites
 from interp.errors import require, unknown_name
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
@@ -36,7 +34,7 @@ SINK = 200.0
 """Score that sends every query but p? to the sink in head 3.1."""
 
 
-@checked
+@Coordinates.taken_by
 def weighted_majority(
     n_experts: int = 4,
     variant: str = "R",
@@ -45,10 +43,8 @@ def weighted_majority(
     heavy: float = 36.0,
     match_logit: float = 120.0,
     epsilon: float = 1e-5,
-    positions: str = "one-hot",
-    n_lines: int = 16,
-    seed: int = 0,
-    rotation: int | None = None,
+    *,
+    coordinates: Coordinates,
 ) -> Circuit:
     """The Weighted Majority circuit.
 
@@ -60,25 +56,28 @@ def weighted_majority(
         heavy: S of the sink that makes softmax sum (36 in float64, 20 in float32).
         match_logit: logit of a match in the softmax form of head 3.2 (R; 120 in float64, 60 in float32).
         epsilon: of the pair of heads that replaces the linear one (P, in float64 only).
-        positions: "one-hot", or "sinusoidal" with ``n_lines`` random Fourier lines drawn with ``seed``.
-        rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
+        coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
 
     Raises:
         InputError: a value outside its range.
     """
-    arguments = dict(locals())
+    arguments = coordinates.joined(locals())
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
     for name, value in {"log_gamma": log_gamma, "heavy": heavy, "match_logit": match_logit, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
-    require(eta is None or bool(np.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
     layout = ExpertRound(n_experts)
-    codes = PositionCode.named(positions, layout.labels, n_lines, seed)
-    basis = Basis.of(("id", "buf1", "buf2", "buf3"), map(_name, layout.vocabulary), codes, rotation)
-    heads = _heads(basis, n_experts, variant, log_gamma)
-    if eta is not None:
-        heads = _softmax_only(heads, basis["id"]["w"], variant, log_gamma, eta, heavy, match_logit, epsilon)
+    tokens = tuple(map(_name, layout.vocabulary))
+    basis = coordinates.basis(dict.fromkeys(("id", "buf1", "buf2", "buf3"), tokens), layout.labels)
     ids = basis["id"]
+
+    def summing(head: Head) -> tuple[Head, ...]:
+        """A linear head as softmax heads."""
+        if variant == "P":
+            return softmax_pair(head, ids["w"], epsilon, heavy)
+        return (heavy_sink(head, ids["w"], log_gamma, match_logit, heavy),)
+
+    heads = softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, summing)
     located = sites(basis, n_experts, variant, log_gamma, exact=eta is None)
     return Circuit(
         name=NAME,
@@ -95,7 +94,7 @@ def weighted_majority(
         carried=present(CARRIED, located),
         partial=PARTIAL,
         not_carried=NOT_CARRIED,
-        edges=edges(layout, names(heads), variant, eta is None, positions == "one-hot"),
+        edges=edges(layout, names(heads), variant, eta is None, coordinates.one_hot),
         float64_only=needs_float64("variant 'P'", "'R'") if variant == "P" and eta is not None else "",
     )
 
@@ -201,27 +200,3 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, 
         writes="h(w?) = z_{t+1}, nothing else",
     )
     return (*common, carry, predict, update, clean) if variant == "R" else (*common, predict, update, clean)
-
-
-def _softmax_only(
-    heads: tuple[Head, ...],
-    sink: Direction,
-    variant: str,
-    log_gamma: float,
-    eta: float,
-    heavy: float,
-    match_logit: float,
-    epsilon: float,
-) -> tuple[Head, ...]:
-    """Every head as softmax."""
-    out: list[Head] = []
-    for head in heads:
-        if head.rule == "hard":
-            out.append(soften(head, eta))
-        elif head.rule == "softmax":
-            out.append(head)
-        elif variant == "R":
-            out.append(heavy_sink(head, sink, log_gamma, match_logit, heavy))
-        else:
-            out += softmax_pair(head, sink, epsilon, heavy)
-    return tuple(out)

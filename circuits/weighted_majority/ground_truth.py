@@ -1,4 +1,5 @@
-"""Ground truth of the Weighted Majority circuit: where each variable lives, and what verification compares.
+"""Ground truth of the Weighted Majority circuit: where each variable lives, which part reads what, and what
+verification compares.
 
 Locations by variable of ``interp.tasks.experts.algorithms.weighted_majority``, for ``circuit.location(key, name)``::
 
@@ -15,16 +16,19 @@ In "P" head 3.2 scores every vote by its new log-weight, so its scores are no ma
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
-from circuits.carried import Carried
 from circuits.circuit import Circuit, Location, VerificationPlan
+from circuits.stated import Carried, Edge, table
 from interp.algorithm import Values
 from interp.tasks.experts import ExpertEpisodes, sample
+from interp.tasks.experts.layout import ExpertRound
 
-POST = "blocks.{}.hook_resid_post".format
-BOTH = "prediction and update"
+_POST = "blocks.{}.hook_resid_post".format
+_BOTH = "prediction and update"
 
 
 def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> dict[str, tuple[Location, ...]]:
@@ -49,24 +53,106 @@ def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> 
     )
     binding: tuple[Direction, ...] = tuple(buf1[expert] for expert in experts)
     outcomes = ids["q0"], ids["q1"]
-    updated = each("w?", POST(last), "w?", ids, "update")
+    updated = each("w?", _POST(last), "w?", ids, "update")
     return {
         "log_weights": (
-            each("latent", "hook_embed", "<z>", ids, BOTH),
-            each("p?", POST(1), "p?", buf2, "prediction"),
-            each("w?", POST(1), "w?", buf2 if variant == "P" else ids, "update"),
+            each("latent", "hook_embed", "<z>", ids, _BOTH),
+            each("p?", _POST(1), "p?", buf2, "prediction"),
+            each("w?", _POST(1), "w?", buf2 if variant == "P" else ids, "update"),
         ),
-        "binding": (Location("votes", POST(0), votes, binding, drives=BOTH),),
+        "binding": (Location("votes", _POST(0), votes, binding, drives=_BOTH),),
         "votes": (
-            Location.grid("embed", "hook_embed", votes, outcomes, BOTH),
-            Location.grid("resid_post[0]", POST(0), votes, outcomes, BOTH),
-            Location.grid("resid_post[1]", POST(1), votes, outcomes, BOTH),
+            Location.grid("embed", "hook_embed", votes, outcomes, _BOTH),
+            Location.grid("resid_post[0]", _POST(0), votes, outcomes, _BOTH),
+            Location.grid("resid_post[1]", _POST(1), votes, outcomes, _BOTH),
         ),
-        "label": (Location.grid("w?", POST(1), ("w?",), (buf3["q0"], buf3["q1"]), "update"),),
+        "label": (Location.grid("w?", _POST(1), ("w?",), (buf3["q0"], buf3["q1"]), "update"),),
         **({"match": (score,)} if exact and variant == "R" else {}),
-        "prediction": (Location("p?", POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
+        "prediction": (Location("p?", _POST(2), ("p?",), (buf3["q1"],), drives="prediction"),),
         "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
     }
+
+
+# Which part reads what.
+
+_EDGES = """
+tokens     1.1                 query     constant  VOTES y      which tokens bind
+positions  1.1, 2.1, 2.2, 3.1  query     constant  ALL          which position asks, and what the sink scores
+positions  1.2                 query     constant  AFTER        which position asks
+tokens     1.1, 2.1, 2.2       key       constant  <w>          the sink
+positions  1.1, 1.2            key       constant  BEFORE       which position stands one before
+tokens     1.1                 value     constant  EXPERTS p?   whose vote follows
+tokens     1.2                 value     constant  <w>          the tag of what follows it
+1.2        2.1                 key       constant  <w> <z>      where z is
+latents    2.1                 value     content   <z>          log-weights
+tokens     2.2                 query     constant  w?           who asks for the truth
+1.1        2.2                 key       constant  y            which token follows p?
+tokens     2.2                 value     content   y            the truth
+tokens     3.1                 query     constant  p?           who predicts
+tokens     3.1                 key       constant  <w> VOTES y  the sink, and what is a vote
+positions  3.1                 key       constant  ALL          all that is no vote
+1.1        3.1                 key       constant  VOTES        which expert voted
+tokens     3.1                 value     content   VOTES        votes
+2.2        3.2                 query     content   w?           the truth
+1.1        3.2                 value     constant  VOTES        whose log-weight grows
+3.1        prediction          residual  content   p?           P(y = 1)
+tokens     update              residual  constant  w?           the token itself, which the clean-up takes away
+2.2        update              residual  content   w?           the truth, which the clean-up takes away
+"""
+_EDGES_R = """
+tokens     2.1     query     constant  p?       who asks for log-weights
+2.1        3.1     query     content   p?       log-weights
+tokens     2.3     query     constant  w?       who asks for log-weights
+positions  2.3     query     constant  ALL      what the sink scores
+tokens     2.3     key       constant  <w>      the sink
+1.2        2.3     key       constant  <w> <z>  where z is
+latents    2.3     value     content   <z>      log-weights
+tokens     3.3     query     clean-up  w?       who is cleaned
+positions  3.3     query     clean-up  ALL      what the sink scores
+tokens     3.3     key       clean-up  <w> w?   the sink, and what is cleaned
+tokens     3.3     value     clean-up  w?       the token itself, to remove
+2.2        3.3     value     clean-up  w?       the copy of y to remove
+2.3        update  residual  content   w?       old log-weights
+3.2        update  residual  content   w?       what is added
+3.3        update  residual  clean-up  w?       minus everything else
+"""
+_EDGES_P = """
+tokens     2.1     query     constant  p? w?   who asks for log-weights
+2.1        3.1     query     content   p? w?   log-weights (w? predicts, too, which is cleaned)
+2.1        3.2     query     content   p? w?   log-weights (p? updates, too, which nothing reads)
+1.1        3.2     key       constant  VOTES   which expert voted
+tokens     4.1     query     clean-up  w?      who is cleaned
+positions  4.1     query     clean-up  ALL     what the sink scores
+tokens     4.1     key       clean-up  <w> w?  the sink, and what is cleaned
+tokens     4.1     value     clean-up  w?      the token itself, to remove
+2.1        4.1     value     clean-up  w?      the copy of z to remove
+2.2        4.1     value     clean-up  w?      the copy of y to remove
+2.1        update  residual  content   w?      old log-weights, which the clean-up takes away
+3.2        update  residual  content   w?      new log-weights
+4.1        update  residual  clean-up  w?      minus everything else
+"""
+_EDGES_LINEAR = """
+tokens  3.2  key  content  VOTES y  votes (y matches itself, but is bound to no expert)
+"""
+_EDGES_HEAVY_SINK = """
+positions  3.2  query  constant  ALL          what the sink scores
+tokens     3.2  key    content   <w> VOTES y  the sink, and votes
+"""
+
+
+def edges(layout: ExpertRound, parts: Sequence[str], variant: str, exact: bool, one_hot: bool) -> tuple[Edge, ...]:
+    """Every edge, for at least two experts; without ``exact`` every head is softmax."""
+    every = layout.labels
+    groups = {
+        "ALL": every,
+        "EXPERTS": [label for label in every if label.startswith("e_")],
+        "VOTES": [label for label in every if label.startswith("p_")],
+        # Only one-hot codes have no axis for what lies outside the round.
+        "BEFORE": every[:-1] if one_hot else every,
+        "AFTER": every[1:] if one_hot else every,
+    }
+    lines = _EDGES + (_EDGES_R if variant == "R" else _EDGES_P) + (_EDGES_LINEAR if exact else _EDGES_HEAVY_SINK)
+    return table(lines, parts, groups)
 
 
 # What an interchange shows.

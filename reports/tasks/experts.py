@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from circuits.places import wired
+from circuits.compiler import wired
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring

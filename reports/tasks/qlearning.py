@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
-from circuits.places import wired
+from circuits.compiler import wired
 from interp.model.rollout import play
 from interp.statistics import mean_interval
 from interp.tasks import mdp

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.places import wired
+from circuits.compiler import wired
 from interp.evaluation.record import MODEL
 from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading

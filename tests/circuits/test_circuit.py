@@ -12,7 +12,7 @@ import torch
 import circuits
 import interp
 from circuits.circuit import Circuit
-from circuits.places import places
+from circuits.compiler import places
 from interp.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.qlearning.episodes import MDPEpisodes

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 import circuits
-from circuits.edges import EMBEDDINGS, EXITS, Edge, table
-from circuits.wires import wires
+from circuits.exactness import wires
+from circuits.stated import EMBEDDINGS, EXITS, Edge, table
 from interp.errors import InputError
 
 W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 import circuits
-from circuits.places import places
+from circuits.compiler import places
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp

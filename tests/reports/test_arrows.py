@@ -11,8 +11,8 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import FancyArrowPatch
 
-from circuits.edges import EMBEDDINGS
 from circuits.registry import build, models
+from circuits.stated import EMBEDDINGS
 from interp.errors import InputError
 from reports.arrows import flow, strongest, wiring, written
 

@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 import interp
-from circuits.places import wired
+from circuits.compiler import wired
 from interp import catalog, tasks
 from interp.cli import app
 from interp.errors import InputError

@@ -1,10 +1,78 @@
-"""Layers 1 to 3 of the Q-learning circuit: route states, phases and columns, evaluate Q, choose the best action."""
+"""The heads and neurons of the Q-learning circuit, layer by layer.
+
+Layers 1 to 3 route states, phases and columns, evaluate Q and choose the best action; layer 4 adds the terms of the TD
+error to the column that Update inherited. All take a :class:`Wiring`: the basis, sizes, rates and variant.
+"""
 
 from __future__ import annotations
 
-from circuits.heads import Head, Neuron, Term, content_chooser, fixed_offset, match
-from circuits.q_learning.wiring import Wiring
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from circuits.basis import Basis, Direction
+from circuits.heads import Head, Neuron, Term, content_chooser, copy, fixed_offset, match
+from interp.checks import checked
+from interp.errors import InputError, require
 from interp.model.config import AttentionRule
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """One variant and its parameters; arguments as in :func:`~circuits.q_learning.q_learning`, ``bound`` is M."""
+
+    basis: Basis
+    n_states: int
+    n_actions: int
+    variant: str
+    alpha: float
+    gamma: float
+    bound: float
+    signed: bool
+    tau: float
+    beta: float | None
+    hardness: float | None
+
+    @property
+    def states(self) -> tuple[str, ...]:
+        """The labels of the states, ``s_1, s_2, ...``."""
+        return tuple(f"s_{i}" for i in range(1, self.n_states + 1))
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """The labels of the actions, ``a_1, a_2, ...``."""
+        return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
+
+    @property
+    def sink(self) -> Direction:
+        """The direction of the first token, which heads attend to when they have nothing to do."""
+        return self.basis["id"]["BOS"]
+
+    @property
+    def acting(self) -> Direction:
+        """id[A]: is it an action?"""
+        return self.basis["id"].sum(self.actions)
+
+    def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
+        """Terms that copy ``labels`` from block ``source`` to block ``target``, times ``scale``."""
+        return copy(self.basis, labels, source, target, scale)
+
+
+@checked
+def value_bound(rewards: Sequence[float], gamma: float) -> float:
+    """M: the smallest power of two that is at least ``max |r| / (1 - gamma)``, hence bounds |Q|; 1 for no reward.
+
+    >>> value_bound((0.0, 1.0), 0.9)
+    16.0
+    """
+    message = f"rewards must be (lowest, highest), two finite numbers in order, got {rewards!r}"
+    try:
+        values = [float(reward) for reward in rewards]
+    except (TypeError, ValueError):
+        raise InputError(message) from None
+    require(len(values) == 2 and all(map(math.isfinite, values)) and values[0] <= values[1], message)
+    largest = max(map(abs, values)) / (1 - gamma)
+    return 2.0 ** math.ceil(math.log2(largest)) if largest > 0 else 1.0
 
 
 def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
@@ -125,8 +193,8 @@ def evaluating_heads(wiring: Wiring) -> tuple[Head, ...]:
 def selecting_heads(wiring: Wiring) -> tuple[Head, ...]:
     """Layer 3: choose, take the maximum, inherit the visited column."""
     ids, buf2, lin = wiring.basis["id"], wiring.basis["buf2"], wiring.variant == "lin"
-    best = selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
-    choice = best if wiring.beta is None else selection(wiring, "softmax", wiring.beta, 0.0)
+    best = _selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
+    choice = best if wiring.beta is None else _selection(wiring, "softmax", wiring.beta, 0.0)
     maximum: tuple[Term, ...] = ((buf2["Qnext"], buf2["Select"]),)
     inherited = (
         *wiring.move(wiring.actions, "id", "id"),
@@ -165,7 +233,7 @@ def selecting_heads(wiring: Wiring) -> tuple[Head, ...]:
     )
 
 
-def selection(
+def _selection(
     wiring: Wiring, rule: AttentionRule, sharpness: float, tau: float
 ) -> tuple[AttentionRule, tuple[Term, ...]]:
     """Rule and scores at Select: ``sharpness (Q(s', a) - tau a)`` for candidates, at least C less for others.
@@ -208,3 +276,113 @@ def evaluating_neurons(wiring: Wiring) -> tuple[Neuron, ...]:
                 read = part * buf1[state] + M * (ids[state] + ids[phase]) - silenced
                 out.append(Neuron("2.2 Q-values", 1, read, -2 * M, part * sign * buf2[phase]))
     return tuple(out)
+
+
+def adding_heads(wiring: Wiring) -> tuple[Head, ...]:
+    """Layer 4, "mlp" and "lin": linear heads add the three TD terms."""
+    ids, buf1, buf2, lin = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.variant == "lin"
+    update, states, alpha = ids["Update"], wiring.states, wiring.alpha
+    discounted = wiring.move(states, "buf1", "buf1", alpha * wiring.gamma)
+    subtract = "buf1(Update) -= alpha Q(s_t, a_t) u_{s_t}"
+    reward = Head(
+        "4.2 add reward",
+        3,
+        "linear",
+        ((update, buf1["r"]),),
+        wiring.move(states, "id", "buf1", alpha),
+        "Update scores r by its reward",
+        "buf1(Update) += alpha r u_{s_t}",
+    )
+    bootstrap = Head(
+        "4.3 add discounted max",
+        3,
+        "linear",
+        match(wiring.basis, states, "buf2", "buf3") if lin else ((update, buf2["Select"]),),
+        discounted,
+        "Update scores Select by max_a Q(s', a)",
+        "buf1(Update) += alpha gamma max_a Q(s', a) u_{s_t}",
+    )
+    if not lin:
+        current = Head(
+            "4.1 subtract current value",
+            3,
+            "linear",
+            ((update, buf2["Qcurr"]),),
+            wiring.move(states, "id", "buf1", alpha),
+            "Update scores a by -Q(s_t, a_t)",
+            subtract,
+        )
+        return (current, reward, bootstrap)
+    current = Head(
+        "4.1 subtract current value",
+        3,
+        "linear",
+        match(wiring.basis, wiring.actions, "id", "buf2"),
+        wiring.move(states, "id", "buf1", -alpha),
+        "Update scores r by Q(s_t, a_t)",
+        subtract,
+    )
+    clean = fixed_offset(
+        "4.4 clean up",
+        3,
+        0,
+        wiring.move(states, "buf2", "buf2", -1.0),
+        wiring.basis.one - update,
+        wiring.sink,
+        "Update looks at itself",
+        "buf2(Update) = 0",
+    )
+    return (current, reward, bootstrap, clean)
+
+
+def fetching_heads(wiring: Wiring) -> tuple[Head, ...]:
+    """Layer 4, "softmlp": fetch the three values and s_t; the MLP multiplies."""
+    ids, states = wiring.basis["id"], wiring.states
+    update = ids["Update"]
+    return (
+        content_chooser(
+            "4.1 fetch current value",
+            3,
+            ((update, ids["Qcurr"] + wiring.acting),),
+            (*wiring.move(("Qcurr",), "buf2", "buf2"), *wiring.move(states, "id", "buf2")),
+            wiring.sink,
+            theta=1.5,
+            reads="Update looks for the action in phase Qcurr",
+            writes="buf2(Update) = -Q(s_t, a_t) u_{Qcurr} + u_{s_t}",
+        ),
+        content_chooser(
+            "4.2 fetch reward",
+            3,
+            ((update, ids["r"]),),
+            wiring.move(("r",), "buf1", "buf2"),
+            wiring.sink,
+            reads="Update looks for r",
+            writes="buf2(Update) += r_t u_r",
+        ),
+        content_chooser(
+            "4.3 fetch max",
+            3,
+            ((update, ids["Select"]),),
+            wiring.move(("Select",), "buf2", "buf2"),
+            wiring.sink,
+            reads="Update looks for Select",
+            writes="buf2(Update) += max_a Q(s', a) u_{Select}",
+        ),
+    )
+
+
+def adding_neurons(wiring: Wiring) -> tuple[Neuron, ...]:
+    """``relu(d + D buf2[s] - D) - relu(-d + D buf2[s] - D)`` adds d = alpha x TD error at s_t; the rest clears."""
+    buf1, buf2 = wiring.basis["buf1"], wiring.basis["buf2"]
+    d = wiring.alpha * (buf2["Qcurr"] + buf2["r"] + wiring.gamma * buf2["Select"])
+    D = wiring.alpha * wiring.bound * (2 + wiring.gamma)
+    add = [
+        Neuron("4.4 add TD error", 3, sign * d + D * buf2[state], -D, sign * buf1[state])
+        for state in wiring.states
+        for sign in (1.0, -1.0)
+    ]
+    signs = [*((state, 1.0) for state in wiring.states), ("Qcurr", -1.0), ("r", 1.0), ("Select", 1.0)]
+    if wiring.signed:
+        signs += [("Qcurr", 1.0), ("r", -1.0), ("Select", -1.0)]
+    clear = [Neuron("4.5 clean up", 3, sign * buf2[label], 0.0, -sign * buf2[label]) for label, sign in signs]
+    return (*add, *clear)

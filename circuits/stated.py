@@ -1,8 +1,9 @@
-"""Edges of a circuit: which part reads what another one wrote, through which port, of which kind, and where.
+"""What a construction states about itself, for tests to hold it to: its edges, and what carries its variables.
 
-A construction states all its edges in tables of text, one line for every group of like edges (columns are two or more
-spaces apart): sources, targets, port, kind, positions, what is carried. Sources and targets are numbers or names of
-parts, or embeddings; words in capitals are groups of positions.
+An edge says which part reads what another one wrote, through which port, of which kind, and where. A construction has
+all its edges in tables of text, one line for every group of like edges (columns are two or more spaces apart): sources,
+targets, port, kind, positions, what is carried. Sources and targets are numbers or names of parts, or embeddings; words
+in capitals are groups of positions.
 
     >>> lines = '''
     ... tokens, positions  1.1       key    constant  ALL    who stands where
@@ -13,16 +14,21 @@ parts, or embeddings; words in capitals are groups of positions.
     [('tokens', '1.1 bind'), ('positions', '1.1 bind'), ('1.1 bind', '2.1 fetch'), ('1.1 bind', '2.2+ add'), \
 ('1.1 bind', '2.2- add')]
 
-What is stated is compared with what :func:`circuits.wires.wires` measures in running models (tests/circuits).
+What is stated is compared with what :func:`circuits.exactness.wires` measures in running models (tests/circuits).
+
+A :class:`~circuits.circuit.Location` says that a variable can be *read* there. An interchange needs to know more:
+which locations must be set together so that the rest of the round takes the new value (a copy may feed one part of the
+update alone), and whether that shows in the prediction or in the state that is written. Each :class:`Carried` is such a
+claim, which :mod:`circuits.calibration` measures and :func:`circuits.compiler.wired` turns into places of a model.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Literal, cast, get_args
+from typing import Any, Literal, cast, get_args
 
 from interp.errors import require, unknown_name
 
@@ -101,3 +107,38 @@ def _parts(words: str, known: Sequence[str]) -> list[str]:
             raise unknown_name("part of the circuit", word, known, limit=40)
         named += meant
     return named
+
+
+@dataclass(frozen=True)
+class Carried:
+    """These locations of a circuit together hold a variable of its algorithm.
+
+    Attributes:
+        variable: what is interchanged in the algorithm.
+        locations: their names in the circuit's ground truth.
+        outcome: where it shows: "prediction" or "state".
+        held_as: the variable that the circuit locates there, where that is another one (a policy, for the choice).
+    """
+
+    variable: str
+    locations: tuple[str, ...]
+    outcome: str
+    held_as: str = ""
+
+    @property
+    def located(self) -> str:
+        """The variable whose locations these are."""
+        return self.held_as or self.variable
+
+
+def present(rows: Iterable[Carried], sites: Mapping[str, Iterable[Any]]) -> tuple[Carried, ...]:
+    """The rows whose locations are all among ``sites``: those that this form of a circuit has.
+
+    >>> from circuits.registry import build
+    >>> sites = build("wma-handwired", variant="P").sites
+    >>> rows = Carried("match", ("score 3.2",), "state"), Carried("label", ("w?",), "state")
+    >>> [row.variable for row in present(rows, sites)]
+    ['label']
+    """
+    known = {key: {location.name for location in locations} for key, locations in sites.items()}
+    return tuple(row for row in rows if set(row.locations) <= known.get(row.located, set()))
