@@ -14,8 +14,9 @@ lives here.
 
 from interp.lazy import lazy
 from interp.task import Size, Task
+from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import REGIMES
-from interp.tasks.qlearning.sampling import Interaction, MDPEpisodes, MDPs, sample
+from interp.tasks.qlearning.sampling import Interaction, sample
 
 __all__ = ["REGIMES", "TASK", "MDPEpisodes", "MDPs", "sample"]
 

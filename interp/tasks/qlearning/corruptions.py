@@ -6,29 +6,26 @@ its corruption shows from the next round on.
 
 from __future__ import annotations
 
-from typing import Any
-
 from interp.checks import checked
-from interp.errors import InputError
 from interp.task import Corruption, corrupted_round, exchanged
 from interp.tasks.qlearning.episodes import TRANSITIONS, MDPEpisodes
 
-Pair = tuple[MDPEpisodes, MDPEpisodes]
+_Pair = tuple[MDPEpisodes, MDPEpisodes]
 
 
 @checked
-def exchange_history(episodes: MDPEpisodes, round: int) -> Pair:
+def exchange_history(episodes: MDPEpisodes, round: int) -> _Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
-    t = corrupted_round(_mdp(episodes), round, history=True)
+    t = corrupted_round(episodes, round, history=True)
     return episodes, episodes.relearned(
         transitions={name: exchanged(getattr(episodes, name), t) for name in TRANSITIONS}
     )
 
 
 @checked
-def change_reward(episodes: MDPEpisodes, round: int) -> Pair:
+def change_reward(episodes: MDPEpisodes, round: int) -> _Pair:
     """Move the reward of one round by a half, round the unit interval: ``r -> (r + 1/2) mod 1``, never the same."""
-    t = corrupted_round(_mdp(episodes), round)
+    t = corrupted_round(episodes, round)
     rewards = episodes.rewards.copy()
     rewards[:, t] = (rewards[:, t] + 0.5) % 1.0
     return episodes, episodes.relearned(transitions={"rewards": rewards})
@@ -40,9 +37,3 @@ def records() -> tuple[Corruption, ...]:
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
         Corruption("change-reward", "change the reward", 1, change_reward),
     )
-
-
-def _mdp(episodes: Any) -> MDPEpisodes:
-    if not isinstance(episodes, MDPEpisodes):
-        raise InputError(f"this corruption needs MDP episodes, got {type(episodes).__name__}")
-    return episodes

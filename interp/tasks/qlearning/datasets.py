@@ -34,8 +34,7 @@ from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 FORMAT = "interp-mdp-episodes"
 _VERSION = 2
 
-Size = tuple[int, int, int]
-Batches = dict[Size, MDPEpisodes]
+_Batches = dict[tuple[int, int, int], MDPEpisodes]
 _SPLIT_STREAM = 101
 
 
@@ -48,17 +47,16 @@ class Dataset:
         config: the arguments that made it, JSON values, with the NumPy version.
     """
 
-    train: Batches
-    validation: Batches
+    train: _Batches
+    validation: _Batches
     config: dict[str, Any]
 
     def __post_init__(self) -> None:
         for split in (self.train, self.validation):
             for size, batch in split.items():
-                found = (batch.n_states, batch.n_actions, batch.n_rounds)
-                require(
-                    size == found, f"a batch of size {found} stands under the key {size}; key batches by their size"
-                )
+                actual = (batch.n_states, batch.n_actions, batch.n_rounds)
+                wrong = f"a batch of size {actual} stands under the key {size}; key batches by their size"
+                require(size == actual, wrong)
 
     def __len__(self) -> int:
         return sum(len(batch) for split in (self.train, self.validation) for batch in split.values())
@@ -81,28 +79,18 @@ def generate(
 
     Args:
         validation: share of the episodes held out, in [0, 1); the others as in ``sampling.sample_grid``.
-
-    Raises:
-        InputError: a size, rate or share outside its range, or an unknown regime.
     """
     require(0 <= validation < 1, f"validation must lie in [0, 1), got {validation}; the paper holds out 0.1")
     settings: dict[str, Any] = {
-        "n_episodes": n_episodes,
-        "n_states": n_states,
-        "n_actions": n_actions,
-        "n_rounds": n_rounds,
-        "seed": seed,
-        "alpha": alpha,
-        "gamma": gamma,
-        "epsilon": epsilon,
-        "regime": regime,
-    }
+        "n_episodes": n_episodes, "n_states": n_states, "n_actions": n_actions, "n_rounds": n_rounds, "seed": seed,
+        "alpha": alpha, "gamma": gamma, "epsilon": epsilon, "regime": regime,
+    }  # fmt: skip
     batches = sampling.sample_grid(**settings)
     held_out = np.zeros(n_episodes, bool)
     chosen = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(n_episodes)
     held_out[chosen[: round(validation * n_episodes)]] = True
-    train: Batches = {}
-    held: Batches = {}
+    train: _Batches = {}
+    held: _Batches = {}
     start = 0
     for size, batch in batches.items():
         mask = held_out[start : start + len(batch)]
@@ -116,24 +104,14 @@ def generate(
 
 @checked
 def save(dataset: Dataset, path: str | Path) -> Path:
-    """Write ``dataset`` to one file, atomically; the same data set gives the same bytes.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
+    """Write ``dataset`` to one file, atomically; the same data set gives the same bytes."""
     tensors: dict[str, NDArray[Any]] = {}
     records: dict[str, Any] = {}
     for split in ("train", "validation"):
         for size, batch in getattr(dataset, split).items():
             name = "/".join(map(str, (split, *size)))
             families = sorted(set(batch.known_mdps.families))
-            records[name] = {
-                "families": families,
-                "alpha": batch.alpha,
-                "gamma": batch.gamma,
-                "regime": batch.regime,
-                "seed": batch.seed,
-            }
+            records[name] = {"families": families, **{key: getattr(batch, key) for key in _SETTINGS}}
             for key, array in _arrays(batch, families).items():
                 tensors[f"{name}/{key}"] = np.ascontiguousarray(array)
     header = {"format": FORMAT, "version": _VERSION, "config": dataset.config, "batches": records}
@@ -166,7 +144,7 @@ def load(path: str | Path) -> Dataset:
             header.pop("digest") == _digest(header, tensors),
             f"{str(path)!r} was changed: its digest is not that of its contents; generate the data again",
         )
-        splits: dict[str, Batches] = {"train": {}, "validation": {}}
+        splits: dict[str, _Batches] = {"train": {}, "validation": {}}
         for name, record in header["batches"].items():
             split, *size = name.split("/")
             n_states, n_actions, n_rounds = map(int, size)
@@ -187,32 +165,21 @@ def _digest(header: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> s
     return sha.hexdigest()
 
 
+_SETTINGS = ("alpha", "gamma", "regime", "seed")
 _LABELS = ("states", "actions", "next_states", "greedy")
-_KEYS = (
-    *_LABELS,
-    "rewards",
-    "epsilon",
-    "transitions",
-    "mdp_rewards",
-    "family",
-    "concentration",
-    "bernoulli",
-    "initial",
-)
+_MDP = ("transitions", "mdp_rewards", "family", "concentration", "bernoulli")
+_KEYS = (*_LABELS, "rewards", "epsilon", *_MDP, "initial")
 
 
 def _arrays(batch: MDPEpisodes, families: list[str]) -> dict[str, NDArray[Any]]:
-    labels = np.min_scalar_type(max(batch.n_states, batch.n_actions))
-    numbers = {family: i for i, family in enumerate(families)}
-    arrays: dict[str, NDArray[Any]] = {key: getattr(batch, key).astype(labels) for key in _LABELS}
-    return arrays | {
+    labels, mdps = np.min_scalar_type(max(batch.n_states, batch.n_actions)), batch.known_mdps
+    family = np.array([families.index(family) for family in mdps.families], np.uint8)
+    of_mdps = (mdps.transitions, mdps.rewards, family, mdps.concentrations, mdps.bernoulli)
+    return {
+        **{key: getattr(batch, key).astype(labels) for key in _LABELS},
         "rewards": batch.rewards,
         "epsilon": batch.epsilon,
-        "transitions": batch.known_mdps.transitions,
-        "mdp_rewards": batch.known_mdps.rewards,
-        "family": np.array([numbers[family] for family in batch.known_mdps.families], np.uint8),
-        "concentration": batch.known_mdps.concentrations,
-        "bernoulli": batch.known_mdps.bernoulli,
+        **dict(zip(_MDP, of_mdps, strict=True)),
         "initial": batch.q_tables[:, 0],
     }
 
@@ -225,22 +192,13 @@ def _batch(arrays: Mapping[str, NDArray[Any]], record: Mapping[str, Any], name: 
         concentrations=arrays["concentration"],
         bernoulli=arrays["bernoulli"],
     )
-    labels = {key: arrays[key].astype(np.int64) for key in _LABELS}
-    batch = MDPEpisodes.from_transitions(
-        mdps,
-        labels["states"],
-        labels["actions"],
-        arrays["rewards"],
-        labels["next_states"],
-        alpha=record["alpha"],
-        gamma=record["gamma"],
-        epsilon=arrays["epsilon"],
-        initial=arrays["initial"],
-        regime=record["regime"],
-        seed=record["seed"],
-    )
+    labels: dict[str, Any] = {key: arrays[key].astype(np.int64) for key in _LABELS}
+    targets = labels.pop("greedy")
+    others: dict[str, Any] = {key: arrays[key] for key in ("rewards", "epsilon", "initial")}
+    settings = {key: record[key] for key in _SETTINGS}
+    batch = MDPEpisodes.from_transitions(mdps, **labels, **others, **settings)
     require(
-        bool((batch.greedy == labels["greedy"]).all()),
+        bool((batch.greedy == targets).all()),
         f"the stored targets of the batch {name} are not those of its transitions; generate the file again",
     )
     return batch

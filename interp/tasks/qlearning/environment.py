@@ -33,9 +33,6 @@ class TabularMDPEnv(gymnasium.Env[np.int64, int | np.integer]):
         n_states, n_actions, regime, seed: what to draw when ``mdps`` is None.
         n_rounds: rounds until the episode is truncated.
         start: the first state; None draws it uniformly.
-
-    Raises:
-        InputError: not exactly one MDP, no rounds, or a first state outside the MDP.
     """
 
     metadata: ClassVar[dict[str, Any]] = {"render_modes": []}
@@ -72,11 +69,7 @@ class TabularMDPEnv(gymnasium.Env[np.int64, int | np.integer]):
         return np.int64(self._state), self._info()
 
     def step(self, action: int | np.integer) -> tuple[np.int64, float, bool, bool, dict[str, Any]]:
-        """Act once.
-
-        Raises:
-            InputError: an action of another MDP, or a step before ``reset``.
-        """
+        """Act once."""
         require(self._state >= 0, "call reset() before the first step()")
         require(
             bool(self.action_space.contains(action)),

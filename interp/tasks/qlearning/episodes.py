@@ -30,7 +30,6 @@ __all__ = ["MDPEpisodes", "MDPs", "check_epsilon"]
 
 _TABLE_TOLERANCE = 1e-9
 
-
 TRANSITIONS = ("states", "actions", "rewards", "next_states")
 """The arrays ``[episode, round]`` that say what happened."""
 
@@ -51,8 +50,7 @@ class MDPEpisodes:
         seed: what the episodes were drawn with.
 
     Raises:
-        InputError: shapes that do not fit, labels of another MDP, rates outside their ranges, tables that the
-            transitions do not produce, or targets that are not greedy.
+        InputError: tables that the transitions do not produce, or targets that are not greedy.
     """
 
     task: ClassVar[str] = "qlearning"
@@ -101,7 +99,7 @@ class MDPEpisodes:
     def _check_tables(self) -> None:
         before, after = self.q_tables[:, :-1], self.q_tables[:, 1:]
         at = (*np.indices(self.states.shape), self.states, self.actions)
-        target = self.rewards + self.gamma * bellman.rows_at(before, self.next_states).max(-1)
+        target = self.rewards + self.gamma * self.next_values_before.max(-1)
         change = self.alpha * (target - before[at])
         residual = after - before
         residual[at] -= change
@@ -112,9 +110,10 @@ class MDPEpisodes:
             f"q_tables differ from Q-learning with alpha={self.alpha}, gamma={self.gamma} on these transitions by up "
             f"to {wrong:.3g}; build the episodes with MDPEpisodes.from_transitions, which learns the tables",
         )
-        chosen = np.take_along_axis(self.next_values_after, self.greedy[..., None], -1)[..., 0]
+        values = self.next_values_after
+        chosen = bellman.entries_at(values, self.greedy)
         require(
-            bool((chosen >= self.next_values_after.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
+            bool((chosen >= values.max(-1, initial=-np.inf) - _TABLE_TOLERANCE * scale).all()),
             "greedy holds an action that is not greedy at the next state by the table after the update; "
             "build the episodes with MDPEpisodes.from_transitions",
         )
@@ -145,9 +144,6 @@ class MDPEpisodes:
             states, actions, rewards, next_states: ``[episode, round]``; labels count from 0.
             n_states, n_actions: for recorded data, how many there are; one more than the largest label when None.
 
-        Raises:
-            InputError: what the class refuses, or sizes given beside MDPs, which have their own.
-
         >>> MDPEpisodes.from_transitions(None, [[0, 1]], [[1, 0]], [[1.0, 0.0]], [[1, 0]], n_states=3).q_tables.shape
         (1, 3, 3, 2)
         """
@@ -158,7 +154,8 @@ class MDPEpisodes:
         n_states = mdps.n_states if mdps is not None else _as_many("n_states", n_states, states, next_states)
         n_actions = mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
         s, following = (
-            as_labels(k, v, "state", n_states) for k, v in (("states", states), ("next_states", next_states))
+            as_labels("states", states, "state", n_states),
+            as_labels("next_states", next_states, "state", n_states),
         )
         a, r = as_labels("actions", actions, "action", n_actions), as_array("rewards", rewards, np.float64, 2)
         n = len(s) if mdps is None else len(mdps)
@@ -195,15 +192,12 @@ class MDPEpisodes:
 
         Args:
             transitions: arrays ``[episode, round]`` in place of these episodes' own, by a name of :data:`TRANSITIONS`.
-
-        Raises:
-            InputError: another name, or arrays that are no transitions of these MDPs.
         """
         changed = transitions or {}
         for name in changed:
             if name not in TRANSITIONS:
                 raise unknown_name("array of transitions", name, TRANSITIONS)
-        own = {"n_states": self.n_states, "n_actions": self.n_actions} if self.mdps is None else {}
+        sizes = {"n_states": self.n_states, "n_actions": self.n_actions} if self.mdps is None else {}
         return MDPEpisodes.from_transitions(
             self.mdps,
             **{name: changed.get(name, getattr(self, name)) for name in TRANSITIONS},
@@ -213,7 +207,7 @@ class MDPEpisodes:
             initial=self.q_tables[:, 0],
             regime=self.regime,
             seed=self.seed,
-            **own,
+            **sizes,
         )
 
     def __len__(self) -> int:
@@ -275,11 +269,7 @@ class MDPEpisodes:
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPEpisodes:
-        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask.
-
-        Raises:
-            InputError: an index out of range, or nothing selected.
-        """
+        """The episodes at ``index``: a slice, indices (with repeats for a resample) or a mask."""
         chosen = chosen_indices(index, len(self))
         per_episode = (*TRANSITIONS, "greedy", "q_tables", "epsilon")
         picked = {name: getattr(self, name)[chosen] for name in per_episode}
@@ -289,16 +279,16 @@ class MDPEpisodes:
         self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]
     ) -> MDPEpisodes:
         """The same episodes under new labels (see :meth:`MDPs.permuted`); target ties go to the lowest new label."""
-        rows = np.arange(len(self))
+        rows = np.arange(len(self))[:, None]
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)
-        tables = self.q_tables[rows[:, None, None], :, old_states[:, :, None], old_actions[:, None, :]]
+        tables = self.q_tables[rows[..., None], :, old_states[:, :, None], old_actions[:, None, :]]
         tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
-        following = states[rows[:, None], self.next_states]
+        following = states[rows, self.next_states]
         return replace(
             self,
-            states=states[rows[:, None], self.states],
-            actions=actions[rows[:, None], self.actions],
+            states=states[rows, self.states],
+            actions=actions[rows, self.actions],
             next_states=following,
             q_tables=tables,
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
@@ -306,21 +296,17 @@ class MDPEpisodes:
         )
 
 
-def _as_many(name: str, given: int | None, *labels: ArrayLike) -> int:
-    """``given``, or one more than the largest label."""
+def _as_many(name: str, number: int | None, *labels: ArrayLike) -> int:
+    """``number``, or one more than the largest label when it is None."""
     seen = [array_of("labels", values) for values in labels]
-    if given is None:
+    if number is None:
         require(all(values.size > 0 for values in seen), f"there are no transitions to count from; give {name}=")
-        given = 1 + int(max(values.max() for values in seen))
-    return integer(name, given, 1)
+        number = 1 + int(max(values.max() for values in seen))
+    return integer(name, number, 1)
 
 
 def check_epsilon(epsilon: ArrayLike) -> None:
-    """Refuse an exploration rate outside [0, 1]; NaN means that the behaviour has none.
-
-    Raises:
-        InputError: a value outside [0, 1].
-    """
+    """Refuse an exploration rate outside [0, 1]; NaN means that the behaviour has none."""
     values = array_of("epsilon", epsilon).astype(np.float64)
     wrong = values[(values < 0) | (values > 1)]
     require(wrong.size == 0, f"epsilon must lie in [0, 1], got {wrong.flat[0] if wrong.size else ''}")

@@ -40,8 +40,9 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks.qlearning import rates, returns, sampling
 from interp.tasks.qlearning.agreement import AgreementResult, agreement, followed_discount
+from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served
-from interp.tasks.qlearning.sampling import EVALUATION, SHIFTS, MDPEpisodes
+from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS
 
 EVALUATED = tuple(dict.fromkeys(("grid", *EVALUATION, *SHIFTS, "chain", "ladder")))
 CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chance": "uniform choice"}

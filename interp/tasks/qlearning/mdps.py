@@ -2,8 +2,7 @@
 
     P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
 
-An episode never ends early: a state that ends a task is written as a loop onto itself. Everything a user can get wrong
-is refused here with one sentence, so that samplers and planners may rely on what they are given.
+Everything a user can get wrong is refused here with one sentence, so that samplers and planners may rely on it.
 """
 
 from __future__ import annotations
@@ -27,17 +26,11 @@ class MDPs:
     """A batch of finite MDPs of one size.
 
     Attributes:
-        task: ClassVar[str] = "qlearning"
-
-    transitions: P(s' | s, a), ``[episode, state, action, next state]``; each row sums to 1.
+        transitions: P(s' | s, a), ``[episode, state, action, next state]``; each row sums to 1.
         rewards: r(s, a), ``[episode, state, action]``.
         families: the reward family of each MDP, "custom" when none is given.
         concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were not drawn so.
         bernoulli: where True, the reward is 1 with probability r(s, a), else 0; where False it is r(s, a) itself.
-
-    Raises:
-        InputError: shapes that do not fit, no state or no action, a row that is not a distribution, rewards that are
-            not finite, or Bernoulli rewards outside [0, 1].
 
     >>> MDPs(transitions=np.full((1, 2, 3, 2), 0.5), rewards=np.zeros((1, 2, 3))).n_actions
     3
@@ -92,22 +85,14 @@ class MDPs:
 
     @checked
     def select(self, index: slice | ArrayLike) -> MDPs:
-        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask.
-
-        Raises:
-            InputError: an index out of range, or nothing selected.
-        """
+        """The MDPs at ``index``: a slice, indices (with repeats for a resample) or a mask."""
         chosen = chosen_indices(index, len(self))
         families = tuple(self.families[i] for i in chosen)
         arrays = {f.name: getattr(self, f.name)[chosen] for f in fields(self) if f.name != "families"}
         return MDPs(families=families, **arrays)
 
     def permuted(self, states: Int[np.ndarray, "episode state"], actions: Int[np.ndarray, "episode action"]) -> MDPs:
-        """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions.
-
-        Raises:
-            InputError: a row that is not a permutation.
-        """
+        """The same MDPs under new labels: state ``s`` is called ``states[episode, s]``, and so for actions."""
         rows = np.arange(len(self))
         old_states = inverse_labels("states", states, len(self), self.n_states)
         old_actions = inverse_labels("actions", actions, len(self), self.n_actions)

@@ -31,44 +31,36 @@ from interp.tasks.qlearning.episodes import MDPs
 _CONCENTRATIONS = (0.1, 1.0, 5.0)
 _NEARLY_DETERMINISTIC = 0.001
 
-Array = NDArray[np.float64]
+_Array = NDArray[np.float64]
 
 
 @dataclass(frozen=True)
-class RewardFamily:
-    """How r(s, a) is drawn, independently for each state and action.
+class _Rewards:
+    """How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
 
-    Attributes:
-        key: name in tables and files.
-        draw: (generator, shape) -> rewards.
-        bernoulli: True where r(s, a) is the probability of a reward of 1.
-    """
-
-    key: str
-    draw: Callable[[np.random.Generator, tuple[int, ...]], Array]
+    draw: Callable[[np.random.Generator, tuple[int, ...]], _Array]
     bernoulli: bool = False
+    """Whether r(s, a) is the probability of a reward of 1."""
 
 
-def _beta(key: str, a: float, b: float) -> RewardFamily:
-    return RewardFamily(key, lambda rng, shape: rng.beta(a, b, shape))
+def _beta(a: float, b: float) -> _Rewards:
+    return _Rewards(lambda rng, shape: rng.beta(a, b, shape))
 
 
-FAMILIES: dict[str, RewardFamily] = {
-    family.key: family
-    for family in (
-        _beta("peaked", 2.0, 2.0),
-        _beta("bimodal", 0.5, 0.5),
-        _beta("uniform", 1.0, 1.0),
-        _beta("sparse", 0.2, 2.0),
-        _beta("dense", 2.0, 0.2),
-        RewardFamily("bernoulli", lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
-        RewardFamily("bernoulli-draws", lambda rng, shape: rng.uniform(0.1, 0.9, shape), bernoulli=True),
-        _beta("very-sparse", 0.1, 2.0),
-        _beta("concentrated", 10.0, 10.0),
-        _beta("high-variance", 0.1, 0.1),
-        RewardFamily("coin", lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64)),
-    )
+_FAMILIES = {
+    "peaked": _beta(2.0, 2.0),
+    "bimodal": _beta(0.5, 0.5),
+    "uniform": _beta(1.0, 1.0),
+    "sparse": _beta(0.2, 2.0),
+    "dense": _beta(2.0, 0.2),
+    "bernoulli": _Rewards(lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
+    "bernoulli-draws": _Rewards(lambda rng, shape: rng.uniform(0.1, 0.9, shape), bernoulli=True),
+    "very-sparse": _beta(0.1, 2.0),
+    "concentrated": _beta(10.0, 10.0),
+    "high-variance": _beta(0.1, 0.1),
+    "coin": _Rewards(lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64)),
 }
+"""The reward families by name."""
 _GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
 
 
@@ -91,44 +83,32 @@ class MDPRegime:
 
 @checked
 def chain(n_states: int = 4, n_actions: int = 2) -> MDPs:
-    """One linear chain: action 0 steps right, the others left; action 0 in the last state pays 1, all else nothing.
-
-    Raises:
-        InputError: fewer than 2 states or actions.
-    """
-    _at_least_two("chain", n_states, n_actions)
-    transitions, last = _steps(n_states, n_actions, up=1, down=1), n_states - 1
+    """One linear chain: action 0 steps right, the others left; action 0 in the last state pays 1, all else nothing."""
+    transitions = _steps("chain", n_states, n_actions, down=1)
     rewards = np.zeros((1, n_states, n_actions))
-    rewards[0, last, 0] = 1
+    rewards[0, n_states - 1, 0] = 1
     return MDPs(transitions, rewards, families=("chain",))
 
 
 @checked
 def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
-    """One ladder: action 0 climbs one rung, the others fall two; the reward is the squared height reached, in [0, 1].
-
-    Raises:
-        InputError: fewer than 2 states or actions.
-    """
-    _at_least_two("ladder", n_states, n_actions)
-    transitions = _steps(n_states, n_actions, up=1, down=2)
+    """One ladder: action 0 climbs one rung, the others fall two; the reward is the squared height, in [0, 1]."""
+    transitions = _steps("ladder", n_states, n_actions, down=2)
     return MDPs(transitions, transitions @ np.linspace(0, 1, n_states) ** 2, families=("ladder",))
 
 
-def _steps(n_states: int, n_actions: int, up: int, down: int) -> Array:
-    refuse_beyond_machine(f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions)
-    at = np.arange(n_states)
-    transitions = np.zeros((1, n_states, n_actions, n_states))
-    transitions[0, at, 0, np.minimum(at + up, n_states - 1)] = 1
-    transitions[0, at, 1:, np.maximum(at - down, 0)] = 1
-    return transitions
-
-
-def _at_least_two(kind: str, n_states: int, n_actions: int) -> None:
+def _steps(kind: str, n_states: int, n_actions: int, down: int) -> _Array:
+    """Transitions of a line of states: action 0 steps up by one, the others step ``down``."""
     require(
         n_states >= 2 and n_actions >= 2,
         f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}",
     )
+    refuse_beyond_machine(f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions)
+    at = np.arange(n_states)
+    transitions = np.zeros((1, n_states, n_actions, n_states))
+    transitions[0, at, 0, np.minimum(at + 1, n_states - 1)] = 1
+    transitions[0, at, 1:, np.maximum(at - down, 0)] = 1
+    return transitions
 
 
 def _cells(*families: str, concentrations: tuple[float, ...] = _CONCENTRATIONS) -> tuple[tuple[str, float], ...]:
@@ -150,6 +130,7 @@ def register(regime: MDPRegime) -> MDPRegime:
     return regime
 
 
+# fmt: off
 _fixed = (_NEARLY_DETERMINISTIC,)
 for _regime in (
     MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*_GRID_FAMILIES)),
@@ -165,34 +146,19 @@ for _regime in (
     MDPRegime("high-variance", "high-variance rewards, Beta(.1, .1)", "B(.1,.1)", _cells("high-variance")),
     MDPRegime("coin", "rewards 0 or 1, fixed by a fair coin", "coin", _cells("coin")),
     MDPRegime("deterministic", "deterministic transitions", "det", _cells(*_GRID_FAMILIES, concentrations=_fixed)),
-    MDPRegime(
-        "adversarial",
-        "deterministic transitions, uniform rewards",
-        "adv",
-        _cells("uniform", concentrations=_fixed),
-    ),
-    MDPRegime(
-        "sparse-shift",
-        "very sparse rewards, Beta(.1, 2), uniform transitions",
-        "sparse'",
-        _cells("very-sparse", concentrations=(1.0,)),
-    ),
-    MDPRegime(
-        "dense-shift",
-        "concentrated rewards, Beta(10, 10), uniform transitions",
-        "dense'",
-        _cells("concentrated", concentrations=(1.0,)),
-    ),
-    MDPRegime(
-        "high-variance-shift",
-        "high-variance rewards, Beta(.1, .1), transitions of concentration .5",
-        "var'",
-        _cells("high-variance", concentrations=(0.5,)),
-    ),
+    MDPRegime("adversarial", "deterministic transitions, uniform rewards", "adv",
+              _cells("uniform", concentrations=_fixed)),
+    MDPRegime("sparse-shift", "very sparse rewards, Beta(.1, 2), uniform transitions", "sparse'",
+              _cells("very-sparse", concentrations=(1.0,))),
+    MDPRegime("dense-shift", "concentrated rewards, Beta(10, 10), uniform transitions", "dense'",
+              _cells("concentrated", concentrations=(1.0,))),
+    MDPRegime("high-variance-shift", "high-variance rewards, Beta(.1, .1), transitions of concentration .5", "var'",
+              _cells("high-variance", concentrations=(0.5,))),
     MDPRegime("chain", "linear chain", "chain", build=chain),
     MDPRegime("ladder", "ladder", "ladder", build=ladder),
 ):
     register(_regime)
+# fmt: on
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")
 SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-variance-shift")
@@ -201,11 +167,7 @@ SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-v
 
 @checked
 def regime_named(key: str) -> MDPRegime:
-    """The regime of that key.
-
-    Raises:
-        InputError: no such regime; the nearest names are given.
-    """
+    """The regime of that key."""
     if key not in REGIMES:
         raise unknown_name("MDP regime", key, REGIMES)
     return REGIMES[key]
@@ -226,7 +188,7 @@ def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: 
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):
         here = np.flatnonzero(cells == i)
-        rewards[here] = FAMILIES[family].draw(rng, (len(here), n_states, n_actions))
+        rewards[here] = _FAMILIES[family].draw(rng, (len(here), n_states, n_actions))
         transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
     chosen = [regime.cells[i] for i in cells]
     return MDPs(
@@ -234,5 +196,5 @@ def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: 
         rewards,
         families=tuple(family for family, _ in chosen),
         concentrations=np.array([kappa for _, kappa in chosen]),
-        bernoulli=np.array([FAMILIES[family].bernoulli for family, _ in chosen], bool),
+        bernoulli=np.array([_FAMILIES[family].bernoulli for family, _ in chosen], bool),
     )

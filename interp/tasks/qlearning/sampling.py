@@ -9,6 +9,7 @@ batch per size, never padded; :class:`Interaction` lets any agent act.
 
 States and actions are relabelled at random after an episode was made, so that behaviour which breaks ties to the lowest
 index shows no preference for a label; the targets ``greedy`` break ties to the lowest of the *new* labels.
+
 :func:`battery` draws episodes on which learners of tabular control choose differently, which tells them apart::
 
     grid            the training grid, explored as in training
@@ -38,52 +39,18 @@ from interp.errors import require
 from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
-from interp.tasks.qlearning.regimes import (
-    EVALUATION,
-    REGIMES,
-    SHIFTS,
-    MDPRegime,
-    allocate,
-    chain,
-    draw,
-    ladder,
-    regime_named,
-)
+from interp.tasks.qlearning.regimes import MDPRegime, allocate, draw, regime_named
 
 _HUB_REWARD = 0.1
 """Largest reward at a hub; at a leaf it is 1. Here the tables of discount .9 and 0 disagree most (.09 nats a round)."""
 
-__all__ = [
-    "EVALUATION",
-    "REGIMES",
-    "SHIFTS",
-    "Interaction",
-    "MDPEpisodes",
-    "MDPRegime",
-    "MDPs",
-    "chain",
-    "ladder",
-    "sample",
-    "sample_grid",
-    "sample_mdps",
-]
-
 Epsilon = float | Literal["uniform"]
 Seed = int | Sequence[int]
 
-_STREAMS = (
-    "cells",
-    "mdps",
-    "epsilon",
-    "start",
-    "explore",
-    "action",
-    "transition",
-    "reward",
-    "relabel",
-    "sizes",
-    "behaviour",
-)
+# fmt: off
+_STREAMS = ("cells", "mdps", "epsilon", "start", "explore", "action", "transition", "reward", "relabel", "sizes",
+            "behaviour")
+# fmt: on
 
 
 def stream(seed: Seed, name: str) -> np.random.Generator:
@@ -97,13 +64,9 @@ class Interaction:
 
     Args:
         mdps: one MDP per episode.
-        n_rounds: how many rounds to play.
         seed: draws starts, exploration, transitions and Bernoulli rewards; not the agents' own choices.
         epsilon: probability of a uniform action in place of the agent's choice; one number, or one per episode.
         alpha, gamma: of the table kept beside the agents.
-
-    Raises:
-        InputError: no rounds, epsilon, alpha or gamma outside their ranges.
 
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
     >>> while not play.done:
@@ -135,7 +98,8 @@ class Interaction:
         self._random_action = stream(seed, "action").integers(mdps.n_actions, size=shape)
         self._luck = stream(seed, "transition").random(shape)
         self._reward_luck = stream(seed, "reward").random(shape)
-        self._reach = _cumulative(mdps.transitions)
+        total = mdps.transitions.cumsum(-1)
+        self._reach = total / total[..., -1:]  # ends at exactly 1: no draw in [0, 1) falls on an impossible state
         self._rows = np.arange(n)
         self._states = np.zeros((n, n_rounds + 1), np.int64)
         self._states[:, 0] = stream(seed, "start").integers(mdps.n_states, size=n)
@@ -170,9 +134,6 @@ class Interaction:
         Args:
             choices: the agents' actions, ``[episode]``; None stands for action 0, the greedy action of a table of
                 zeros, so that an agent with no first choice starts as a tabular learner does.
-
-        Raises:
-            InputError: all rounds are played, or a choice is not an action of these MDPs.
         """
         require(not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more")
         t, rows, states = self.round, self._rows, self.states
@@ -207,10 +168,13 @@ class Interaction:
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
         following, tables = self._states[:, start + 1 : stop + 1], self._tables[:, start : stop + 1]
+        states, actions, rewards = (
+            array[:, start:stop].copy() for array in (self._states, self._actions, self._rewards)
+        )
         return MDPEpisodes(
-            states=self._states[:, start:stop].copy(),
-            actions=self._actions[:, start:stop].copy(),
-            rewards=self._rewards[:, start:stop].copy(),
+            states=states,
+            actions=actions,
+            rewards=rewards,
             next_states=following.copy(),
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
             q_tables=tables.copy(),
@@ -238,14 +202,9 @@ def sample(
     """Episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
 
     Args:
-        n_episodes, n_rounds, n_states, n_actions: sizes, each at least 1.
-        seed: same seed, same episodes.
         alpha, gamma: learning rate in (0, 1], discount in [0, 1).
         epsilon: exploration rate in [0, 1], or "uniform": U(0, 1), drawn per episode.
         regime: where the MDPs come from, a key of ``REGIMES``.
-
-    Raises:
-        InputError: a size below 1, an unknown regime, or a rate outside its range.
 
     >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
     (64, 51, 4, 3)
@@ -253,16 +212,12 @@ def sample(
     _check_sizes(n_episodes=n_episodes, n_rounds=n_rounds, n_states=n_states, n_actions=n_actions)
     source = regime_named(regime)
     cells = allocate(source, n_episodes, stream(seed, "cells"))
-    return _sample(source, cells, n_rounds, n_states, n_actions, seed, alpha, gamma, epsilon)
+    return _sample(source, cells, (n_states, n_actions, n_rounds), seed, epsilon, alpha, gamma)
 
 
 @checked
 def sample_mdps(n_mdps: int, n_states: int, n_actions: int, seed: int = 0, regime: str = "grid") -> MDPs:
-    """MDPs alone, labels shuffled, for agents that act on their own.
-
-    Raises:
-        InputError: a size below 1 or an unknown regime.
-    """
+    """MDPs alone, labels shuffled, for agents that act on their own."""
     _check_sizes(n_mdps=n_mdps, n_states=n_states, n_actions=n_actions)
     source = regime_named(regime)
     mdps = draw(source, allocate(source, n_mdps, stream(seed, "cells")), n_states, n_actions, stream(seed, "mdps"))
@@ -286,9 +241,6 @@ def sample_grid(
     Returns:
         One batch per size that was drawn, keyed by (n_states, n_actions, n_rounds), sorted. The cells of the regime are
         shared out equally over the whole set.
-
-    Raises:
-        InputError: an empty range, an unknown regime, or a rate outside its range.
     """
     _check_sizes(n_episodes=n_episodes)
     rounds = n_rounds if isinstance(n_rounds, tuple) else (n_rounds, n_rounds)
@@ -301,14 +253,10 @@ def sample_grid(
     cells = allocate(source, n_episodes, stream(seed, "cells"))
     order = np.lexsort(drawn.T[::-1])
     sizes, starts = np.unique(drawn[order], axis=0, return_index=True)
-    groups = np.split(order, starts[1:])
-    batches = {}
-    for size, members in zip(sizes.tolist(), groups, strict=True):
-        states, actions, length = size
-        batches[states, actions, length] = _sample(
-            source, cells[members], length, states, actions, (seed, *size), alpha, gamma, epsilon
-        )
-    return batches
+    groups = zip(map(tuple, sizes.tolist()), np.split(order, starts[1:]), strict=True)
+    return {
+        size: _sample(source, cells[members], size, (seed, *size), epsilon, alpha, gamma) for size, members in groups
+    }
 
 
 @checked
@@ -344,22 +292,17 @@ def _delayed(n: int, n_states: int, n_actions: int, seed: int) -> MDPs:
 def _sample(
     regime: MDPRegime,
     cells: NDArray[np.int64],
-    n_rounds: int,
-    n_states: int,
-    n_actions: int,
+    size: tuple[int, int, int],
     seed: Seed,
-    alpha: float,
-    gamma: float,
-    epsilon: Epsilon,
+    epsilon: Epsilon | NDArray[np.float64],
+    *rates: float,
 ) -> MDPEpisodes:
-    rates: float | NDArray[np.float64]
+    n_states, n_actions, n_rounds = size
     if isinstance(epsilon, str):
         require(epsilon == "uniform", f"epsilon must be a number in [0, 1] or 'uniform', got {epsilon!r}")
-        rates = stream(seed, "epsilon").random(len(cells))
-    else:
-        rates = epsilon
+        epsilon = stream(seed, "epsilon").random(len(cells))
     mdps = draw(regime, cells, n_states, n_actions, stream(seed, "mdps"))
-    return _played(mdps, n_rounds, seed, rates, alpha, gamma, regime=regime.key)
+    return _played(mdps, n_rounds, seed, epsilon, *rates, regime=regime.key)
 
 
 def _played(mdps: MDPs, n_rounds: int, seed: Seed, *rates: Any, regime: str) -> MDPEpisodes:
@@ -375,12 +318,6 @@ def _relabelling(mdps: MDPs, seed: Seed) -> tuple[NDArray[np.int64], NDArray[np.
     rng, n = stream(seed, "relabel"), len(mdps)
     states = rng.permuted(np.tile(np.arange(mdps.n_states), (n, 1)), axis=1)
     return states, rng.permuted(np.tile(np.arange(mdps.n_actions), (n, 1)), axis=1)
-
-
-def _cumulative(transitions: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Cumulative rows that end at exactly 1: no draw in [0, 1) falls on an impossible state."""
-    total = transitions.cumsum(-1)
-    return total / total[..., -1:]
 
 
 def _check_sizes(**sizes: int) -> None:

@@ -6,7 +6,6 @@ import pytest
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning.rates import effective_rates, rates_by_episode
-from interp.tasks.qlearning.tabular import replay
 
 
 @pytest.fixture(scope="module")
@@ -17,7 +16,7 @@ def episodes():
 @pytest.mark.parametrize(("alpha", "gamma"), [(0.1, 0.9), (0.1, 0.0), (0.5, 0.5)])
 def test_exact_tables_give_their_own_rates(episodes, alpha, gamma):
     """(.1, .9) on the true tables, (.1, 0) on the table that never bootstraps, by both estimators."""
-    result = effective_rates(replay(episodes, alpha=alpha, gamma=gamma), episodes)
+    result = effective_rates(episodes.relearned(alpha=alpha, gamma=gamma).q_tables, episodes)
     for estimate, value in (
         (result.alpha, alpha),
         (result.alpha_plain, alpha),
@@ -34,7 +33,7 @@ def test_noise_in_the_decoding_hides_the_bootstrap_from_least_squares_only(episo
     result = effective_rates(episodes.q_tables + noise, episodes)
     assert result.gamma_plain.estimate < 0.3 and result.alpha_plain.estimate > 0.2
     assert result.gamma.estimate > 0.75 and abs(result.alpha.estimate - 0.1) < 0.04
-    flat = effective_rates(replay(episodes, gamma=0.0) + noise / 4, episodes)
+    flat = effective_rates(episodes.relearned(gamma=0.0).q_tables + noise / 4, episodes)
     assert abs(flat.gamma.estimate) < 0.1
 
 

@@ -1,4 +1,4 @@
-"""Tabular agents act by their tables, replay reproduces them, and the registry names each once."""
+"""Tabular agents act by their tables, learning again from transitions reproduces their tables, and the registry names each once."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman, tabular
-from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, RandomAgent, agent, replay, run
+from interp.tasks.qlearning.tabular import OptimalAgent, QLearner, RandomAgent, agent, run
 
 CHAIN = mdp.chain().select(np.zeros(500, int))
 
@@ -70,13 +70,13 @@ def test_boltzmann_of_large_beta_is_greedy_and_does_not_overflow():
 def test_replay_gives_the_tables_of_any_rates(alpha, gamma, seed):
     """Replayed over recorded transitions, a learner's tables are those of an agent that used these rates."""
     e = mdp.sample(4, 10, 3, 2, seed=seed)
-    tables = replay(e, alpha=alpha, gamma=gamma)
+    tables = e.relearned(alpha=alpha, gamma=gamma).q_tables
     table = np.zeros((3, 2))
     for t in range(10):
         s, a, r, following = e.states[0, t], e.actions[0, t], e.rewards[0, t], e.next_states[0, t]
         table[s, a] = (1 - alpha) * table[s, a] + alpha * (r + gamma * table[following].max())
         np.testing.assert_allclose(tables[0, t + 1], table, atol=1e-12)
-    assert (replay(e) == e.q_tables).all()
+    assert (e.relearned().q_tables == e.q_tables).all()
 
 
 def test_the_table_without_bootstrapping_averages_rewards():
@@ -84,7 +84,7 @@ def test_the_table_without_bootstrapping_averages_rewards():
     e = mdp.sample(30, 40, 3, 2, seed=0)
     visits = np.zeros((30, 3, 2))
     np.add.at(visits, (np.arange(30)[:, None], e.states, e.actions), 1)
-    np.testing.assert_allclose(replay(e, gamma=0.0)[:, -1], (1 - 0.9**visits) * e.mdps.rewards, atol=1e-12)
+    np.testing.assert_allclose(e.relearned(gamma=0.0).q_tables[:, -1], (1 - 0.9**visits) * e.mdps.rewards, atol=1e-12)
 
 
 def test_agents_of_one_seed_meet_the_same_luck():
@@ -126,7 +126,7 @@ def test_no_bootstrap_means_gamma_zero():
         (lambda: QLearner(beta=-1.0), "beta must be a finite number >= 0, or None for greedy behaviour, got -1.0"),
         (lambda: QLearner(beta=float("inf")), "beta must be a finite number"),
         (lambda: run(QLearner(), CHAIN, 0, seed=0), "n_rounds must be at least 1, got 0"),
-        (lambda: replay(mdp.sample(1, 2, 2, 2), alpha=2.0), "alpha must lie in"),
+        (lambda: mdp.sample(1, 2, 2, 2).relearned(alpha=2.0).q_tables, "alpha must lie in"),
         (lambda: agent("gredy"), "unknown tabular agent 'gredy'; did you mean 'greedy'"),
         (lambda: agent("random", beta=1.0), r"the settings \['beta'\] do not fit the agent 'random'"),
     ],
