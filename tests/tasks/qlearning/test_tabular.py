@@ -1,4 +1,4 @@
-"""Tabular agents act by their tables, learning again from transitions reproduces their tables, and the registry names each once."""
+"""Tabular agents act by their tables, tables can be learned again, and the registry names each agent once."""
 
 import numpy as np
 import pytest
