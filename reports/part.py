@@ -28,7 +28,7 @@ from interp.errors import InputError, unknown_name
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks import Task
-from interp.training.curves import shipped_curves
+from interp.training.runs import shipped_curves
 from reports.attention import Heads, heads_of
 from reports.blocks import Finding
 from reports.page import Section

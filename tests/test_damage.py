@@ -14,7 +14,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import datasets
-from interp.training.state import STATE_FILE, Progression, read_state, write_state
+from interp.training.runs import STATE_FILE, Progression, read_state, write_state
 
 
 def small_model():

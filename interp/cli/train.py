@@ -99,7 +99,7 @@ def curves(
 ) -> None:
     """Draw the learning curves of several runs of one task, grouped by the settings in which they differ."""
     from interp.files import write_text
-    from interp.training.curves import LEARNING_FILE, learning_curves, over_seeds
+    from interp.training.runs import LEARNING_FILE, learning_curves, over_seeds
     from reports.evaluation import save_figure
     from reports.parts.learning import draw
 

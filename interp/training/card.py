@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,6 @@ from interp import catalog
 from interp.checks import checked, folder_name
 from interp.errors import InputError, require
 from interp.evaluation.suite import headline
-from interp.files import read_json
 from interp.library import SHIPPED
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
@@ -29,84 +28,11 @@ from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 from interp.training.machine import N_ROUNDS, this_machine
-from interp.training.state import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
+from interp.training.runs import TrainedRun, load_run
 
 _CURVE_POINTS = 12
 """Rows of the card's loss curve."""
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
-
-
-@dataclass(frozen=True)
-class TrainedRun:
-    """The newest state of a training run.
-
-    Attributes:
-        model: in evaluation mode, on the CPU.
-        config: what was trained.
-        step: batches that it was trained on.
-        stage: of the curriculum, from 0; the number of stages when all are over, early or not.
-        seconds: time spent in them.
-        metrics: one row per batch that was written to the run's metrics.
-        about: the run's own record: versions and git revision it started with.
-    """
-
-    model: HookedLatentTransformer
-    config: TrainingConfig
-    step: int
-    stage: int
-    seconds: float
-    metrics: pd.DataFrame
-    about: dict[str, Any]
-
-    @property
-    def finished(self) -> bool:
-        """Whether every stage of the curriculum is over."""
-        return self.stage >= len(self.config.curriculum)
-
-
-@checked
-def load_run(folder: str | Path, name: str) -> TrainedRun:
-    """Read a run folder without changing it; the run may still be going on.
-
-    Args:
-        name: the name that the model gets.
-
-    Raises:
-        InputError: no checkpoint of a run in ``folder``.
-    """
-    folder = Path(folder)
-    path = folder / STATE_FILE
-    require(
-        path.is_file(), f"no training state at {str(path)!r}; give the folder of a run, such as output/training/NAME"
-    )
-    state = read_state(folder)
-    assert state is not None
-    config = TrainingConfig.from_dict(state.config)
-    model = HookedLatentTransformer(config.model_config(name))
-    state.weights(model)
-    step = state.progress.step
-    metrics = _read_metrics(folder / METRICS_FILE)
-    about = folder / RECORD_FILE
-    return TrainedRun(
-        model=model.eval(),
-        config=config,
-        step=step,
-        stage=state.progress.stage,
-        seconds=state.progress.seconds,
-        metrics=metrics[metrics["step"] <= step],
-        about=read_json(about) if about.is_file() else {},
-    )
-
-
-def _read_metrics(path: Path) -> pd.DataFrame:
-    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
-    records = []
-    for line in lines:
-        try:
-            records.append(json.loads(line))
-        except ValueError:
-            continue  # a line that is being written
-    return pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
 
 
 @checked

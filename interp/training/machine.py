@@ -22,10 +22,9 @@ from accelerate.utils import broadcast_object_list
 
 from interp.files import read_json
 from interp.model.transformer import HookedLatentTransformer
+from interp.training.batches import EpisodeSource, RoundsLoss
 from interp.training.config import Stage, TrainingConfig
-from interp.training.data import EpisodeSource
-from interp.training.loss import RoundsLoss
-from interp.training.state import RECORD_FILE, read_state
+from interp.training.runs import RECORD_FILE, read_state
 
 SECONDS = 0.4
 """Spent on measuring each precision, or two steps where these take longer."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import time
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TextIO
@@ -19,20 +20,18 @@ import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from interp.checks import checked, folder_name, integer
-from interp.errors import InputError, require
+from interp.errors import InputError, require, unknown_name
 from interp.files import locked, write_json, writing
+from interp.library import load, models
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import display
 from interp.provenance import provenance
+from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
-from interp.training.data import EpisodeSource
-from interp.training.evaluation import evaluate
-from interp.training.loss import RoundsLoss
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
-from interp.training.starts import begin
-from interp.training.state import (
+from interp.training.runs import (
     METRICS_FILE,
     RECORD_FILE,
     Progression,
@@ -40,6 +39,9 @@ from interp.training.state import (
     read_state,
     write_state,
 )
+
+_SAID = ("name", "origin")
+"""What a configuration says of a model's history, not of its shape."""
 
 
 @checked
@@ -108,7 +110,7 @@ class _Run:
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
-            begin(self.model, config.start, self.source.goal.starts)
+            _begin(self.model, config.start, self.source.goal.starts)
         beta_1, beta_2 = config.betas
         stacks: list[torch.nn.Parameter] = []
         rest: list[torch.nn.Parameter] = []
@@ -123,9 +125,9 @@ class _Run:
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
         self.at, self.saved = Progression(), 0
         if any(stage.until for stage in config.curriculum):
-            watched = self.evaluate()
+            evaluation = self.evaluate()
             for stage in config.curriculum:
-                stage.mastered(watched)
+                stage.mastered(evaluation)
 
     # Checkpoints.
 
@@ -224,7 +226,7 @@ class _Run:
 
     def evaluate(self) -> dict[str, float]:
         """Loss and excess over the floor on held-out episodes."""
-        return evaluate(self.model, self.source.evaluation(), self.config.commit)
+        return watched(self.model, self.source.evaluation(), self.config.commit)
 
     def _advance(self, loss: float) -> None:
         at, config = self.at, self.config
@@ -264,3 +266,31 @@ def schedule(step: int, config: TrainingConfig) -> float:
 def _lines_of(path: Path) -> TextIO:
     """A file that lines are added to, each written as it ends."""
     return open(path, "a", buffering=1, encoding="utf-8")
+
+
+def _begin(
+    model: HookedLatentTransformer, start: str, starts: Mapping[str, Callable[[HookedLatentTransformer], None]]
+) -> None:
+    """Set the weights before the first step: as one of the goal's starts does, or to those of a trained model.
+
+    Args:
+        start: one of ``starts``, the name of a learned model that ships, or a checkpoint folder.
+
+    Raises:
+        InputError: no such start or model, or a model of another configuration.
+    """
+    if start in starts:
+        starts[start](model)
+        return
+    trained = [record.name for record in models() if record.kind == "learned" and record.task == model.layout.task]
+    if start not in trained and not Path(start).is_dir():
+        raise unknown_name(f"start of {model.layout.task!r}", start, [*starts, *trained])
+    other = load(start)
+    own, theirs = (
+        {key: value for key, value in m.config.to_dict().items() if key not in _SAID} for m in (model, other)
+    )
+    apart = [key for key in own if own[key] != theirs[key]]
+    if apart:
+        said = "; ".join(f"{key} is {own[key]} here and {theirs[key]} there" for key in apart)
+        raise InputError(f"weights of {start!r} do not fit this run: {said}; give the run the same")
+    model.load_state_dict(other.state_dict())

@@ -5,8 +5,8 @@ from __future__ import annotations
 import matplotlib.figure
 import pandas as pd
 
-from interp.training.curves import over_seeds
 from interp.training.goal import goal_of
+from interp.training.runs import over_seeds
 from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
@@ -45,7 +45,7 @@ def learning(curves: pd.DataFrame, floor: str, title: str = TITLE, text: str = _
     """The curves, and what each run came to.
 
     Args:
-        curves: of :func:`interp.training.curves.learning_curves`.
+        curves: of :func:`interp.training.runs.learning_curves`.
         floor: what the loss is measured above.
         title, text: of the section.
     """

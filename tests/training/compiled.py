@@ -10,8 +10,7 @@ import json
 import torch
 
 from interp.model.transformer import HookedLatentTransformer
-from interp.training.data import EpisodeSource
-from interp.training.loss import RoundsLoss
+from interp.training.batches import EpisodeSource, RoundsLoss
 from tests.training.test_trainer import call, small
 
 

@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 from interp.cli import app
 from interp.errors import InputError
 from interp.training.config import TrainingConfig
-from interp.training.curves import learning_curves, over_seeds, shipped_curves
+from interp.training.runs import learning_curves, over_seeds, shipped_curves
 from interp.training.trainer import train
 from reports.parts.learning import learning
 

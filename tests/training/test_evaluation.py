@@ -10,8 +10,8 @@ from interp.tasks import experts, mdp
 from interp.tasks.experts import regret
 from interp.tasks.experts.predictors import bayes
 from interp.tasks.qlearning.agreement import agreement
+from interp.training.batches import watched
 from interp.training.config import TrainingConfig
-from interp.training.evaluation import evaluate
 
 SMALL = {"stages": ({"n_rounds": 3, "steps": 1},), "d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16}
 
@@ -27,11 +27,11 @@ def test_expert_numbers_are_those_of_a_score():
     episodes = experts.sample(40, 12, 4, seed=3)
     predictions = rollout(model, episodes).predictions.double().numpy(force=True)
     score = regret.score(predictions, episodes, reference=bayes(episodes).predictions)
-    watched = evaluate(model, [episodes], "own")
-    assert set(watched) == {"log_loss", "excess", "accuracy"}
-    assert watched["log_loss"] == pytest.approx(score.log_loss.estimate)
-    assert watched["excess"] == pytest.approx(score.excess.estimate)
-    assert watched["accuracy"] == pytest.approx(score.accuracy.estimate)
+    numbers = watched(model, [episodes], "own")
+    assert set(numbers) == {"log_loss", "excess", "accuracy"}
+    assert numbers["log_loss"] == pytest.approx(score.log_loss.estimate)
+    assert numbers["excess"] == pytest.approx(score.excess.estimate)
+    assert numbers["accuracy"] == pytest.approx(score.accuracy.estimate)
 
 
 def test_q_learning_numbers_are_those_of_an_agreement():
@@ -40,24 +40,24 @@ def test_q_learning_numbers_are_those_of_an_agreement():
     batches = [mdp.sample(30, 10, 3, n, seed=n) for n in (2, 3)]
     policies = [rollout(model, batch, commit="target").predictions.double().numpy(force=True) for batch in batches]
     results = [agreement(policy, batch) for policy, batch in zip(policies, batches, strict=True)]
-    watched = evaluate(model, batches, "target")
+    numbers = watched(model, batches, "target")
     names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
-    assert set(watched) == set(names)
+    assert set(numbers) == set(names)
     for name, quantity in names.items():
-        assert watched[name] == pytest.approx(np.mean([result.get(quantity).estimate for result in results]))
+        assert numbers[name] == pytest.approx(np.mean([result.get(quantity).estimate for result in results]))
 
 
 def test_without_an_untied_step_there_is_no_agreement():
     """All Q are 0 in an MDP without rewards: every step is a tie."""
     nothing = mdp.MDPs(np.full((1, 2, 2, 2), 0.5), np.zeros((1, 2, 2)))
     episodes = mdp.MDPEpisodes.from_transitions(nothing, [[0, 1]], [[0, 1]], [[0.0, 0.0]], [[1, 0]])
-    watched = evaluate(fresh("qlearning", "grid"), [episodes], "own")
-    assert np.isnan(watched["agreement"])
-    assert watched["excess"] == pytest.approx(watched["cross_entropy"] - np.log(2))
+    numbers = watched(fresh("qlearning", "grid"), [episodes], "own")
+    assert np.isnan(numbers["agreement"])
+    assert numbers["excess"] == pytest.approx(numbers["cross_entropy"] - np.log(2))
 
 
 @pytest.mark.parametrize("training", [True, False])
 def test_the_mode_of_the_model_is_left_as_it_was(training):
     model = fresh("experts", "uniform").train(training)
-    evaluate(model, [experts.sample(2, 2, 4, seed=0)], "own")
+    watched(model, [experts.sample(2, 2, 4, seed=0)], "own")
     assert model.training is training

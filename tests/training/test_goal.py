@@ -13,9 +13,8 @@ from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.training import card
+from interp.training.batches import EpisodeSource, watched
 from interp.training.config import TrainingConfig
-from interp.training.data import EpisodeSource
-from interp.training.evaluation import evaluate
 from interp.training.goal import TrainingGoal, goal_of, preset
 from interp.training.trainer import train
 
@@ -38,7 +37,7 @@ def config(task="experts", **changes):
 
 
 def test_targets_alone_train_and_are_watched(with_goal, tmp_path):
-    """The loss watched is cross-entropy from the targets, and its excess is 0 where the prediction is the target."""
+    """The loss numbers is cross-entropy from the targets, and its excess is 0 where the prediction is the target."""
     with_goal("experts", TrainingGoal(lambda episodes: np.eye(2)[episodes.labels]))
     train(config(), tmp_path / "run", name="tiny")
     rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
@@ -47,13 +46,13 @@ def test_targets_alone_train_and_are_watched(with_goal, tmp_path):
     model, episodes = HookedLatentTransformer(config().model_config("m")), experts.sample(20, 5, 4, seed=0)
     said = rollout(model, episodes).predictions.double().numpy(force=True)
     own = {"targets": np.stack([1 - said, said], -1), "labels": np.eye(2)[episodes.labels]}
-    watched = {}
+    numbers = {}
     for name, targets in own.items():
         with_goal("experts", TrainingGoal(lambda episodes, targets=targets: targets))
-        watched[name] = evaluate(model, [episodes], "own")
-    assert watched["targets"]["excess"] == pytest.approx(0, abs=1e-12)
+        numbers[name] = watched(model, [episodes], "own")
+    assert numbers["targets"]["excess"] == pytest.approx(0, abs=1e-12)
     expected = -np.log(np.take_along_axis(own["targets"], episodes.labels[..., None], -1)).mean()
-    assert watched["labels"]["cross_entropy"] == watched["labels"]["excess"] == pytest.approx(expected)
+    assert numbers["labels"]["cross_entropy"] == numbers["labels"]["excess"] == pytest.approx(expected)
 
 
 def test_targets_of_every_task_are_distributions():

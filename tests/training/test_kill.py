@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from interp.training.state import METRICS_FILE
+from interp.training.runs import METRICS_FILE
 from interp.training.trainer import train
 from tests.training.test_state import CONFIG
 

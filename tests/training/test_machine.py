@@ -7,7 +7,7 @@ import torch
 
 from interp.training.config import TrainingConfig
 from interp.training.machine import best_of, faster, measure, this_machine
-from interp.training.state import RECORD_FILE, STATE_FILE
+from interp.training.runs import RECORD_FILE, STATE_FILE
 from interp.training.trainer import train
 
 

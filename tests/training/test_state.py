@@ -13,9 +13,8 @@ from safetensors.torch import load_file, save_file
 from interp.errors import InputError
 from interp.files import _machine, locked
 from interp.training import trainer
-from interp.training.card import load_run
 from interp.training.config import TrainingConfig, override, read_toml
-from interp.training.state import METRICS_FILE, STATE_FILE, _digest, read_state
+from interp.training.runs import METRICS_FILE, STATE_FILE, _digest, load_run, read_state
 from interp.training.trainer import train
 
 CONFIG = TrainingConfig(

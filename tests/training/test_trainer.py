@@ -16,10 +16,9 @@ from interp.errors import InputError
 from interp.model.checkpoints import load_checkpoint
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, override
-from interp.training.data import EpisodeSource, encode
 from interp.training.goal import preset
-from interp.training.loss import RoundsLoss
 from interp.training.trainer import schedule, train
 
 SMALL = {

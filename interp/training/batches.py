@@ -1,24 +1,32 @@
-"""Batches of episodes for training: a pure function of the seed and the step, so that resuming needs no data state."""
+"""What a run is trained on: batches of episodes, their loss, and the numbers that are watched on held-out episodes.
+
+A batch is a pure function of the seed and the step, so that a run that goes on needs no state of its data. The numbers
+that are watched have no intervals: they show progress. ``interp.evaluation`` measures what a model is worth.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import cast
 
 import numpy as np
 import torch
-from torch import Tensor
+from jaxtyping import Float
+from scipy import special
+from torch import Tensor, nn
 
 from interp import catalog
 from interp.algorithm import Episodes
 from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 
-TRAIN, DATASET, EVALUATION = range(3)
+_TRAIN, _DATASET, _EVALUATION = range(3)
 """Random streams: the batch of a step, the fixed data set, the held-out episodes."""
 
 
@@ -90,12 +98,12 @@ class EpisodeSource:
     def batch(self, step: int, stage: int, shard: int = 0, n_shards: int = 1) -> Batch:
         """The batch of an optimizer step; shards of the same step hold different episodes of the same length."""
         config = self.config
-        rng = np.random.default_rng([config.seed, TRAIN, step, 0])
+        rng = np.random.default_rng([config.seed, _TRAIN, step, 0])
         chosen = config.curriculum[stage]
         if stage and rng.random() < config.mix:
             chosen = config.curriculum[rng.integers(stage)]
         if shard:
-            rng = np.random.default_rng([config.seed, TRAIN, step, shard])
+            rng = np.random.default_rng([config.seed, _TRAIN, step, shard])
         n_episodes = max(1, config.batch_size // n_shards)
         if config.dataset_episodes:
             drawn = self._from_dataset(rng, n_episodes, chosen)
@@ -105,7 +113,7 @@ class EpisodeSource:
     def evaluation(self) -> list[Episodes]:
         """Held-out episodes, the same throughout a run: a batch for each of the sizes that the goal asks for."""
         config = self.config
-        rng = np.random.default_rng([config.seed, EVALUATION])
+        rng = np.random.default_rng([config.seed, _EVALUATION])
         largest = {name: high for name, (_, high) in self.bounds.items()}
         fixed = (largest,) if self.goal.held_out is None else self.goal.held_out(self.bounds)
         stage, n_episodes = Stage(config.eval_rounds, 1), max(1, config.eval_episodes // len(fixed))
@@ -132,7 +140,7 @@ class EpisodeSource:
         longest = max(stage.n_rounds for stage in config.curriculum)
         n_batches = -(-config.dataset_episodes // config.batch_size)
         stage = Stage(longest, 1)
-        rng = np.random.default_rng([config.seed, DATASET])
+        rng = np.random.default_rng([config.seed, _DATASET])
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
     def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> Episodes:
@@ -147,3 +155,90 @@ class EpisodeSource:
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
         return cast(Episodes, episodes.select(rows))
+
+
+class RoundsLoss(nn.Module):
+    """Mean cross-entropy of the predictions of consecutive rounds; the latents are never supervised.
+
+    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2).
+
+    Args:
+        model: a model whose output is "logits".
+        commit: which choice rounds hold, where they hold one: the model's "own", or the recorded "target".
+        compile: run the round through ``torch.compile(mode="reduce-overhead")``. Hooks added later are not seen by
+            the compiled round, which only the trainer uses.
+    """
+
+    def __init__(self, model: HookedLatentTransformer, commit: str, compile: bool = False) -> None:
+        super().__init__()
+        self.model, self.commit = model, commit
+        self.round = torch.compile(self._round, mode="reduce-overhead") if compile else self._round
+
+    def forward(
+        self,
+        tokens: Tensor,
+        values: Tensor,
+        slots: Tensor,
+        targets: Tensor,
+        layout: RoundLayout,
+        latents: Float[Tensor, "episode latent d_model"] | None = None,
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode latent d_model"]]:
+        """The loss, and the latents after the last round.
+
+        Args:
+            tokens, values, slots, targets, layout: as in :class:`Batch`.
+            latents: those before the first of these rounds; the initial ones when None.
+        """
+        if latents is None:
+            latents = self.model.initial_latents(len(tokens), layout.n_latents)
+        losses = []
+        for t in range(tokens.shape[1]):
+            logits, update = self.round(tokens[:, t], values[:, t], latents, layout)
+            losses.append(-(targets[:, t] * logits.float().log_softmax(-1)).sum(-1).mean())
+            latents = self.model.write(latents, update, slots[:, t])
+        return torch.stack(losses).mean(), latents
+
+    def _round(self, tokens: Tensor, values: Tensor, latents: Tensor, layout: RoundLayout) -> tuple[Tensor, Tensor]:
+        """Outcome logits and update of one round; its choice is committed on the way, where it is the model's own."""
+        model, end = self.model, layout.predict_position + 1
+        payloads = None if layout.payload is None else values
+        embedded = model.embedded(tokens, latents, payloads)
+        if layout.choice_position is None or self.commit == "target":
+            read = model.ln_final(model.run_from(embedded, n_read=layout.n_read))
+            logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
+        else:
+            past = [model.nothing_past(len(tokens)) for _ in model.blocks]
+            read = model.ln_final(model.run_from(embedded[:, :end], past=past, n_read=1))
+            logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
+            tokens = layout.commit(tokens, logits.argmax(-1))
+            suffix = model.embedded(tokens, latents, payloads)[:, end:]
+            read = model.ln_final(model.run_from(suffix, past=past, n_read=1))
+        return logits, model.update(read[:, -1], layout.n_positions)
+
+
+def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
+    """Means over episodes and rounds, averaged over the batches: what the task's goal watches.
+
+    Returns:
+        ``excess``, the loss above the best that is possible, and whatever else the goal's ``evaluate`` gives; without
+        one, ``cross_entropy`` from the targets and its ``excess`` over their entropy.
+    """
+    goal = goal_of(catalog.of(model))
+    was_training = model.training
+    model.eval()
+    parts: list[Mapping[str, float]] = []
+    for episodes in batches:
+        run = rollout(model, episodes, commit=commit)
+        predictions = run.predictions.double()
+        if goal.evaluate is None:
+            parts.append(_cross_entropy(run.layout.distribution(predictions), goal.targets(episodes)))
+        else:
+            parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
+    model.train(was_training)
+    return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
+
+
+def _cross_entropy(distribution: Tensor, targets: np.ndarray) -> dict[str, float]:
+    tiny = np.finfo(np.float64).tiny
+    loss = -(targets * np.log(np.maximum(distribution.numpy(force=True), tiny))).sum(-1).mean()
+    return {"cross_entropy": float(loss), "excess": float(loss - special.entr(targets).sum(-1).mean())}

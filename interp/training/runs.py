@@ -1,0 +1,325 @@
+"""The folders of training runs: the state of one in one file, its metrics, and the learning curves of several.
+
+The state is safetensors: every weight, every optimizer moment, and as metadata the configuration, where the run stands
+and a SHA-256 over all of it. It is written by one rename and read strictly: a state that was cut short, edited, or
+lacks a moment is refused, since training on from it would be another run without a sign of it.
+
+Learning curves show what one changed setting costs, with its spread over seeds: runs are grouped by the settings in
+which they differ, the seed apart, and a row is one evaluation of one run on its own held-out episodes. NOT evidence of
+what a setting could reach with more steps or another learning rate: curves end where the runs ended, and settings were
+not tuned one by one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from interp.checks import checked
+from interp.errors import require
+from interp.files import read_json, reading, write_atomic
+from interp.library import SHIPPED
+from interp.model.transformer import HookedLatentTransformer
+from interp.training.config import TrainingConfig
+
+STATE_FILE = "training.safetensors"
+METRICS_FILE = "metrics.jsonl"
+RECORD_FILE = "training.json"
+LEARNING_FILE = "learning.csv"
+"""Beside a shipped checkpoint: the curves of the runs that its settings were compared with."""
+_OPTIMIZER_STATE = (("exp_avg", "exp_avg_sq", "step"), ("momentum",))
+"""What AdamW and Muon keep of every parameter."""
+_DAMAGED = "it was cut short, edited or made by an earlier version; train in another folder, or restore the file"
+
+
+@dataclass
+class Progression:
+    """Where a run stands; all of it is in the state."""
+
+    step: int = 0
+    stage: int = 0
+    stage_step: int = 0
+    epoch_loss: float = 0.0
+    best_epoch_loss: float = math.inf
+    stale_epochs: int = 0
+    seconds: float = 0.0
+    last_evaluation: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RunState:
+    """What a state file holds.
+
+    Attributes:
+        progress: where the run stands.
+        config: the fields of the run's configuration.
+        tensors: ``model.NAME`` for every parameter; ``ENTRY.NAME`` for what its optimizer keeps of it.
+    """
+
+    progress: Progression
+    config: dict[str, Any]
+    tensors: dict[str, Tensor]
+
+    def weights(self, model: torch.nn.Module) -> None:
+        """Copy the weights into ``model``.
+
+        Raises:
+            InputError: a weight is missing, or of another shape.
+        """
+        with torch.no_grad():
+            for key, parameter in model.named_parameters():
+                parameter.copy_(self._tensor(f"model.{key}", parameter))
+
+    def moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
+        """Give the optimizers what they kept of every parameter.
+
+        Raises:
+            InputError: a moment is missing, or of another shape.
+        """
+        for key, parameter in model.named_parameters():
+            for optimizer, entries in zip(optimizers, _OPTIMIZER_STATE, strict=False):
+                if any(f"{entry}.{key}" in self.tensors for entry in entries):
+                    # AdamW counts its steps on the CPU, in one number.
+                    optimizer.state[parameter] = {
+                        entry: self.tensors[f"step.{key}"].reshape(())
+                        if entry == "step"
+                        else self._tensor(f"{entry}.{key}", parameter).to(parameter.device)
+                        for entry in entries
+                    }
+
+    def _tensor(self, name: str, like: Tensor) -> Tensor:
+        tensor = self.tensors.get(name)
+        given = None if tensor is None else tuple(tensor.shape)
+        require(
+            given == tuple(like.shape),
+            f"the training state holds {name!r} of shape {given}, the model needs {tuple(like.shape)}; {_DAMAGED}",
+        )
+        assert tensor is not None
+        return tensor
+
+
+def write_state(
+    folder: Path, progress: Progression, config: Mapping[str, Any], model: torch.nn.Module, optimizers: list[Any]
+) -> None:
+    """Write the whole state of a run to ``folder``, in one rename.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    tensors: dict[str, Tensor] = {}
+    for key, parameter in model.named_parameters():
+        tensors[f"model.{key}"] = parameter.detach().cpu().contiguous()
+        for optimizer in optimizers:
+            for entry, tensor in optimizer.state.get(parameter, {}).items():
+                tensors[f"{entry}.{key}"] = tensor.cpu().contiguous()
+    about = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
+    state = json.dumps({**about, "digest": _digest(about, tensors)})
+    write_atomic(folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
+
+
+def read_state(folder: Path) -> RunState | None:
+    """The state of the run in ``folder``; None where there is none yet.
+
+    Raises:
+        InputError: the file is damaged, edited or of an earlier version.
+    """
+    path = folder / STATE_FILE
+    if not path.is_file():
+        return None
+    with reading(path, _DAMAGED):
+        with safe_open(path, framework="pt") as stored:
+            about = json.loads(stored.metadata()["state"])
+            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
+        digest = about.pop("digest", None)
+        require(digest == _digest(about, tensors), f"{str(path)!r} does not hold what was written; {_DAMAGED}")
+        progress = Progression(**about["progress"])
+        return RunState(progress, dict(about["config"]), tensors)
+
+
+def cut_metrics(folder: Path, step: int) -> None:
+    """Drop metrics of steps after ``step``, where the state stands: they will be made again."""
+    path = folder / METRICS_FILE
+    if path.is_file():
+        with reading(path):
+            lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
+        kept = "".join(f"{line}\n" for line in lines if _step_of(line) <= step)
+        write_atomic(path, lambda temporary: temporary.write_text(kept, encoding="utf-8"))
+
+
+def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
+    sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    for name, tensor in sorted(tensors.items()):
+        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
+        sha.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+    return sha.hexdigest()
+
+
+def _step_of(line: str) -> float:
+    """The step of a line of metrics; infinite for one that was cut short."""
+    try:
+        return float(json.loads(line)["step"])
+    except (ValueError, KeyError, TypeError):
+        return math.inf
+
+
+# Runs that are read: what a card and learning curves are made of.
+
+
+@dataclass(frozen=True)
+class TrainedRun:
+    """The newest state of a training run.
+
+    Attributes:
+        model: in evaluation mode, on the CPU.
+        config: what was trained.
+        step: batches that it was trained on.
+        stage: of the curriculum, from 0; the number of stages when all are over, early or not.
+        seconds: time spent in them.
+        metrics: one row per batch that was written to the run's metrics.
+        about: the run's own record: versions and git revision it started with.
+    """
+
+    model: HookedLatentTransformer
+    config: TrainingConfig
+    step: int
+    stage: int
+    seconds: float
+    metrics: pd.DataFrame
+    about: dict[str, Any]
+
+    @property
+    def finished(self) -> bool:
+        """Whether every stage of the curriculum is over."""
+        return self.stage >= len(self.config.curriculum)
+
+
+@checked
+def load_run(folder: str | Path, name: str) -> TrainedRun:
+    """Read a run folder without changing it; the run may still be going on.
+
+    Args:
+        name: the name that the model gets.
+
+    Raises:
+        InputError: no checkpoint of a run in ``folder``.
+    """
+    folder = Path(folder)
+    path = folder / STATE_FILE
+    require(
+        path.is_file(), f"no training state at {str(path)!r}; give the folder of a run, such as output/training/NAME"
+    )
+    state = read_state(folder)
+    assert state is not None
+    config = TrainingConfig.from_dict(state.config)
+    model = HookedLatentTransformer(config.model_config(name))
+    state.weights(model)
+    step = state.progress.step
+    metrics = _read_metrics(folder / METRICS_FILE)
+    about = folder / RECORD_FILE
+    return TrainedRun(
+        model=model.eval(),
+        config=config,
+        step=step,
+        stage=state.progress.stage,
+        seconds=state.progress.seconds,
+        metrics=metrics[metrics["step"] <= step],
+        about=read_json(about) if about.is_file() else {},
+    )
+
+
+def _read_metrics(path: Path) -> pd.DataFrame:
+    lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else []
+    records = []
+    for line in lines:
+        try:
+            records.append(json.loads(line))
+        except ValueError:
+            continue  # a line that is being written
+    return pd.DataFrame(records, columns=None if records else ["step", "stage", "loss", "seconds"])
+
+
+def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
+    """Every evaluation of several runs of one task.
+
+    Args:
+        folders: runs, finished or not, such as output/training/NAME.
+
+    Returns:
+        tidy: ``setting`` (what tells the groups apart, such as "latent_update=add"; where runs differ in several
+        settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the evaluation's columns:
+        ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
+
+    Raises:
+        InputError: no run in a folder, no evaluation yet, or runs of two tasks.
+    """
+    require(len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME")
+    runs = [load_run(folder, Path(folder).name) for folder in folders]
+    tasks = sorted({run.config.task for run in runs})
+    require(len(tasks) == 1, f"runs of one task can be compared, got {' and '.join(tasks)}")
+    settings = [run.config.to_dict() for run in runs]
+    differing = [name for name in settings[0] if name != "seed" and any(s[name] != settings[0][name] for s in settings)]
+    usual = {name: Counter(said(name, s[name]) for s in settings).most_common(1)[0][0] for name in differing}
+    parts = []
+    for folder, run, given in zip(folders, runs, settings, strict=True):
+        require("excess" in run.metrics, f"the run in {str(folder)!r} was not evaluated yet; train it for longer")
+        seen = run.metrics.dropna(subset=["excess"])
+        label = _label(given, differing, usual if len(differing) > 1 else {})
+        parts.append(
+            seen.drop(columns=["stage", "loss", "seconds"]).assign(
+                setting=label, seed=run.config.seed, minutes=seen["seconds"] / 60
+            )
+        )
+    frame = pd.concat(parts, ignore_index=True)
+    return frame[["setting", "seed", "step", "minutes", *frame.columns.drop(["setting", "seed", "step", "minutes"])]]
+
+
+def over_seeds(curves: pd.DataFrame, column: str = "excess") -> pd.DataFrame:
+    """Mean, lowest and highest of ``column`` over the seeds of a setting at each step that all its seeds reached.
+
+    >>> frame = pd.DataFrame({"setting": "a", "seed": [0, 1], "step": 50, "excess": [0.25, 0.75]})
+    >>> over_seeds(frame).to_dict("records")
+    [{'setting': 'a', 'step': 50, 'mean': 0.5, 'low': 0.25, 'high': 0.75, 'n_seeds': 2}]
+    """
+    grouped = curves.groupby(["setting", "step"], sort=False)[column]
+    found = grouped.agg(["mean", "min", "max", "size"]).reset_index()
+    found = found.rename(columns={"min": "low", "max": "high", "size": "n_seeds"})
+    n_seeds = curves.groupby("setting")["seed"].nunique()
+    return found[found["n_seeds"] == found["setting"].map(n_seeds)].reset_index(drop=True)
+
+
+def shipped_curves(source: str) -> pd.DataFrame | None:
+    """The curves beside a checkpoint, by its name or path; None where there are none."""
+    for folder in (SHIPPED / source, Path(source)):
+        if (folder / LEARNING_FILE).is_file():
+            return pd.read_csv(folder / LEARNING_FILE)
+    return None
+
+
+def said(name: str, value: Any) -> str:
+    """A setting as a label says it; of a curriculum, the rounds of its stages.
+
+    >>> said("stages", [{"n_rounds": 2, "steps": 9}, {"n_rounds": 4, "steps": 9}]), said("start", "")
+    ('stages=2, 4 rounds', 'start=none')
+    """
+    if name == "stages":
+        return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
+    return f"{name}={'none' if value == '' else value}"
+
+
+def _label(settings: dict[str, Any], differing: Sequence[str], usual: dict[str, str]) -> str:
+    """What a run's settings are, but for those that are as ``usual``."""
+    labels = [said(name, settings[name]) for name in differing]
+    unlike = [label for name, label in zip(differing, labels, strict=True) if label != usual.get(name)]
+    return ", ".join(unlike) or ("as most" if differing else "all alike")
