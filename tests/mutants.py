@@ -1,7 +1,7 @@
 """Would the tests notice? Every small mistake is planted in a file, one at a time, and the tests behind it are run.
 
     python -m tests.mutants                                    # every file of TARGETS
-    python -m tests.mutants circuits/compare/verdicts.py       # one of them
+    python -m tests.mutants circuits/compare/update.py         # one of them
     python -m tests.mutants FILE --tests tests/test_x.py       # any file, with the tests that stand behind it
 
 A mutant is the file with one change: a comparison, ``min``, ``any``, ``+``, ``and`` or a bound of an interval swapped,
@@ -11,7 +11,7 @@ for much longer. Survivors are printed with their lines; the command exits with 
 Nothing is imported twice: this process loads what the tests load, and each mutant is a fork of it in which the code of
 the file's functions, their defaults and the module's constants are replaced in place, so that everybody who imported
 them meets the mutant. Bodies of classes (defaults of fields), decorators and annotations are not mutated, nor numbers
-below 1e-6, which stand for rounding.
+to 1e-6, which stand for rounding.
 """
 
 from __future__ import annotations
@@ -54,9 +54,14 @@ class Target:
     equivalent: Mapping[str, str] = field(default_factory=dict)
 
 
+_COMPARE = "tests/compare"
 TARGETS = {
-    "circuits/compare/verdicts.py": Target(
-        ("tests/compare/test_verdicts.py",),
+    "circuits/compare/question.py::Verdict,above": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "circuits/compare/algorithm.py::module,judge_behaviour": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "circuits/compare/state.py::module,judge_state": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "circuits/compare/update.py": Target((f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_update.py")),
+    "circuits/compare/circuit.py": Target(
+        (f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_circuit.py"),
         dict.fromkeys(
             ("_apart: low <= 0 <= high -> low < 0 <= high", "_apart: low <= 0 <= high -> low <= 0 < high"),
             "a bound that is 0 is the nearer one, and gives the same 0",
@@ -169,7 +174,7 @@ def _of_one(node: ast.AST, *, module_level: bool) -> Iterator[Change]:
             yield partial(setattr, node, "arg", _BOUNDS[name])
         case ast.Constant(value=str(word)) if word in _WORDS and not module_level:
             yield partial(setattr, node, "value", _WORDS[word])
-        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool) and not 0 < number < 1e-6:
+        case ast.Constant(value=int() | float() as number) if not isinstance(number, bool) and not 0 < number <= 1e-6:
             whole = isinstance(number, int) or number == 0
             larger, smaller = (number + 1, number - 1) if whole else (round(number * 1.1, 9), round(number * 0.9, 9))
             for value in (larger, smaller) if module_level else (larger,):
@@ -189,7 +194,7 @@ def install(tree: ast.Module, module: ModuleType) -> None:
     exec(compile(tree, str(module.__file__), "exec", dont_inherit=True), fresh.__dict__)
     made, old = _functions(vars(fresh)), _functions(vars(module))
     for key, functions in old.items():
-        for function in functions:
+        for function in functions if key in made else ():
             function.__code__ = made[key][0].__code__
             function.__defaults__, function.__kwdefaults__ = made[key][0].__defaults__, made[key][0].__kwdefaults__
     for key, value in vars(fresh).items():
@@ -204,7 +209,7 @@ def _functions(namespace: dict[str, Any]) -> dict[Any, list[FunctionType]]:
     """The functions whose globals are a namespace, wrapped and nested ones too, by where their code stands."""
     found: dict[Any, list[FunctionType]] = {}
     for function in gc.get_objects():
-        mine = isinstance(function, FunctionType) and function.__globals__ is namespace
+        mine = type(function) is FunctionType and function.__globals__ is namespace
         if mine and function.__code__.co_filename != "<string>":  # "<string>": methods that dataclasses write
             found.setdefault(_place(function.__code__), []).append(function)
     return found

@@ -7,7 +7,7 @@ import numpy as np
 import interp
 import probes
 from circuits.benchmark.grades import Result
-from circuits.compare.result import Comparison
+from circuits.compare.driver import Comparison
 from interp.display import MOST_ROWS, Tabled
 from interp.evaluation.suite import Evaluation
 from interp.interventions.counterfactual import InterchangeResult

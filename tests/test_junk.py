@@ -68,7 +68,7 @@ ABSURD = {
     "interp.interventions.steering.steer": {"n_random": 10**9},
     "interp.interventions.mediation.mediate": {"n_random": 10**9},
     "circuits.benchmark.material.Workload": {"steps": 10**12},
-    "circuits.compare.subject.Effort": {"untrained": 10**9},
+    "circuits.compare.question.Effort": {"untrained": 10**9},
     "interp.tasks.reachability.sampling.sample": {"n_edges": 10**12},
 }
 

@@ -6,13 +6,12 @@
 
 In this room:
 
-* :func:`run` does all of it and gives a :class:`Comparison`, with a :class:`Verdict` on each question;
-* :mod:`circuits.compare.algorithm`: which algorithm explains a model's predictions (:func:`explain`), with
-  :mod:`circuits.compare.fitting`, which fits a family of algorithms to predictions;
-* :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
+* :func:`run` does all of it and gives a :class:`Comparison`, with a :class:`Verdict` on each question that is judged;
+* one file for each question, with what is measured, the rule of its verdict, and every threshold with its reason:
+  :mod:`circuits.compare.algorithm` (which algorithm explains a model's predictions, :func:`explain`; the same
+  behaviour?), :mod:`circuits.compare.state` (stitching), :mod:`circuits.compare.update` (step R2),
   :mod:`circuits.compare.effects` (graded moves), :mod:`circuits.compare.circuit` (mediated shares, roles, look-alikes),
-  :mod:`circuits.compare.where` (what is held where, and where effects travel), :mod:`circuits.compare.verdicts` (the
-  rules, and every threshold with its reason);
+  :mod:`circuits.compare.where` (what is held where, and where effects travel);
 * :mod:`circuits.compare.variants`: machines for which the right verdict is known.
 
 Not here: the families and the episodes that tell them apart, which belong to each task (``Task.families``,
@@ -27,17 +26,15 @@ from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
 from interp.lazy import named
 
 if TYPE_CHECKING:
-    from circuits.compare.driver import run
-    from circuits.compare.result import Comparison
-    from circuits.compare.subject import FULL, QUICK, Effort
-    from circuits.compare.verdicts import Verdict
+    from circuits.compare.driver import Comparison, run
+    from circuits.compare.question import FULL, QUICK, Effort, Verdict
 
 _HOMES = {
-    "Comparison": "circuits.compare.result:Comparison",
-    "Effort": "circuits.compare.subject:Effort",
-    "FULL": "circuits.compare.subject:FULL",
-    "QUICK": "circuits.compare.subject:QUICK",
-    "Verdict": "circuits.compare.verdicts:Verdict",
+    "Comparison": "circuits.compare.driver:Comparison",
+    "Effort": "circuits.compare.question:Effort",
+    "FULL": "circuits.compare.question:FULL",
+    "QUICK": "circuits.compare.question:QUICK",
+    "Verdict": "circuits.compare.question:Verdict",
     "run": "circuits.compare.driver:run",
 }
 

@@ -1,4 +1,4 @@
-r"""Which algorithm explains what a model predicts?
+r"""Which algorithm explains what a model predicts, and does the model predict what its reference predicts?
 
 Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
 others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over the rounds that
@@ -14,6 +14,10 @@ it explains at least :data:`EXPLAINED` and leaves at most :data:`RATIO` of what 
 is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where it
 leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not; the two are no rivals.
 
+The verdict on *behaviour* holds the model against the reference in the same way, on the same episodes::
+
+    alike = 1 - JS(model, reference) / JS(model, best without a memory)
+
 What this is NOT: evidence of how the model computes. A lookup table with the same predictions scores the same.
 """
 
@@ -28,7 +32,8 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import asked_rounds, checked_distributions, divergence, fit, predictor, task_of
+from circuits.compare.fitting import Predict, asked_rounds, checked_distributions, divergence, fit, predictor, task_of
+from circuits.compare.question import Compared, Question, Verdict, above, bounds
 from interp.algorithm import Algorithm, Family
 from interp.checks import checked, unique
 from interp.errors import require
@@ -44,8 +49,12 @@ by its extension. ``python -m tests.compare.calibrate_algorithm`` prints what th
 mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
 model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
 times as much."""
-EVENLY = "evenly"
+ALIKE = 0.95
+"""Behaviour. Handwired against itself 1; Weighted Majority against the Bayes predictor .5 to .9 by regime."""
+_EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability; it needs no memory and serves every task."""
+_N_FAILURES = 20
+"""How many rounds of largest difference are kept."""
 
 Array = NDArray[np.float64]
 Divergences = Mapping[str, Array]
@@ -140,8 +149,7 @@ class AlgorithmPart:
                 if score.key == self.closest:
                     quantities["ratio"] = _ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
-                    row = {"name": quantity, "set": name, "family": score.key}
-                    rows.append({**row, "value": value.estimate, "low": value.low, "high": value.high})
+                    rows.append({"name": quantity, "set": name, "family": score.key, **bounds(value)})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -224,7 +232,7 @@ def _even(fits: Mapping[str, Array], given: Mapping[str, Array]) -> FamilyScore:
 
     fitted = float(np.mean([from_even(predictions).mean() for predictions in fits.values()]))
     scored = {name: from_even(predictions) for name, predictions in given.items()}
-    return FamilyScore(EVENLY, "every outcome alike", EVENLY, True, None, {}, fitted, scored)
+    return FamilyScore(_EVENLY, "every outcome alike", _EVENLY, True, None, {}, fitted, scored)
 
 
 def _scored(
@@ -290,3 +298,87 @@ def _ratio(over: Divergences, under: Divergences, seed: int, name: str | None = 
 def _draws(n_episodes: int, seed: int) -> Array:
     """The bootstrap's draws: the same for every family, so that ratios are paired, and drawn once."""
     return resample_weights(n_episodes, seed=seed)
+
+
+# Behaviour.
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A round at which the two models differ most.
+
+    Attributes:
+        set, seed, episode, round: where: ``task.sets_for`` with this seed gives the set (the second of its pair).
+        nats: Jensen-Shannon divergence of the two predictions.
+        model, reference: the predicted distributions.
+    """
+
+    set: str
+    seed: int
+    episode: int
+    round: int
+    nats: float
+    model: tuple[float, ...]
+    reference: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class BehaviourPart:
+    """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
+
+    Attributes:
+        alike: 1 less the divergence over that of the best guess without a memory.
+        failures: rounds of the largest difference, worst first.
+    """
+
+    alike: Interval
+    failures: tuple[Failure, ...] = ()
+
+
+def compare_predictions(
+    model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]], explained: AlgorithmPart, seed: int
+) -> BehaviourPart:
+    """How alike two models predict on the episodes that ``explained`` was scored on."""
+    base = explained.scores[explained.baseline].divergences
+    apart, rounds = {}, []
+    for name, (_, episodes) in sets.items():
+        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
+        apart[name] = divergence(p, q)
+        rounds += _failures(name, seed, p, q, episodes.n_rounds - p.shape[1])
+    parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
+    worst = sorted(rounds, key=lambda failure: -failure.nats)[:_N_FAILURES]
+    return BehaviourPart(ratio_interval(*parts, seed=seed).complement, tuple(worst))
+
+
+def _failures(name: str, seed: int, p: Array, q: Array, first: int) -> list[Failure]:
+    """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
+    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1])).reshape(p.shape[:2])
+    order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
+    worst = []
+    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
+        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
+        worst.append(Failure(name, seed, int(episode), first + int(t), float(nats[episode, t]), *distributions))
+    return worst
+
+
+def judge_behaviour(alike: Interval) -> Verdict:
+    """From how alike the two models predict."""
+    return Verdict("behaviour", above(alike, ALIKE), "", "predictions alike", alike, ALIKE)
+
+
+def _explain(compared: Compared) -> AlgorithmPart:
+    return explain(compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed)
+
+
+def _behave(compared: Compared) -> BehaviourPart:
+    explained = compared.parts["algorithm"]
+    if compared.reference is None:
+        return BehaviourPart(explained.explained)
+    model, reference = (predictor(subject.model) for subject in compared.pair)
+    return compare_predictions(model, reference, compared.sets, explained, compared.effort.seed)
+
+
+ALGORITHM = Question("algorithm", AlgorithmPart, _explain)
+BEHAVIOUR = Question(
+    "behaviour", BehaviourPart, _behave, lambda compared: judge_behaviour(compared.parts["behaviour"].alike)
+)

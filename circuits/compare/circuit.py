@@ -8,35 +8,53 @@ Four things are measured in both models on the same episodes, each beside untrai
   their own untrained copies tells nothing about what was learned: it does not *discriminate*;
 * **roles**: how well the heads of one can be matched to heads of the other (:mod:`circuits.compare.roles`), beside the
   best match that an untrained model of either shape makes with the reference;
-* **edges**: how many each model needs for its prediction, and how many both need when heads stand for the heads that
-  they were matched with (:mod:`circuits.compare.edges_needed`), beside random matchings;
+* **edges**: those that each model needs for its prediction. The edges of a round
+  (:class:`interp.interventions.edge_graph.EdgeGraph`) are scored by EAP-IG between a run and one with the task's default
+  corruption; the fewest best-scored ones whose faithfulness is within :data:`TOLERANCE` of 1 are *needed*. An edge is
+  shared where its two ends, and the port, are matched by role and both models need it; beside it stands the same count
+  under random matchings of heads;
 * **look-alikes**: heads whose attention follows the algorithm's state, with what they carry
-  (:mod:`circuits.compare.look_alikes`).
+  (:mod:`circuits.compare.roles`).
 
-What the two hold alike can be computed in different ways; these numbers say in how far they do. Equal numbers are no
-proof of equal circuits: they are what different circuits would have to share, too.
+The verdict is "different" by the largest difference of a mediated share between the two, on paths that tell trained
+from untrained models; it is "same" by how alike their heads are, where no path differs.
+
+Two models that hold the same state can compute it in different ways; these numbers say how far they do. Equal numbers
+are no proof of equal circuits, because different circuits can share them; nor are the needed edges the only ones that
+do, or a shared edge evidence that it carries the same thing in both.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from circuits.compare.edges_needed import Needed, Shared, needed, shared
-from circuits.compare.look_alikes import LITTLE, LOOKS, Look, looks
-from circuits.compare.roles import Role, match, profile
-from circuits.compare.subject import Effort, Subject
+from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, bounds
+from circuits.compare.roles import LITTLE, LOOKS, Look, Role, looks, match, profile
+from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
+from interp.errors import InputError
 from interp.files import json_values
+from interp.interventions.ablation import CircuitScorer, smallest
+from interp.interventions.attribution import attribute
 from interp.interventions.mediation import MediationResult, mediate, paths
+from interp.interventions.pairs import corruption, prepare
 from interp.statistics import Interval
 
-CONTROL_ROUNDS = 3
+SHARE = 0.25
+"""Difference of a mediated share: 0 between handwired R and P; .64 and .82 to ``wma-learned``."""
+ROLES = 0.5
+"""Similarity of heads that "same" needs: handwired and rotated 1, R and P .8, untrained models to .3."""
+TOLERANCE = 0.1
+"""How far from 1 the faithfulness of the edges that are needed may be."""
+_N_EPISODES, _N_RANDOM = 16, 200
+"""Episodes that edges are scored on; random matchings of heads."""
+_CONTROL_ROUNDS = 3
 """Paths in untrained models are measured in every so-many-th round only, as they need no interval of their own."""
 
 
@@ -68,6 +86,38 @@ class Path:
         """Whether one of the two models lies outside the range of its own untrained copies, by its interval."""
         pairs = ((self.blocked, self.untrained), (self.reference_blocked, self.reference_untrained))
         return any(found.high < _low(fresh) or found.low > _high(fresh) for found, fresh in pairs)
+
+
+@dataclass(frozen=True)
+class Needed:
+    """The edges that one model needs for its prediction.
+
+    Attributes:
+        model: its name.
+        n, of: how many, of how many.
+        edges: (source, destination) as the graph names them.
+        reason: why they could not be found; "" where they were.
+    """
+
+    model: str
+    n: int
+    of: int
+    edges: tuple[tuple[str, str], ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Shared:
+    """Edges that both models need, under the matching of their heads.
+
+    Attributes:
+        n: how many.
+        random_mean, random_most: under random matchings of heads.
+    """
+
+    n: int
+    random_mean: float
+    random_most: int
 
 
 @dataclass(frozen=True)
@@ -108,7 +158,7 @@ class CircuitPart:
         rows = [row for path in self.paths for row in _path_rows(path)]
         null = {"untrained low": _low(self.untrained), "untrained high": _high(self.untrained)}
         above = bool(self.similarity.low > _high(self.untrained))
-        rows.append({"name": "similarity of roles", **_bounds(self.similarity), **null, "discriminates": above})
+        rows.append({"name": "similarity of roles", **bounds(self.similarity), **null, "discriminates": above})
         for role in self.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "value": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
@@ -121,8 +171,8 @@ class CircuitPart:
         for name, found in ((self.model, self.looks), (self.reference, self.reference_looks)):
             for look in found:
                 row = {"model": name, "what": f"{look.head}: {look.variable} at {look.positions}"}
-                rows.append({"name": "attention R2", **row, **_bounds(look.r2), "look-alike": look.is_look_alike})
-                rows.append({"name": "attention carries", **row, **_bounds(look.carried)})
+                rows.append({"name": "attention R2", **row, **bounds(look.r2), "look-alike": look.is_look_alike})
+                rows.append({"name": "attention carries", **row, **bounds(look.carried)})
         return pd.DataFrame(rows)
 
     def to_dict(self) -> dict[str, Any]:
@@ -182,7 +232,7 @@ def circuits(
         tuple(seen[1]),
         {
             "rounds": effort.at,
-            "untrained_rounds": effort.at[::CONTROL_ROUNDS],
+            "untrained_rounds": effort.at[::_CONTROL_ROUNDS],
             "state": state,
             "ablation": "mean",
             "looks": LOOKS,
@@ -222,7 +272,7 @@ def _mediated(
     read, written = (
         paths(model, "pattern", layout.labels[i]) for i in (layout.predict_position, layout.update_position)
     )
-    at = effort.at[::CONTROL_ROUNDS] if fresh else effort.at
+    at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
     options: dict[str, Any] = {"rounds": at, "n_random": 0, "runs": runs, "seed": effort.seed}
     found = [mediate(model, test, other, "latent", read, each=not fresh, **options)]
     options |= {"outcome": "latents" if decode is None else "state", "decode": decode, "each": False}
@@ -262,15 +312,11 @@ def _path_rows(path: Path) -> list[dict[str, Any]]:
         "reference untrained low": _low(path.reference_untrained),
         "reference untrained high": _high(path.reference_untrained),
     }
-    blocked, held = _bounds(path.blocked), _bounds(path.reference_blocked, "reference ")
+    blocked, held = bounds(path.blocked), bounds(path.reference_blocked, "reference ")
     return [
         {**what, "share": "blocked", **blocked, **held, **fresh, "discriminates": path.discriminates},
-        {**what, "share": "carried", **_bounds(path.carried), **_bounds(path.reference_carried, "reference ")},
+        {**what, "share": "carried", **bounds(path.carried), **bounds(path.reference_carried, "reference ")},
     ]
-
-
-def _bounds(value: Interval, prefix: str = "") -> dict[str, float]:
-    return {f"{prefix}value": value.estimate, f"{prefix}low": value.low, f"{prefix}high": value.high}
 
 
 def _low(values: Sequence[float]) -> float:
@@ -282,3 +328,97 @@ def _low(values: Sequence[float]) -> float:
 def _high(values: Sequence[float]) -> float:
     """The largest, likewise."""
     return max((value for value in values if np.isfinite(value)), default=float("nan"))
+
+
+# Edges.
+
+
+def needed(subject: Subject, effort: Effort) -> Needed:
+    """The fewest best-scored edges that do what the whole model does, at the last round that is looked at."""
+    task, t = subject.task, effort.at[-1]
+    try:
+        model = differentiable(subject.model).eval()
+        sizes = task.sizes_of(subject.run(subject.samples.test).layout)
+        options = {**task.sample_options(model), **sizes}
+        clean, corrupted = corruption(model).build(
+            task.sample(_N_EPISODES, t + 1, seed=3 * effort.seed + 1003, **options), round=t
+        )
+        scorer = CircuitScorer(prepare(model, clean, corrupted, t))
+        keep = smallest(scorer, attribute(scorer.pair, scorer.measure).edges, TOLERANCE)
+    except InputError as error:
+        return Needed(subject.name, 0, 0, reason=str(error))
+    graph = scorer.graph
+    edges = tuple((graph.sources[s], graph.destinations[d]) for s, d in graph.edges if keep[s, d])
+    return Needed(subject.name, len(edges), graph.n_edges, edges)
+
+
+def shared(mine: Needed, theirs: Needed, roles: Sequence[Role], heads: Sequence[str], seed: int) -> Shared | None:
+    """How many edges both need; None where those of one are not known.
+
+    Args:
+        roles: the heads matched, "layer.head name" each.
+        heads: of the reference, as many as a random matching draws from.
+    """
+    if mine.reason or theirs.reason:
+        return None
+    other = frozenset(theirs.edges)
+    matched = {_number(role.head): _number(role.reference) for role in roles}
+    rng, known = np.random.default_rng([seed, 11]), [_number(head) for head in heads]
+    counts = [_common(mine, other, dict(zip(matched, rng.permutation(known), strict=False))) for _ in range(_N_RANDOM)]
+    return Shared(_common(mine, other, matched), float(np.mean(counts)), max(counts))
+
+
+def _number(head: str) -> str:
+    """The place of a head that was named "1.0 2.1 fetch z": "1.0"."""
+    return head.split()[0]
+
+
+def _common(mine: Needed, other: frozenset[tuple[str, str]], matched: Mapping[str, str]) -> int:
+    def renamed(end: str) -> str | None:
+        if end[0].isdigit():
+            layer, head, *port = end.split(".")
+            of = matched.get(f"{layer}.{head}")
+            return None if of is None else ".".join([of, *port])
+        return end
+
+    return sum((renamed(s), renamed(d)) in other for s, d in mine.edges)
+
+
+# The verdict.
+
+
+def judge_circuit(part: CircuitPart) -> Verdict:
+    """From the shares that pass through patterns, and from how alike the heads are.
+
+    A path tells two circuits apart only where training made it what it is; two that are the same agree on every path.
+    """
+    apart = [(path, _apart(path.blocked, path.reference_blocked)) for path in part.paths]
+    null = max(part.untrained, default=float("nan"))
+    told = [pair for pair in apart if pair[0].discriminates]
+    path, worst = max(told or apart, key=lambda pair: pair[1].low)
+    label = f"share through patterns at {path.at}, {path.cause} -> {path.outcome}, apart by"
+    note = f"heads alike {part.similarity.estimate:.2f}, untrained {null:.2f}"
+    if told and worst.low > SHARE:
+        return Verdict("circuit", "different", note, label, worst, SHARE)
+    if part.similarity.low >= max(ROLES, null) and all(gap.high <= SHARE for _, gap in apart):
+        return Verdict("circuit", "same", "", "heads alike", part.similarity, ROLES, null)
+    return Verdict("circuit", "undecided", note, label, worst, SHARE)
+
+
+def _apart(a: Interval, b: Interval) -> Interval:
+    """The distance of two numbers, each with its own interval."""
+    gap = a.estimate - b.estimate
+    below = float(np.hypot(a.estimate - a.low, b.high - b.estimate))
+    above = float(np.hypot(a.high - a.estimate, b.estimate - b.low))
+    low, high = gap - below, gap + above
+    nearest = 0.0 if low <= 0 <= high else min(abs(low), abs(high))
+    return Interval(abs(gap), nearest, max(abs(low), abs(high)))
+
+
+def _compute(compared: Compared) -> CircuitPart:
+    return circuits(*compared.pair, compared.untrained, compared.reference_untrained, compared.effort)
+
+
+CIRCUIT = Question(
+    "circuit", CircuitPart, _compute, lambda compared: judge_circuit(compared.parts["circuit"]), of_two=True
+)

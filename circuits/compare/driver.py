@@ -1,48 +1,154 @@
-"""Compare a model with a reference: one call, the parts in order, a verdict on each question.
+"""Compare a model with a reference: one call, the questions in order, a verdict on each that is judged.
 
-from circuits import compare
-found = compare.run(load("wma-learned"), "wma-handwired")
-print(found)                                    # which algorithm, and the four verdicts with what decided them
-found.update.to_frame()                         # every part as a table
+    from circuits import compare
+    found = compare.run(load("wma-learned"), "wma-handwired")
+    print(found)                                    # which algorithm, and the four verdicts with what decided them
+    found.update.to_frame()                         # every part as a table
+
+:data:`QUESTIONS` is the list of everything that a comparison asks. A new question is a :class:`Question` in a file of
+its own and an entry here.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, fields
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, fields
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+import pandas as pd
 
-from circuits.compare import algorithm as behaviour
-from circuits.compare import verdicts
-from circuits.compare.circuit import CircuitPart, circuits
-from circuits.compare.effects import EffectsPart, effects
-from circuits.compare.fitting import Predict, checked_distributions, divergence, predictor
-from circuits.compare.result import Comparison, Failure
-from circuits.compare.state import StatePart, stitch
-from circuits.compare.subject import FULL, Effort, Samples, Subject, shared_sizes
-from circuits.compare.update import UpdatePart, updates
-from circuits.compare.where import WherePart, where
+from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
+from circuits.compare.circuit import CIRCUIT
+from circuits.compare.effects import EFFECTS
+from circuits.compare.question import FULL, Compared, Effort, Samples, Subject, Verdict, bounds, shared_sizes
+from circuits.compare.state import STATE
+from circuits.compare.update import UPDATE
+from circuits.compare.where import WHERE
 from interp import tasks
-from interp.algorithm import Algorithm
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
+from interp.files import json_values, write_atomic, write_json
 from interp.finished import Finished
 from interp.library import handwired_models, load
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.statistics import Interval, ratio_interval
+from interp.session import session
 
-Array = NDArray[np.float64]
-T = TypeVar("T")
-N_FAILURES = 20
-"""How many rounds of largest difference are kept for the tables."""
+QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, UPDATE, EFFECTS, CIRCUIT, WHERE)
+"""In the order in which they are computed, tabled and judged; a question may read the parts before it."""
+FORMAT = 1
+"""Version of the JSON."""
+
+
+@dataclass(frozen=True)
+class Comparison(Tabled):
+    """A model held against a reference, or against algorithms alone.
+
+    Every part is an attribute, too, by the key of its question: ``algorithm``, ``state``, ``update``, ``effects``,
+    ``circuit`` and ``where``; None for what is asked only of two models where there is no reference.
+
+    Attributes:
+        model, reference: names; the reference is "" where there is none.
+        parts: what was computed, by the key of its question.
+        verdicts: by question: "behaviour", "state", "update", "circuit".
+        settings: seeds, sizes, versions, times.
+    """
+
+    model: str
+    reference: str
+    parts: Mapping[str, Any]
+    verdicts: dict[str, Verdict]
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> Any:
+        if any(name == question.key for question in QUESTIONS):
+            return self.parts.get(name)
+        raise AttributeError(f"a comparison has no {name!r}; its parts are {', '.join(q.key for q in QUESTIONS)}")
+
+    def __str__(self) -> str:
+        against = f" against {self.reference}" if self.reference else ""
+        lines = [f"{self.model}{against}", f"algorithm: {self.algorithm}", *map(str, self.verdicts.values())]
+        return "\n".join(lines)
+
+    @property
+    def failures(self) -> tuple[Failure, ...]:
+        """The rounds at which the two models differ most, worst first; none without a reference."""
+        failures: tuple[Failure, ...] = self.behaviour.failures
+        return failures
+
+    @cached_property
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The table of each part that has one, by the part's key; their intervals are drawn once."""
+        return {key: part.to_frame() for key, part in self.parts.items() if hasattr(part, "to_frame")}
+
+    def table(self) -> pd.DataFrame:
+        """The verdicts, one row each."""
+        return pd.DataFrame(
+            {
+                "question": v.question,
+                "verdict": v.word,
+                "note": v.note,
+                "decided by": v.decided_by,
+                **bounds(v.bound),
+                "threshold": v.threshold,
+                "untrained": v.control,
+            }
+            for v in self.verdicts.values()
+        )
+
+    def summary(self) -> pd.DataFrame:
+        """The verdicts as text, for a terminal."""
+        return pd.DataFrame(
+            {
+                "same": v.question,
+                "verdict": v.word + (f" ({v.note})" if v.note else ""),
+                "decided by": v.decided_by,
+                "value": str(v.bound),
+                "threshold": str(v.threshold),
+                "untrained": "" if np.isnan(v.control) else f"{v.control:.3g}",
+            }
+            for v in self.verdicts.values()
+        )
+
+    def to_frame(self) -> pd.DataFrame:
+        """Every measurement of every part, one row each."""
+        return pd.concat([frame.assign(part=key) for key, frame in self.frames.items()], ignore_index=True)
+
+    def to_dict(self) -> dict[str, Any]:
+        """JSON values; numbers that do not exist are None."""
+        return {
+            "format": FORMAT,
+            "model": self.model,
+            "reference": self.reference,
+            "verdicts": json_values(self.table().to_dict("records")),
+            "algorithm": self.algorithm.to_dict(),
+            "parts": {key: json_values(frame.to_dict("records")) for key, frame in self.frames.items()},
+            "failures": json_values(self.failures),
+            "settings": json_values(self.settings),
+        }
+
+    def to_json(self) -> str:
+        """:meth:`to_dict` as text."""
+        return json.dumps(self.to_dict(), indent=2)
+
+    def save(self, folder: str | Path) -> list[Path]:
+        """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part.
+
+        Raises:
+            InputError: the folder cannot be written.
+        """
+        paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
+        for name, frame in {"verdicts": self.table(), **self.frames}.items():
+            paths.append(write_atomic(Path(folder) / f"{name}.csv", partial(frame.to_csv, index=False)))
+        return paths
 
 
 @checked
@@ -66,86 +172,66 @@ def run(
     Raises:
         InputError: models of different tasks or that share no size; a task without algorithms.
     """
-    other = loaded(model, reference)
-    sizes = shared_sizes([model] if other is None else [model, other])
-    task, started = tasks.of(model), time.process_time()
+    started = time.process_time()
+    other = _loaded(model, reference)
+    models = [m for m in (model, other) if m is not None]
+    sizes, task = shared_sizes(models), tasks.of(model)
     effort = effort.of_rounds(task.at_most(effort.rounds))
-    samples = Samples.draw(model, effort, sizes)
-    subject = Subject(model, samples)
-    controls = _controls(model, samples, effort)
-    built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
-    sets = task.sets_for(built, effort.battery, effort.rounds, effort.seed)
-    settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in (model, other) if m is not None])
-    finished = Finished(None if folder is None else Path(folder) / ".parts", settings, task.rivals())
-    predict = _remembered(model)
-    stitched = wired = places = alike = None
-    failures: tuple[Failure, ...] = ()
-    with bar(f"comparing {subject.name}", 3 if other is None else 6) as done:
-
-        def part(name: str, kind: type[T], compute: Callable[[], T]) -> T:
-            found = finished.part(name, kind, compute)
-            done(1)
-            return found
-
-        explained = part(
-            "algorithm",
-            behaviour.AlgorithmPart,
-            lambda: behaviour.explain(predict, task, sets, seed=effort.seed),
-        )
-        candidates = _candidates(explained.algorithm, task.explains(model if other is None else other))
-        updated = part("update", UpdatePart, lambda: updates(subject, candidates, controls, effort))
-        moved = part("effects", EffectsPart, lambda: effects(subject, candidates, controls, effort))
-        if other is not None:
-            peer = Subject(other, samples, f"{subject.name} (reference)" if other.config.name == subject.name else "")
-            fresh = _controls(other, samples, effort)
-            held = [task.explains(m) for m in (model, other)]
-            alike, failures = _alike(predict, predictor(other), sets, explained, effort.seed)
-            stitched = part("state", StatePart, lambda: stitch(subject, peer, controls, effort))
-            wired = part("circuit", CircuitPart, lambda: circuits(subject, peer, controls, fresh, effort))
-            places = part("where", WherePart, lambda: where(subject, peer, held, controls, fresh, effort))
+    with session():
+        compared = _compared(model, other, effort, sizes)
+        settings = provenance(**asdict(effort), sizes=sizes, digests=[m.digest() for m in models])
+        finished = Finished(None if folder is None else Path(folder) / ".parts", settings, task.rivals())
+        asked = [question for question in QUESTIONS if other is not None or not question.of_two]
+        with bar(f"comparing {compared.model.name}", len(asked)) as done:
+            for question in asked:
+                compute = partial(question.compute, compared)
+                compared.parts[question.key] = finished.part(question.key, question.kind, compute)
+                done(1)
+        verdicts = {question.key: question.judge(compared) for question in asked if question.judge is not None}
     finished.clear()
     return Comparison(
-        subject.name,
-        "" if other is None else other.config.name,
-        explained,
-        updated,
-        moved,
-        stitched,
-        wired,
-        places,
-        _judged(explained, updated, moved, stitched, wired, alike, list(candidates)[-1]),
-        failures,
-        {**settings, "cpu_seconds": round(time.process_time() - started, 1)},
+        model=compared.model.name,
+        reference="" if other is None else other.config.name,
+        parts=compared.parts,
+        verdicts=verdicts,
+        settings={**settings, "cpu_seconds": round(time.process_time() - started, 1)},
     )
 
 
-def _judged(
-    explained: behaviour.AlgorithmPart,
-    updated: UpdatePart,
-    moved: EffectsPart,
-    stitched: StatePart | None,
-    wired: CircuitPart | None,
-    alike: Interval | None,
-    algorithm: str,
-) -> dict[str, verdicts.Verdict]:
-    """The verdicts, in their order; those that need a reference where there is one."""
-    found = [verdicts.behaviour(explained.explained if alike is None else alike)]
-    found += [] if stitched is None else [verdicts.state(stitched)]
-    found += [verdicts.update(updated, moved, algorithm)]
-    found += [] if wired is None else [verdicts.circuit(wired)]
-    return {verdict.question: verdict for verdict in found}
+def _compared(
+    model: HookedLatentTransformer, other: HookedLatentTransformer | None, effort: Effort, sizes: dict[str, int]
+) -> Compared:
+    """The models, their untrained copies and the episodes on which they are compared."""
+    samples = Samples.draw(model, effort, sizes)
+    subject, peer = Subject(model, samples), None
+    if other is not None:
+        peer = Subject(other, samples, f"{subject.name} (reference)" if other.config.name == subject.name else "")
+    built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
+    return Compared(
+        model=subject,
+        reference=peer,
+        untrained=list(_controls(model, samples, effort)),
+        reference_untrained=[] if other is None else list(_controls(other, samples, effort)),
+        effort=effort,
+        sets=tasks.of(model).sets_for(built, effort.battery, effort.rounds, effort.seed),
+    )
 
 
-def loaded(
+def _controls(model: HookedLatentTransformer, samples: Samples, effort: Effort) -> Iterator[Subject]:
+    """Untrained copies, but for those whose latents grow beyond all numbers, as unbounded attention lets some."""
+    for i in range(effort.untrained):
+        subject = Subject(untrained(model, effort.seed + i), samples)
+        if all(bool(subject.run(e).latents.isfinite().all()) for e in (samples.known, samples.test)):
+            yield subject
+
+
+def _loaded(
     model: HookedLatentTransformer, reference: HookedLatentTransformer | str | None
 ) -> HookedLatentTransformer | None:
     """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
 
     Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
     positions.
-
-    Raises:
-        InputError: an unknown name, a handwired model of another task.
     """
     if not isinstance(reference, str):
         return reference
@@ -163,59 +249,3 @@ def loaded(
     options = {k: v for k, v in tasks.of(model).sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
     return load(reference, **{**alike, **shared_sizes([model]), **options}).double()
-
-
-def _remembered(model: HookedLatentTransformer) -> Predict:
-    """What the model predicts; each batch, which must stay alive, is run once."""
-    predict, known = predictor(model), dict[int, Array]()
-
-    def remembered(episodes: Any) -> Array:
-        if id(episodes) not in known:
-            known[id(episodes)] = predict(episodes)
-        return known[id(episodes)]
-
-    return remembered
-
-
-def _controls(model: HookedLatentTransformer, samples: Samples, effort: Effort) -> list[Subject]:
-    """Untrained copies, but for those whose latents grow beyond all numbers, as unbounded attention lets some."""
-    fresh = [Subject(untrained(model, effort.seed + i), samples) for i in range(effort.untrained)]
-    return [s for s in fresh if all(bool(s.run(e).latents.isfinite().all()) for e in (samples.known, samples.test))]
-
-
-def _candidates(closest: Algorithm | None, reference: Algorithm) -> Mapping[str, Algorithm]:
-    """Whose state is looked for: the algorithm that comes closest, where it carries one, then the reference's."""
-    found = {} if closest is None or not closest.state else {closest.key: closest}
-    found.pop(reference.key, None)
-    return {**found, reference.key: reference}
-
-
-def _alike(
-    model: Predict,
-    reference: Predict,
-    sets: Mapping[str, tuple[Any, Any]],
-    explained: behaviour.AlgorithmPart,
-    seed: int,
-) -> tuple[Interval, tuple[Failure, ...]]:
-    """How alike two models predict: 1 less their divergence over that of the best guess without a memory."""
-    base = explained.scores[explained.baseline].divergences
-    apart, rounds = {}, []
-    for name, (_, episodes) in sets.items():
-        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
-        apart[name] = divergence(p, q)
-        rounds += _rounds(name, seed, p, q, episodes.n_rounds - p.shape[1])
-    parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
-    lost = ratio_interval(*parts, seed=seed)
-    worst = sorted(rounds, key=lambda failure: -failure.nats)[:N_FAILURES]
-    return lost.complement, tuple(worst)
-
-
-def _rounds(name: str, seed: int, p: Array, q: Array, first: int) -> list[Failure]:
-    """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
-    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1])).reshape(p.shape[:2])
-    order = np.argsort(-nats, axis=None, kind="stable")[:N_FAILURES]
-    found = []
-    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
-        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
-        found.append(Failure(name, seed, int(episode), first + int(t), float(nats[episode, t]), *distributions))
-    return found

@@ -6,9 +6,9 @@ round), by an amount. At the tokens, inputs are taken from other episodes where 
 a score against what each algorithm wants, the difference from the rival with its interval, and its controls: a move as
 far in an orthogonal direction, and the same in an untrained model.
 
-A rival may state the same thing with other variables (log-weights that are gains times counts): its change is the
-linear map of the change, where its state is one of the moved state on these episodes (R2 of at least .99). Where it
-is none, that rival has no score for this move.
+A rival may hold the same numbers in other variables: log-weights are counts times a gain. Where its state is a linear
+map of the moved state on these episodes (R2 of at least .99), the change of its state is that map of the change. Where
+it is not, the rival has no score for this move.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import pandas as pd
 import torch
 from numpy.typing import NDArray
 
-from circuits.compare.subject import Effort, Subject
+from circuits.compare.question import Effort, Question, Subject, bounds
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import RIDGE, Affine
 from interp.interventions.carriers import Claim
@@ -33,7 +33,7 @@ from interp.interventions.swaps import Place
 from interp.statistics import Interval
 
 Array = NDArray[np.float64]
-SAME_STATE = 0.99
+_SAME_STATE = 0.99
 """R2 from which on a rival's state counts as a linear map of the one that is moved."""
 
 
@@ -84,10 +84,8 @@ class EffectsPart:
                 "outcome": e.outcome,
                 "algorithm": e.algorithm,
             }
-            for name, value in (("", e.score), ("slope ", e.slope), ("difference ", e.difference)):
-                given = value or Interval(float("nan"), float("nan"), float("nan"))
-                row |= {f"{name}{k}": v for k, v in zip(("value", "low", "high"), vars(given).values(), strict=True)}
-            rows.append({**row, "placebo": e.placebo, "untrained": e.untrained})
+            numbers = bounds(e.score) | bounds(e.slope, "slope ") | bounds(e.difference, "difference ")
+            rows.append({**row, **numbers, "placebo": e.placebo, "untrained": e.untrained})
         return pd.DataFrame(rows)
 
 
@@ -118,13 +116,9 @@ def effects(
 def _in_latents(
     subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
 ) -> list[Effect]:
-    known, test = subject.samples.known, subject.samples.test
-    own = next(iter(algorithms.values()))
-    writer = Writer.of_state(subject.model, subject.run(known), own, known)
-    values = own.run(known)
-    controls = [
-        (u, Writer.fit(u.model, u.run(known), values, tuple(writer.shapes), ridge=RIDGE)) for u in untrained[:1]
-    ]
+    test, own = subject.samples.test, next(iter(algorithms.values()))
+    writer = subject.writer(own)
+    controls = [(u, u.writer(own, tuple(writer.shapes))) for u in untrained[:1]]
 
     def result(
         s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Mapping[str, Array] | None
@@ -187,7 +181,7 @@ def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort
         fitted = Affine.fit(given, held)
         left = fitted(torch.from_numpy(x)).numpy() - y
         varies = ((y - y.mean((0, 1))) ** 2).sum()
-        if varies and (left**2).sum() > (1 - SAME_STATE) * varies:
+        if varies and (left**2).sum() > (1 - _SAME_STATE) * varies:
             return None
         slopes = fitted.slopes.numpy()
         slopes[np.abs(slopes) * x.std((0, 1))[:, None] < 1e-9 * y.std((0, 1)).max()] = 0.0  # rounding
@@ -293,3 +287,10 @@ def _graded(
 
 def _flat(x: NDArray[Any]) -> Array:
     return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
+
+
+EFFECTS = Question(
+    "effects",
+    EffectsPart,
+    lambda compared: effects(compared.model, compared.candidates, compared.untrained, compared.effort),
+)

@@ -6,9 +6,10 @@ the second model gets the mapped latents of the first at some rounds and runs on
     score = 1 - JS(stitched, own) / JS(cut, own)
 
 with the Jensen-Shannon divergence of its predictions, and "cut" the same model put back to its initial latents. 1: the
-first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. The map has
-a penalty (:data:`interp.decoder.RIDGE`) but from handwired latents, which vary only where the circuit writes. What the
-memory is worth, JS(cut, own) in nats, stands beside it: where it is nothing, any map is perfect.
+first model's latents hold all that the second one's memory is worth; 0: they are worth no more than none. The map is
+fitted with a penalty (:data:`interp.decoder.RIDGE`); maps from handwired latents need none, because these vary only
+where the circuit writes. What the memory is worth, JS(cut, own) in nats, stands beside the score: a memory that is
+worth nothing gives every map the score 1.
 
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
 it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
@@ -30,12 +31,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from circuits.compare.fitting import divergence
-from circuits.compare.subject import Effort, Subject
+from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
 from interp.decoder import RIDGE, Affine
 from interp.interventions.steps import run_on
 from interp.statistics import Interval, mean_interval, ratio_interval
 
 Array = NDArray[np.float64]
+STITCHED = 0.95
+"""Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
+WORTH = 0.01
+"""Nats a round that both memories must be worth: below it any map is perfect."""
 
 
 @dataclass(frozen=True)
@@ -114,15 +119,12 @@ class StatePart:
                 "target": s.target,
                 "supplied": " + ".join(s.supplied),
                 "control": s.control,
-                "value": s.score.estimate,
-                "low": s.score.low,
-                "high": s.score.high,
+                **bounds(s.score),
             }
             for s in self.stitchings
         ]
         rows += [
-            {"name": "worth of memory, nats", "target": name, "value": w.estimate, "low": w.low, "high": w.high}
-            for name, w in self.worth.items()
+            {"name": "worth of memory, nats", "target": name, **bounds(worth)} for name, worth in self.worth.items()
         ]
         return pd.DataFrame(rows)
 
@@ -218,3 +220,29 @@ def _divergence(p: Array, q: Array) -> Array:
     """Mean over the rounds run on, ``[episode, start]``."""
     shape = p.shape[:2]
     return divergence(p.reshape(-1, *p.shape[2:]), q.reshape(-1, *q.shape[2:])).reshape(shape)
+
+
+def judge_state(part: StatePart) -> Verdict:
+    """From the worse direction of stitching, with what had to be supplied."""
+    ways = [part.best(part.model, part.reference), part.best(part.reference, part.model)]
+    worst = min(ways, key=lambda s: s.score.low)
+    control = part.untrained(worst.target)
+    word = above(worst.score, STITCHED)
+    if word == "same" and any(w.low < WORTH for w in part.worth.values()):
+        word, note = "undecided", f"a memory is worth less than {WORTH} nats a round"
+    elif word == "same" and control >= worst.score.low:
+        word, note = "undecided", "an untrained model's latents do as well"
+    else:
+        needed = [f"{s.target} needs the {' and the '.join(s.supplied)} besides" for s in ways if s.supplied]
+        note = "; ".join(needed) if word == "same" else ""
+    label = f"stitched {worst.source} -> {worst.target}"
+    return Verdict("state", word, note, label, worst.score, STITCHED, control)
+
+
+STATE = Question(
+    "state",
+    StatePart,
+    lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
+    lambda compared: judge_state(compared.parts["state"]),
+    of_two=True,
+)

@@ -8,6 +8,9 @@ untrained model: the same decoder, fitted on it.
 Which update it is, is then asked without a policy: families of updates (``Task.updates``) are fitted to what one round
 makes of the decoded state on some episodes, and scored on others. For Q-learning this gives the effective rate and
 discount, and whether the next values enter by their maximum, a soft one or their mean.
+
+The verdict is decided by the worst step R2 of the reference's state, on and off the manifold, one round on and several,
+and by the worst score of a round's input in what the round writes (:mod:`circuits.compare.effects`).
 """
 
 from __future__ import annotations
@@ -20,8 +23,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import search
-from circuits.compare.subject import Effort, Subject
+from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
 from interp.algorithm import Algorithm, Family
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
@@ -29,7 +33,11 @@ from interp.interventions.steps import Transition, transition
 from interp.statistics import Interval
 
 ON, OFF = "on", "off"
-STRANGE = 1.0
+STEPPED = 0.95
+"""Step R2. Learned .997 and .98; a memory that forgets 2 % a round .87, a window of 10 rounds below 0."""
+GRADED = 0.9
+"""Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
+_STRANGE = 1.0
 """How far states are moved off the manifold: standard deviations of each element at the round."""
 
 
@@ -105,9 +113,7 @@ class UpdatePart:
                 "decoded R2": u.decoded,
                 "manifold": u.manifold,
                 "horizon": u.horizon,
-                "value": u.r2.estimate,
-                "low": u.r2.low,
-                "high": u.r2.high,
+                **bounds(u.r2),
                 "untrained": max(u.untrained, default=float("nan")),
             }
             for u in self.updates
@@ -115,8 +121,7 @@ class UpdatePart:
         for rule in self.rules:
             made = ", ".join(f"{key} {value:.3g}" for key, value in rule.parameters.items())
             row = {"name": "fitted update", "algorithm": rule.key, "parameters": made, "state": " + ".join(rule.state)}
-            bounds = {"value": rule.r2.estimate, "low": rule.r2.low, "high": rule.r2.high}
-            rows.append({**row, "manifold": ON, "horizon": 1, **bounds})
+            rows.append({**row, "manifold": ON, "horizon": 1, **bounds(rule.r2)})
         return pd.DataFrame(rows)
 
 
@@ -130,15 +135,14 @@ def updates(
         if algorithm.state
         for update in _updates(subject, key, algorithm, untrained, effort)
     ]
-    settings = {"starts": effort.at, "ridge": RIDGE, "strange": STRANGE, "seed": effort.seed}
+    settings = {"starts": effort.at, "ridge": RIDGE, "strange": _STRANGE, "seed": effort.seed}
     reference = [algorithm for algorithm in algorithms.values() if algorithm.state][-1:]
     return UpdatePart(tuple(found), tuple(r for a in reference for r in _rules(subject, a, effort)), settings)
 
 
 def _rules(subject: Subject, algorithm: Algorithm, effort: Effort) -> list[Rule]:
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
-    known, test, other = subject.samples.known, subject.samples.test, subject.samples.other
-    writer = Writer.of_state(subject.model, subject.run(known), algorithm, known)
+    test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
     fits, scores = (
         transition(subject.model, episodes, writer, starts=effort.at, run=subject.run(episodes))
         for episodes in (other, test)
@@ -167,10 +171,8 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 def _updates(
     subject: Subject, key: str, algorithm: Algorithm, untrained: Sequence[Subject], effort: Effort
 ) -> Iterable[Update]:
-    known, test = subject.samples.known, subject.samples.test
-    own = Writer.of_state(subject.model, subject.run(known), algorithm, known)
-    values = algorithm.run(known)
-    writers = [own] + [Writer.fit(u.model, u.run(known), values, tuple(own.shapes), ridge=RIDGE) for u in untrained]
+    test, own = subject.samples.test, subject.writer(algorithm)
+    writers = [own, *(u.writer(algorithm, tuple(own.shapes)) for u in untrained)]
     decoded = _decoded(own, subject, algorithm)
     for manifold, by in ((ON, None), (OFF, strange(algorithm, subject, own, effort))):
         for horizon in (1, effort.horizon):
@@ -199,7 +201,7 @@ def strange(algorithm: Algorithm, subject: Subject, writer: Writer, effort: Effo
         if not spread.any():
             spread = np.full_like(spread, np.ptp(held) / 8)
         noise = rng.standard_normal(held[:, effort.at].shape)
-        changes[key] = STRANGE * spread * noise
+        changes[key] = _STRANGE * spread * noise
     return changes
 
 
@@ -212,3 +214,33 @@ def _decoded(writer: Writer, subject: Subject, algorithm: Algorithm) -> float:
         held = np.asarray(values[key], dtype=np.float64)
         scores.append(1 - ((read[key] - held) ** 2).sum() / ((held - held.mean((0, 1))) ** 2).sum())
     return float(min(scores))
+
+
+def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
+    """From the step R2 of ``algorithm``'s state, and the scores of inputs in what a round writes."""
+    steps = part.of(algorithm)
+    worst = min(steps, key=lambda u: u.r2.low)
+    control = max((score for u in steps for score in u.untrained), default=float("nan"))
+    word, note = above(worst.r2, STEPPED), ""
+    if word == "same" and control >= worst.r2.low:
+        word, note = "undecided", "an untrained model does as well"
+    label = f"step R2 of {' + '.join(worst.state)}, {worst.manifold} the manifold, {worst.horizon} rounds on"
+    by_step = Verdict("update", word, note, label, worst.r2, STEPPED, control)
+    written = [e for e in effects.effects if e.algorithm == algorithm and e.what == "input" and e.outcome == "state"]
+    scored = [(e, e.score) for e in written if e.score is not None]
+    if not scored:
+        return by_step
+    weakest, score = min(scored, key=lambda pair: pair[1].low)
+    by_input = above(score, GRADED)
+    if by_input == "same" or word == "different":
+        return by_step
+    label = f"score of {weakest.variable} in what a round writes"
+    return Verdict("update", by_input, "", label, score, GRADED, weakest.untrained)
+
+
+UPDATE = Question(
+    "update",
+    UpdatePart,
+    lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
+    lambda compared: judge_update(compared.parts["update"], compared.parts["effects"], list(compared.candidates)[-1]),
+)

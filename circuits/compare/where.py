@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.subject import Effort, Subject
+from circuits.compare.question import Effort, Question, Subject, bounds
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
@@ -32,7 +32,7 @@ from interp.statistics import Interval
 
 STATE = "carried state"
 """What the variable that is carried from round to round is called in both models."""
-MAP_ROUNDS = 3
+_MAP_ROUNDS = 3
 """Every so-many-th of the rounds is enough for a map."""
 
 
@@ -82,9 +82,7 @@ class WherePart:
                 "model": h.model,
                 "where": h.where,
                 "sites tried": h.n_sites,
-                "value": h.score.estimate,
-                "low": h.score.low,
-                "high": h.score.high,
+                **bounds(h.score),
                 "untrained": h.untrained,
                 "untrained, its best site": h.untrained_best,
             }
@@ -123,7 +121,7 @@ def where(
     ):
         held += _held(s, algorithm, fresh, effort)
         maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
-    return WherePart(tuple(held), tuple(maps), {"rounds": effort.at, "map_rounds": effort.at[::MAP_ROUNDS]})
+    return WherePart(tuple(held), tuple(maps), {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
 
 
 # Sites.
@@ -193,7 +191,21 @@ def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str,
     return effect_map(
         *(s.model, test, other, list(cause)),
         outcome=outcome,
-        rounds=effort.at[::MAP_ROUNDS],
+        rounds=effort.at[::_MAP_ROUNDS],
         decode=_decoder(s, algorithm) if outcome == "state" else None,
         runs=(s.run(test), s.run(other)),
     )
+
+
+WHERE = Question(
+    "where",
+    WherePart,
+    lambda compared: where(
+        *compared.pair,
+        [s.task.explains(s.model) for s in compared.pair],
+        compared.untrained,
+        compared.reference_untrained,
+        compared.effort,
+    ),
+    of_two=True,
+)

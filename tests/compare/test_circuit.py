@@ -8,11 +8,9 @@ import numpy as np
 import pytest
 
 import interp
-from circuits.compare.circuit import Path, circuits
-from circuits.compare.edges_needed import Needed, needed, shared
-from circuits.compare.look_alikes import looks
-from circuits.compare.roles import Role, match, profile
-from circuits.compare.subject import Effort, Samples, Subject
+from circuits.compare.circuit import Needed, Path, circuits, needed, shared
+from circuits.compare.question import Effort, Samples, Subject
+from circuits.compare.roles import Role, looks, match, profile
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.mediation import mediate, paths

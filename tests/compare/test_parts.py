@@ -6,8 +6,8 @@ import pytest
 
 import interp
 from circuits.compare.effects import effects
+from circuits.compare.question import Effort, Samples, Subject, shared_sizes
 from circuits.compare.state import stitch
-from circuits.compare.subject import Effort, Samples, Subject, shared_sizes
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
 from interp.errors import InputError

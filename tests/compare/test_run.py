@@ -98,16 +98,20 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     """Against algorithms alone; a run that was stopped goes on from its finished parts, which are gone at its end."""
     model = interp.load("wma-handwired", n_experts=2)
 
-    def stopped(*_, **__):
+    def stopped(_):
         raise KeyboardInterrupt
 
-    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(driver, "effects", stopped)
+    def stopping(*keys):
+        stop = [replace(q, compute=stopped) if q.key in keys else q for q in driver.QUESTIONS]
+        monkeypatch.setattr(driver, "QUESTIONS", tuple(stop))
+
+    stopping("effects")
+    with pytest.raises(KeyboardInterrupt):
         compare.run(model, effort=SMALL, folder=tmp_path)
     kept = sorted((tmp_path / ".parts").iterdir())
-    assert [path.name.split("-")[0] for path in kept] == ["algorithm", "update"]
-    monkeypatch.setattr(driver, "updates", stopped)
-    monkeypatch.setattr(driver.behaviour, "explain", stopped)
+    assert [path.name.split("-")[0] for path in kept] == ["algorithm", "behaviour", "update"]
+    monkeypatch.undo()
+    stopping("algorithm", "behaviour", "update")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
         compare.run(model, effort=replace(SMALL, seed=1), folder=tmp_path)
     found = compare.run(model, effort=SMALL, folder=tmp_path)

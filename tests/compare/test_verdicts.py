@@ -1,7 +1,7 @@
 """The rules of the four verdicts on numbers that are given: every bound, filter, control and threshold has a case.
 
 Each part has two or more rows, so that the best cannot stand for the worst, nor one row for all. Thresholds are written
-out here: a change of one in ``verdicts.py`` must be made here, too.
+out here: a change of one must be made here, too.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ import math
 
 import pytest
 
-from circuits.compare import verdicts
-from circuits.compare.circuit import CircuitPart, Path
-from circuits.compare.edges_needed import Needed
+from circuits.compare.algorithm import judge_behaviour
+from circuits.compare.circuit import CircuitPart, Needed, Path, judge_circuit
 from circuits.compare.effects import Effect, EffectsPart
-from circuits.compare.state import StatePart, Stitching
-from circuits.compare.update import Update, UpdatePart
+from circuits.compare.question import Verdict
+from circuits.compare.state import StatePart, Stitching, judge_state
+from circuits.compare.update import Update, UpdatePart, judge_update
 from interp.statistics import Interval
 
 SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
@@ -36,15 +36,15 @@ def between(low: float, high: float) -> Interval:
     ],
 )
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
-    verdict = verdicts.behaviour(between(*bounds))
+    verdict = judge_behaviour(between(*bounds))
     assert (verdict.question, verdict.word, verdict.note) == ("behaviour", word, "")
     assert verdict.bound == between(*bounds) and verdict.threshold == 0.95 and math.isnan(verdict.control)
 
 
 def test_a_verdict_says_its_word_its_note_and_what_decided():
-    plain = verdicts.behaviour(Interval(0.99, 0.98, 0.995))
+    plain = judge_behaviour(Interval(0.99, 0.98, 0.995))
     assert str(plain) == "behaviour: same; predictions alike 0.99 [0.98, 0.995], threshold 0.95"
-    noted = verdicts.Verdict("state", "same", "a needs the round", "stitched", SURE, 0.95)
+    noted = Verdict("state", "same", "a needs the round", "stitched", SURE, 0.95)
     assert str(noted).startswith("state: same (a needs the round); stitched")
 
 
@@ -66,7 +66,7 @@ def _state(there, back, helped=None, helped_there=None, controls=(0.3, 0.3), wor
             Stitching("untrained 1", target, ("round",), "untrained", between(0.0, 0.1)),
         ]
     worth = {name: Interval(2 * low, low, 3 * low) for name, low in zip("ab", worths, strict=True)}
-    return verdicts.state(StatePart("a", "b", tuple(stitchings), worth))
+    return judge_state(StatePart("a", "b", tuple(stitchings), worth))
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def _effect(score, variable="label", what="input", outcome="state", algorithm="w
 
 def _update(steps, effects=()):
     other = _step(BELOW, untrained=(1.0,), algorithm="another")
-    return verdicts.update(UpdatePart((other, *steps, other)), EffectsPart(tuple(effects)), "wm")
+    return judge_update(UpdatePart((other, *steps, other)), EffectsPart(tuple(effects)), "wm")
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def _dull(share, reference):
 
 
 def _circuit(*paths, alike=ALIKE, null=(0.1, 0.25)):
-    return verdicts.circuit(CircuitPart("a", "b", paths, alike, null, (), (NOTHING, NOTHING), None, (), ()))
+    return judge_circuit(CircuitPart("a", "b", paths, alike, null, (), (NOTHING, NOTHING), None, (), ()))
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,24 @@
-"""What is compared: models of one task on the same episodes, each run once, and how much of everything is done.
+"""What a comparison is made of: its models on the same episodes, how much is done, its questions and their answers.
 
 A comparison fits maps and decoders on some episodes ("known"), scores them on others ("test"), and takes the values
-that variables are set to from a third batch ("other"). Both models read the same three.
+that variables are set to from a third batch ("other"). All models read the same three.
+
+A :class:`Question` computes a part of the comparison and may judge it. A :class:`Verdict` is decided by one number (the
+*bound*) against a threshold: "same" where the number's 95 % interval lies above it, "different" where it lies below,
+"undecided" where it holds it, or where an untrained model does as well. The rule, its thresholds and their reasons
+stand in the file of the question. Thresholds were chosen on the machines that ``tests/compare/calibration.py`` names as
+seen; the others there test them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from functools import cached_property
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
 
 from interp import tasks
 from interp.algorithm import Algorithm
@@ -16,10 +26,16 @@ from interp.checks import check_fields
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.carriers import Claim
+from interp.interventions.moves import Writer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
+from interp.session import once
+from interp.statistics import Interval
 from interp.task import Task
+
+Array = NDArray[np.float64]
+Word = Literal["same", "different", "undecided"]
 
 
 @dataclass(frozen=True)
@@ -104,7 +120,7 @@ class Samples:
 
 @dataclass(frozen=True, eq=False)
 class Subject:
-    """A model, and its rollouts of the comparison's episodes, each made once.
+    """A model with the episodes of a comparison; in a session it is run once on each batch.
 
     Attributes:
         label: what it is called where its own name would not do; its name when empty.
@@ -113,8 +129,6 @@ class Subject:
     model: HookedLatentTransformer
     samples: Samples
     label: str = ""
-    _runs: dict[int, Rollout] = field(default_factory=dict, repr=False)
-    _decoders: dict[tuple[str, ...], Decoder] = field(default_factory=dict, repr=False)
 
     @property
     def name(self) -> str:
@@ -128,18 +142,32 @@ class Subject:
 
     def run(self, episodes: Any) -> Rollout:
         """The model's rollout of one of the three batches."""
-        if id(episodes) not in self._runs:
-            self._runs[id(episodes)] = rollout(self.model.eval(), episodes)
-        return self._runs[id(episodes)]
+        return once("compared", self.model, episodes, make=lambda: rollout(self.model.eval(), episodes))
 
     def decoder(self, algorithm: Algorithm, variable: str) -> Decoder:
-        """Latents to a variable of the algorithm's state, fitted on the known episodes, once."""
-        key = algorithm.key, repr(dict(algorithm.parameters)), variable
-        if key not in self._decoders:
-            known = self.samples.known
-            latents, held = self.run(known).latents[:, :-1], algorithm.run(known)[variable]
-            self._decoders[key] = Decoder.fit(latents, held, ridge=RIDGE)
-        return self._decoders[key]
+        """Latents to a variable of the algorithm's state, fitted on the known episodes."""
+        known = self.samples.known
+
+        def fitted() -> Decoder:
+            return Decoder.fit(self.run(known).latents[:, :-1], algorithm.run(known)[variable], ridge=RIDGE)
+
+        about = "decoder", algorithm.key, repr(dict(algorithm.parameters)), variable
+        return once(about, self.model, known, make=fitted)
+
+    def writer(self, algorithm: Algorithm, keys: Sequence[str] = ()) -> Writer:
+        """Decodes and moves the algorithm's state in the latents, fitted on the known episodes.
+
+        Args:
+            keys: the carried variables that are decoded; those that the latents hold, where none is named.
+        """
+        known, run = self.samples.known, self.run(self.samples.known)
+
+        def fitted() -> Writer:
+            if not keys:
+                return Writer.of_state(self.model, run, algorithm, known)
+            return Writer.fit(self.model, run, algorithm.run(known), tuple(keys), ridge=RIDGE)
+
+        return once(("writer", tuple(keys)), self.model, algorithm, known, make=fitted)
 
     def claims(self) -> list[Claim]:
         """What the task claims of any model of its kind, at the places that these rounds have."""
@@ -193,3 +221,97 @@ def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:
         )
         sizes[size.name] = min(max(size.default, low), high)
     return sizes
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """An answer and what decided it.
+
+    Attributes:
+        question: "behaviour", "state", "update" or "circuit".
+        word: "same", "different" or "undecided".
+        note: what goes with it, such as "a needs the round besides".
+        decided_by: what was measured, in words.
+        bound: the number that decided, with its interval.
+        threshold: what it was held against.
+        control: the best of the untrained models at the same; NaN where there is none.
+    """
+
+    question: str
+    word: Word
+    note: str
+    decided_by: str
+    bound: Interval
+    threshold: float
+    control: float = float("nan")
+
+    def __str__(self) -> str:
+        note = f" ({self.note})" if self.note else ""
+        return f"{self.question}: {self.word}{note}; {self.decided_by} {self.bound}, threshold {self.threshold}"
+
+
+def above(value: Interval, threshold: float) -> Word:
+    """ "same" where the whole interval reaches the threshold, "different" where none of it does."""
+    if value.low >= threshold:
+        return "same"
+    return "different" if value.high < threshold else "undecided"
+
+
+@dataclass(frozen=True, eq=False)
+class Compared:
+    """A model and what it is held against.
+
+    Attributes:
+        model: the model that the questions are about.
+        reference: the other model; None where the model is held against algorithms alone.
+        untrained, reference_untrained: fresh models of the shapes of the two, with the same samples.
+        sets: episodes that tell algorithms apart, by name: (to fit on, to score on).
+        parts: what was computed so far, by the key of its question.
+    """
+
+    model: Subject
+    reference: Subject | None
+    untrained: Sequence[Subject]
+    reference_untrained: Sequence[Subject]
+    effort: Effort
+    sets: Mapping[str, tuple[Any, Any]]
+    parts: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def pair(self) -> tuple[Subject, Subject]:
+        """The model and its reference, for questions that are asked of two."""
+        assert self.reference is not None
+        return self.model, self.reference
+
+    @cached_property
+    def candidates(self) -> Mapping[str, Algorithm]:
+        """Algorithms whose state is looked for: the closest one where it carries a state, then the reference's."""
+        closest = self.parts["algorithm"].algorithm
+        expected = self.model.task.explains((self.reference or self.model).model)
+        first = {} if closest is None or not closest.state or closest.key == expected.key else {closest.key: closest}
+        return {**first, expected.key: expected}
+
+
+@dataclass(frozen=True)
+class Question:
+    """A part of every comparison, and the rule that judges it. Everything about one stands in one file.
+
+    Attributes:
+        key: names the part, its table and its verdict.
+        kind: the dataclass that holds the part; its ``to_frame()`` is the table, where it has one.
+        compute: makes the part.
+        judge: gives the verdict when all parts are computed; None where the part is only measured.
+        of_two: whether it is asked only where there is a reference.
+    """
+
+    key: str
+    kind: type
+    compute: Callable[[Compared], Any]
+    judge: Callable[[Compared], Verdict] | None = None
+    of_two: bool = False
+
+
+def bounds(value: Interval | None, prefix: str = "") -> dict[str, float]:
+    """An interval as three columns of a table: value, low, high; NaN where there is none."""
+    numbers = (float("nan"),) * 3 if value is None else (value.estimate, value.low, value.high)
+    return {f"{prefix}{name}": number for name, number in zip(("value", "low", "high"), numbers, strict=True)}
