@@ -9,10 +9,10 @@ Four things are measured in both models on the same episodes, each beside untrai
 * **roles**: how well the heads of one can be matched to heads of the other (:mod:`circuits.compare.roles`), beside the
   best match that an untrained model of either shape makes with the reference;
 * **edges**: those that each model needs for its prediction. The edges of a round
-  (:class:`interp.interventions.edge_graph.EdgeGraph`) are scored by EAP-IG between a run and one with the task's default
-  corruption; the fewest best-scored ones whose faithfulness is within :data:`TOLERANCE` of 1 are *needed*. An edge is
-  shared where its two ends, and the port, are matched by role and both models need it; beside it stands the same count
-  under random matchings of heads;
+  (:class:`interp.interventions.edge_graph.EdgeGraph`) are scored by EAP-IG between a run and one with the task's
+  default corruption; the fewest best-scored ones whose faithfulness is within :data:`TOLERANCE` of 1 are *needed*. An
+  edge is shared where its two ends, and the port, are matched by role and both models need it; beside it stands the
+  same count under random matchings of heads;
 * **look-alikes**: heads whose attention follows the algorithm's state, with what they carry
   (:mod:`circuits.compare.roles`).
 
