@@ -5,7 +5,15 @@ import math
 import numpy as np
 import pytest
 
-from interp.statistics import Interval, percentile_bounds, ratio_interval
+from interp.errors import InputError
+from interp.statistics import (
+    Interval,
+    bootstrap_mean,
+    mean_interval,
+    percentile_bounds,
+    ratio_interval,
+    resample_weights,
+)
 
 
 def test_a_ratio_without_steps_is_nan_and_without_resampled_steps_has_no_bounds():
@@ -36,3 +44,76 @@ def test_bounds_of_many_statistics_are_those_of_each_alone():
     for i in range(3):
         alone = Interval.of_samples(samples[:, i], 0.0)
         np.testing.assert_array_equal((low[i], high[i]), (alone.low, alone.high))
+
+
+def test_what_is_left_of_a_share_has_its_bounds_exchanged_and_is_written_in_order():
+    left = Interval(0.5, 0.25, 0.625).complement
+    assert (left.estimate, left.low, left.high) == (0.5, 0.375, 0.75)
+    assert str(Interval(0.5, 0.25, 0.75)) == "0.5 [0.25, 0.75]"
+
+
+def test_the_middle_of_the_samples_lies_between_the_bounds():
+    samples = np.arange(101.0)
+    assert [float(bound) for bound in percentile_bounds(samples)] == pytest.approx([2.5, 97.5])
+    assert [float(bound) for bound in percentile_bounds(samples, 0.5)] == [25.0, 75.0]
+    rows = np.array([[0.0, 10.0], [4.0, 4.0], [1.0, np.inf]])
+    assert [bound.tolist() for bound in percentile_bounds(rows, 1.0, axis=1)] == [[0, 4, 1], [10, 4, 1]]
+    with pytest.raises(InputError, match=r"samples must be \[resample\], got shape \(2, 2\)"):
+        Interval.of_samples(np.zeros((2, 2)), 0.0)
+
+
+def test_a_resample_draws_as_many_episodes_as_there_are_and_depends_on_the_seed_alone():
+    weights = resample_weights(8, 50, seed=3)
+    assert weights.shape == (50, 8) and resample_weights(8).shape == (1000, 8)
+    np.testing.assert_allclose(weights.sum(1), 1)
+    np.testing.assert_array_equal(weights * 8, np.round(weights * 8))
+    np.testing.assert_array_equal(weights, resample_weights(8, 50, seed=3))
+    assert np.ptp(weights) > 0 and not np.array_equal(weights, resample_weights(8, 50, seed=4))
+    np.testing.assert_array_equal(resample_weights(8), resample_weights(8, 1000, seed=0))
+    first = resample_weights(8, 50, seed=3, plain_first=True)
+    np.testing.assert_array_equal(first[0], np.full(8, 1 / 8))
+    np.testing.assert_array_equal(first[1:], weights)
+    assert resample_weights(1, 1).tolist() == [[1.0]]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "sentence"),
+    [
+        ((0, 1), "a bootstrap needs at least 1 episode, got 0"),
+        ((1, 0), "a bootstrap needs at least 1 resample, got 0"),
+        ((10**6, 10**6), "1000000 resamples of 1000000 episodes would take about 1.6e.04 GB"),
+    ],
+)
+def test_a_bootstrap_of_nothing_or_of_more_than_fits_is_refused(sizes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        resample_weights(*sizes)
+
+
+def test_the_mean_and_its_bounds_are_those_of_the_resampled_means():
+    values = np.random.default_rng(1).normal(size=(12, 2))
+    mean, low, high = bootstrap_mean(values, level=0.8, n_resamples=200, seed=5)
+    drawn = resample_weights(12, 200, seed=5) @ values
+    np.testing.assert_array_equal(mean, values.mean(0))
+    np.testing.assert_allclose((low, high), np.quantile(drawn, [0.1, 0.9], axis=0))
+    for i in range(2):
+        one = mean_interval(values[:, i], level=0.8, n_resamples=200, seed=5)
+        assert (one.estimate, one.low, one.high) == pytest.approx((mean[i], low[i], high[i]))
+    np.testing.assert_array_equal(bootstrap_mean(values), bootstrap_mean(values, level=0.95, n_resamples=1000, seed=0))
+    assert mean_interval(values[:, 0]) == mean_interval(values[:, 0], level=0.95, n_resamples=1000, seed=0)
+
+
+def test_a_ratio_draws_its_resamples_as_a_mean_does():
+    numerators, denominators = np.random.default_rng(2).uniform(0.5, 2, size=(2, 12))
+    drawn = resample_weights(12, 200, seed=5) @ np.stack([numerators, denominators], 1)
+    wanted = np.quantile(drawn[:, 0] / drawn[:, 1], [0.1, 0.9])
+    found = ratio_interval(numerators, denominators, level=0.8, n_resamples=200, seed=5)
+    assert (found.low, found.high) == pytest.approx(tuple(wanted))
+    assert found.estimate == pytest.approx(numerators.sum() / denominators.sum())
+    default = ratio_interval(numerators, denominators, level=0.95, n_resamples=1000, seed=0)
+    assert ratio_interval(numerators, denominators) == default
+    ones = ratio_interval([1.0, 0.0], [1.0, 0.0], weights=np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 0.0]]))
+    assert (ones.estimate, ones.low, ones.high) == (
+        1.0,
+        1.0,
+        1.0,
+    )  # a resample that sums to 1 counts, one of 0 does not
