@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
@@ -11,13 +11,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.checks import checked
-from interp.errors import InputError, require
-from interp.model.layout import EncodedRounds, RoundLayout, size_range
+from interp.errors import require
+from interp.model.layout import EncodedRounds
 from interp.tasks.experts.episodes import ExpertEpisodes
+from interp.tasks.sized_round import SizedRound
 
 
 @dataclass(frozen=True)
-class ExpertRound(RoundLayout):
+class ExpertRound(SizedRound):
     """A round of prediction with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
 
     Args:
@@ -28,15 +29,9 @@ class ExpertRound(RoundLayout):
     n_experts: int
     n_experts_range: tuple[int, int] | None = None
     task: ClassVar[str] = "experts"
-
-    def __post_init__(self) -> None:
-        bounds = size_range("n_experts", self.n_experts, self.n_experts_range)
-        object.__setattr__(self, "n_experts_range", bounds)
-
-    @property
-    def _bounds(self) -> tuple[int, int]:
-        assert self.n_experts_range is not None
-        return self.n_experts_range
+    ranged: ClassVar[tuple[str, ...]] = ("n_experts",)
+    episodes_are: ClassVar[str] = "expert episodes"
+    episode_types: ClassVar[tuple[type, ...]] = (ExpertEpisodes,)
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -45,7 +40,7 @@ class ExpertRound(RoundLayout):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        return ("<w>", "p?", "w?", "q0", "q1", *(f"e_{i}" for i in range(1, self._bounds[1] + 1)))
+        return ("<w>", "p?", "w?", "q0", "q1", *(f"e_{i}" for i in range(1, self.served[0][1] + 1)))
 
     @property
     def n_latents(self) -> int:
@@ -56,37 +51,8 @@ class ExpertRound(RoundLayout):
     def outcomes(self) -> tuple[str, ...]:
         return ("q0", "q1")
 
-    @property
-    def max_layout(self) -> ExpertRound:
-        return replace(self, n_experts=self._bounds[1])
-
-    @property
-    def family(self) -> tuple[ExpertRound, ...]:
-        low, high = self._bounds
-        return tuple(replace(self, n_experts=n) for n in range(low, high + 1))
-
-    def fit(self, episodes: object) -> ExpertRound:
-        if not isinstance(episodes, ExpertEpisodes):
-            raise InputError(f"this model reads expert episodes, got {type(episodes).__name__}")
-        low, high = self._bounds
-        n_experts = episodes.advice.shape[-1]
-        if not low <= n_experts <= high:
-            from interp.library import serving
-
-            served = f"{low} experts" if low == high else f"{low} to {high} experts"
-            raise InputError(
-                f"episodes have {n_experts} experts but this model's layout serves {served}; "
-                f"sample with n_experts={min(max(n_experts, low), high)}, or take a model that serves {n_experts}: "
-                f"{serving(self.task, n_experts=n_experts)}"
-            )
-        return replace(self, n_experts=n_experts)
-
     def encode(self, episodes: ExpertEpisodes) -> EncodedRounds:
-        layout = self.fit(episodes)
-        require(
-            layout == self,
-            f"episodes have {layout.n_experts} experts, this layout {self.n_experts}; call layout.fit(episodes) first",
-        )
+        self.require_fit(episodes)
         ids, n = self.token_ids, self.n_experts
         advice, labels = torch.from_numpy(episodes.advice).long(), torch.from_numpy(episodes.labels).long()
         tokens = torch.zeros(*labels.shape, self.n_positions, dtype=torch.long)

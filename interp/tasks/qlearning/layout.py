@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -12,9 +12,10 @@ from jaxtyping import Shaped
 from torch import Tensor
 
 from interp.checks import checked
-from interp.errors import InputError, require
-from interp.model.layout import EncodedRounds, RoundLayout, size_range
+from interp.errors import InputError
+from interp.model.layout import EncodedRounds
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
+from interp.tasks.sized_round import SizedRound
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
@@ -23,7 +24,7 @@ _Ranges = tuple[tuple[int, int], tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class QLearningRound(RoundLayout):
+class QLearningRound(SizedRound):
     """A round of tabular Q-learning.
 
     ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions; latent ``c_i``
@@ -40,20 +41,12 @@ class QLearningRound(RoundLayout):
     n_states_range: tuple[int, int] | None = None
     n_actions_range: tuple[int, int] | None = None
     task: ClassVar[str] = "qlearning"
+    ranged: ClassVar[tuple[str, ...]] = ("n_states", "n_actions")
+    episodes_are: ClassVar[str] = "MDP episodes"
+    episode_types: ClassVar[tuple[type, ...]] = (MDPEpisodes, MDPs)
     choice_label: ClassVar[str | None] = "a*"
     payload: ClassVar[str | None] = "rewards"
     payload_hint: ClassVar[str] = "(signed=True for negative ones), or use variant='lin', which takes any"
-
-    def __post_init__(self) -> None:
-        states = size_range("n_states", self.n_states, self.n_states_range)
-        actions = size_range("n_actions", self.n_actions, self.n_actions_range)
-        object.__setattr__(self, "n_states_range", states)
-        object.__setattr__(self, "n_actions_range", actions)
-
-    @property
-    def _bounds(self) -> _Ranges:
-        assert self.n_states_range is not None and self.n_actions_range is not None
-        return self.n_states_range, self.n_actions_range
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -69,7 +62,7 @@ class QLearningRound(RoundLayout):
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        (_, max_states), (_, max_actions) = self._bounds
+        (_, max_states), (_, max_actions) = self.served
         return (
             *("<BOS>", "r", "Select", "Qcurr", "Qnext", "Update"),
             *(f"s_{i}" for i in range(1, max_states + 1)),
@@ -85,37 +78,8 @@ class QLearningRound(RoundLayout):
     def outcomes(self) -> tuple[str, ...]:
         return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
 
-    @property
-    def max_layout(self) -> QLearningRound:
-        (_, max_states), (_, max_actions) = self._bounds
-        return replace(self, n_states=max_states, n_actions=max_actions)
-
-    @property
-    def family(self) -> tuple[QLearningRound, ...]:
-        (low, high), most = self._bounds[1], self.max_layout
-        return tuple(replace(most, n_actions=n) for n in range(low, high + 1))
-
-    def fit(self, episodes: object) -> QLearningRound:
-        if not isinstance(episodes, MDPEpisodes | MDPs):
-            raise InputError(f"this model reads MDP episodes, got {type(episodes).__name__}")
-        sizes = {"n_states": episodes.n_states, "n_actions": episodes.n_actions}
-        for (name, size), (low, high) in zip(sizes.items(), self._bounds, strict=True):
-            if not low <= size <= high:
-                from interp.library import serving
-
-                raise InputError(
-                    f"episodes have {name} {size} but this model's layout serves {low} to {high}; sample with {name} "
-                    f"in that range, or take a model that serves {size}: {serving(self.task, **{name: size})}"
-                )
-        return replace(self, n_states=episodes.n_states, n_actions=episodes.n_actions)
-
     def encode(self, episodes: MDPEpisodes) -> EncodedRounds:
-        layout = self.fit(episodes)
-        require(
-            layout == self,
-            f"episodes have {layout.n_states} states and {layout.n_actions} actions, this layout {self.n_states} and "
-            f"{self.n_actions}; call layout.fit(episodes) first",
-        )
+        self.require_fit(episodes)
         ids, at = self.token_ids, self.position
         states, actions = torch.from_numpy(episodes.states).long(), torch.from_numpy(episodes.actions).long()
         following = torch.from_numpy(episodes.next_states).long()
@@ -165,7 +129,8 @@ def served(model: HookedLatentTransformer) -> _Ranges:
     layout = model.layout
     if not isinstance(layout, QLearningRound):
         raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of Q-learning")
-    return layout._bounds
+    states, actions = layout.served
+    return states, actions
 
 
 def representative_sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:

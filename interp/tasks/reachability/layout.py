@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
+from typing import ClassVar, Self
 
 import torch
 from einops import rearrange
 
 from interp.checks import check_fields
-from interp.errors import InputError, require
-from interp.model.layout import MOST, EncodedRounds, RoundLayout, size_range
+from interp.errors import require
+from interp.model.layout import MOST, EncodedRounds
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
+from interp.tasks.sized_round import SizedRound
 
 
 @dataclass(frozen=True)
-class ReachabilityRound(RoundLayout):
+class ReachabilityRound(SizedRound):
     """A round of reachability: the graph edge by edge, two candidates, the question, the root.
 
     ``<w> <z> (s_i t_i e_i) for every edge, c_1 c_2 p? | r w?``: 3 m + 7 positions. The root stands after the question,
@@ -38,16 +39,14 @@ class ReachabilityRound(RoundLayout):
     n_edges_range: tuple[int, int] | None = None
     marks: bool = False
     task: ClassVar[str] = "reachability"
+    ranged: ClassVar[tuple[str, ...]] = ("n_edges",)
+    episodes_are: ClassVar[str] = "reachability episodes"
+    episode_types: ClassVar[tuple[type, ...]] = (ReachabilityEpisodes,)
 
     def __post_init__(self) -> None:
         check_fields(self)
         require(3 <= self.n_nodes <= MOST, f"n_nodes must be an integer >= 3 and <= {MOST}, got {self.n_nodes!r}")
-        object.__setattr__(self, "n_edges_range", size_range("n_edges", self.n_edges, self.n_edges_range))
-
-    @property
-    def _bounds(self) -> tuple[int, int]:
-        assert self.n_edges_range is not None
-        return self.n_edges_range
+        super().__post_init__()
 
     @cached_property
     def labels(self) -> tuple[str, ...]:
@@ -68,40 +67,17 @@ class ReachabilityRound(RoundLayout):
     def outcomes(self) -> tuple[str, ...]:
         return tuple(f"n_{i}" for i in range(1, self.n_nodes + 1))
 
-    @property
-    def max_layout(self) -> ReachabilityRound:
-        return replace(self, n_edges=self._bounds[1])
-
-    @property
-    def family(self) -> tuple[ReachabilityRound, ...]:
-        low, high = self._bounds
-        return tuple(replace(self, n_edges=n) for n in range(low, high + 1))
-
-    def fit(self, episodes: ReachabilityEpisodes) -> ReachabilityRound:
-        if not isinstance(episodes, ReachabilityEpisodes):
-            raise InputError(f"this model reads reachability episodes, got {type(episodes).__name__}")
+    def fit(self, episodes: ReachabilityEpisodes) -> Self:
+        named = getattr(episodes, "n_nodes", self.n_nodes)
         require(
-            episodes.n_nodes == self.n_nodes,
-            f"episodes name {episodes.n_nodes} nodes but this model {self.n_nodes}; sample with n_nodes={self.n_nodes} "
-            "(a graph need not use all names)",
+            named == self.n_nodes,
+            f"episodes name {named} nodes but this model {self.n_nodes}; sample with n_nodes={self.n_nodes} (a graph "
+            "need not use all names)",
         )
-        low, high = self._bounds
-        if not low <= episodes.n_edges <= high:
-            from interp.library import serving
-
-            raise InputError(
-                f"episodes have n_edges {episodes.n_edges} but this model's layout serves {low} to {high}; sample with "
-                "n_edges in that range, or take a model that serves as many: "
-                f"{serving(self.task, n_edges=episodes.n_edges)}"
-            )
-        return replace(self, n_edges=episodes.n_edges)
+        return super().fit(episodes)
 
     def encode(self, episodes: ReachabilityEpisodes) -> EncodedRounds:
-        layout = self.fit(episodes)
-        require(
-            layout == self,
-            f"episodes have {layout.n_edges} edges, this layout {self.n_edges}; call layout.fit(episodes) first",
-        )
+        self.require_fit(episodes)
         ids, at, node = self.token_ids, self.position, self.token_ids["n_1"]
         tokens = torch.zeros(len(episodes), episodes.n_rounds, self.n_positions, dtype=torch.long)
         edges = torch.tensor(episodes.by_round("edges"))

@@ -45,5 +45,5 @@ def test_what_does_not_fit_is_refused() -> None:
     layout = ReachabilityRound(12, 18)
     with pytest.raises(InputError, match="sample with n_nodes=12"):
         layout.fit(sample(3, 4, 14, 18, depths=(1,)))
-    with pytest.raises(InputError, match="serves 18 to 18"):
+    with pytest.raises(InputError, match="serves 18 edges; sample with n_edges=18"):
         layout.fit(sample(3, 4, 12, 17, depths=(1,)))
