@@ -14,7 +14,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.checks import checked
-from interp.evaluation.record import MODEL
+from interp.evaluation.plan import MODEL
 from interp.files import write_atomic
 from reports import figures
 

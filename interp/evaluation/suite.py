@@ -4,12 +4,12 @@
     >>> len(parts_of(interp.load("wma-handwired", n_experts=2)))
     20
 
-What is measured is the task's to say (:class:`~interp.evaluation.record.EvaluationPlan`); nothing is computed here.
+What is measured is the task's to say (:class:`~interp.evaluation.plan.EvaluationPlan`); nothing is computed here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from rich.table import Table
 from interp import catalog
 from interp.display import Tabled
 from interp.errors import InputError, require
-from interp.evaluation.record import Done, EvaluationPlan
+from interp.evaluation.plan import EvaluationPlan
 from interp.files import write_json, write_text
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -93,7 +93,7 @@ def evaluate(
     n_episodes: int = 128,
     seed: int = 0,
     with_theory: bool = False,
-    done: Done = lambda steps: None,
+    done: Callable[[int], None] = lambda steps: None,
     n_jobs: int = 1,
     scheduler: str = "",
 ) -> Evaluation:

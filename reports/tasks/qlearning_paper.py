@@ -9,7 +9,7 @@ import pandas as pd
 
 import circuits
 import probes
-from interp.evaluation.attention import round_attention
+from interp.evaluation.plan import round_attention
 from interp.model.rollout import play, rollout
 from interp.tasks import mdp
 from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from circuits.compiler import wired
-from interp.evaluation.record import MODEL
+from interp.evaluation.plan import MODEL
 from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
 from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved

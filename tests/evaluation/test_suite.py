@@ -14,7 +14,7 @@ from interp import catalog, tasks
 from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation import suite
-from interp.evaluation.record import EvaluationPlan, row
+from interp.evaluation.plan import EvaluationPlan, row
 from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer

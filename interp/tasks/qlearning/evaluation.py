@@ -30,10 +30,7 @@ from interp.checks import checked
 from interp.decoder import N_FOLDS
 from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.attention import round_attention
-from interp.evaluation.controls import cut
-from interp.evaluation.lookup import joined, lookup
-from interp.evaluation.record import MODEL, EvaluationPlan, Row, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, cut, joined, lookup, round_attention, row
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer

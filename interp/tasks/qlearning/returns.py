@@ -29,8 +29,7 @@ from jaxtyping import Float
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.lookup import lookup
-from interp.evaluation.record import MODEL
+from interp.evaluation.plan import MODEL, lookup
 from interp.model.rollout import play
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.evaluation.record import MODEL, EvaluationPlan, Row, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, row
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, mean_interval

@@ -43,7 +43,7 @@ from torch import Tensor
 from interp.checks import checked
 from interp.decoder import Affine
 from interp.errors import require
-from interp.evaluation.controls import Hook, cut, swap
+from interp.evaluation.plan import Hook, cut, swap
 from interp.interventions.steering import write_state
 from interp.model.rollout import rollout
 from interp.model.run import Rollout

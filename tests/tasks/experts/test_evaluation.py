@@ -7,7 +7,7 @@ from scipy.special import softmax
 
 import interp
 from interp.errors import InputError
-from interp.evaluation.attention import round_attention
+from interp.evaluation.plan import round_attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts

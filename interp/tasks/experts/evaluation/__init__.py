@@ -9,7 +9,7 @@ is needed for), ``attention`` (what is paid to each expert), ``appendix_b`` (the
 ``parts`` (all tables), ``headline`` (the model card's rows).
 """
 
-from interp.evaluation.record import EvaluationPlan
+from interp.evaluation.plan import EvaluationPlan
 
 __all__ = ["plan"]
 

@@ -20,7 +20,7 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.display import Tabled
-from interp.evaluation.controls import cut
+from interp.evaluation.plan import cut
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds

@@ -28,8 +28,7 @@ from scipy import special
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
-from interp.evaluation.lookup import lookup
-from interp.evaluation.record import MODEL
+from interp.evaluation.plan import MODEL, lookup
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance

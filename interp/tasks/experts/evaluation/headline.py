@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from interp.evaluation.record import MODEL, Row, row
+from interp.evaluation.plan import MODEL, Row, row
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.evaluation import by_regime, lengths

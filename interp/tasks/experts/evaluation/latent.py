@@ -17,7 +17,7 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.errors import require
-from interp.evaluation.controls import cut, swap
+from interp.evaluation.plan import cut, swap
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer

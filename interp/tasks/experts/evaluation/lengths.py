@@ -18,8 +18,7 @@ import pandas as pd
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.lookup import lookup
-from interp.evaluation.record import MODEL
+from interp.evaluation.plan import MODEL, lookup
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval

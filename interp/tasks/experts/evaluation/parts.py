@@ -7,8 +7,7 @@ from typing import Any
 
 import pandas as pd
 
-from interp.evaluation.lookup import joined
-from interp.evaluation.record import MODEL
+from interp.evaluation.plan import MODEL, joined
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks.experts.calibration import calibration

@@ -1,0 +1,147 @@
+"""What a task gives so that its models can be evaluated, and what tasks' evaluations are made of.
+
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> model, episodes = interp.load("wma-handwired", n_experts=2), experts.sample(8, 10, 2, seed=0)
+    >>> forgetful = interp.rollout(model, episodes, fwd_hooks=[cut(model)]).predictions
+    >>> split = episodes.advice[..., 0] != episodes.advice[..., 1]             # without memory: a tie
+    >>> bool((forgetful[split] == 0.5).all())
+    True
+
+With its latents *cut* to the initial ones a model knows nothing of earlier rounds; with them *swapped* it knows as much
+as usual, of another episode. The mean attention of a round is NOT evidence of use: attention says where a head looks,
+not what it moves, and means over rounds hide heads that split the work; patch it (``interp.interventions``) to see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar, cast
+
+import numpy as np
+import pandas as pd
+from torch import Tensor
+
+from interp.algorithm import Episodes
+from interp.checks import checked
+from interp.errors import require, unknown_name
+from interp.model.rollout import rollout
+from interp.model.run import Rounds
+from interp.model.transformer import HookedLatentTransformer
+from interp.statistics import Interval
+
+Row = dict[str, Any]
+Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
+MODEL = "model"
+"""Key of the evaluated model beside those of baselines and controls."""
+_K = TypeVar("_K", bound=tuple[str | int, ...])
+_V = TypeVar("_V")
+_D = TypeVar("_D")
+
+
+@dataclass(frozen=True)
+class EvaluationPlan:
+    """How models of a task are evaluated.
+
+    Attributes:
+        parts: model to the names of what is measured apart, such as the regimes.
+        measure: ``(model, part, n_episodes, seed)`` to what ``tables`` needs of a part. A part depends on nothing else:
+            parts can be measured on different machines.
+        tables: ``(model, parts by name)`` to tidy frames by name; "summary" is the one to print.
+        headline: ``(model, n_episodes, seed)`` to the rows of a model card, made by :func:`row`.
+        theory: ``(model, n_episodes, seed)`` to checks of what the task's theory says, one a row.
+        min_episodes: fewer are refused.
+    """
+
+    parts: Callable[[HookedLatentTransformer], Sequence[str]]
+    measure: Callable[[HookedLatentTransformer, str, int, int], Any]
+    tables: Callable[[HookedLatentTransformer, Mapping[str, Any]], dict[str, pd.DataFrame]]
+    headline: Callable[[HookedLatentTransformer, int, int], Sequence[Row]] | None = None
+    theory: Callable[[HookedLatentTransformer, int, int], pd.DataFrame] | None = None
+    min_episodes: int = 1
+
+
+@checked
+def row(what: str, value: Interval, beside: str) -> Row:
+    """A claim with its interval and, beside it, what a reader needs to judge it: the limit, the baseline, the control.
+
+    >>> row("accuracy", Interval(0.75, 0.7, 0.8), "majority vote 0.65")
+    {'what': 'accuracy', 'estimate': 0.75, 'low': 0.7, 'high': 0.8, 'beside': 'majority vote 0.65'}
+    """
+    return {"what": what, **vars(value), "beside": beside}
+
+
+def lookup(results: Mapping[_K, _V], *key: str | int) -> _V:
+    """The result at ``key``.
+
+    >>> lookup({("uniform", "bayes"): 0.5}, "uniform", "bayes")
+    0.5
+
+    Raises:
+        InputError: no such key; the nearest ones are named.
+    """
+    named = {_name(known): value for known, value in results.items()}
+    if _name(key) not in named:
+        raise unknown_name("result", _name(key), named, limit=20)
+    return named[_name(key)]
+
+
+def joined(parts: Sequence[_D], *names: str) -> _D:
+    """One dataclass of several that differ in dictionaries: under each of ``names``, those of all parts.
+
+    >>> from dataclasses import make_dataclass
+    >>> Scores = make_dataclass("Scores", ["by_regime"])
+    >>> joined([Scores({"uniform": 1}), Scores({"drift": 2})], "by_regime")
+    Scores(by_regime={'uniform': 1, 'drift': 2})
+    """
+    one: Any = parts[0]
+    return cast(
+        _D, replace(one, **{name: {k: v for part in parts for k, v in getattr(part, name).items()} for name in names})
+    )
+
+
+def _name(key: tuple[str | int, ...]) -> str:
+    return "/".join(map(str, key))
+
+
+def cut(model: HookedLatentTransformer) -> Hook:
+    """A forward hook that replaces every latent by the initial one."""
+
+    def replaced(latents: Tensor, hook: Any) -> Tensor:
+        return model.initial_latents(*latents.shape[:2])
+
+    return "hook_latents", replaced
+
+
+def swap() -> Hook:
+    """A forward hook that gives every episode the latents of the one before it in the batch."""
+
+    def replaced(latents: Tensor, hook: Any) -> Tensor:
+        return latents.roll(1, 0)
+
+    return "hook_latents", replaced
+
+
+def round_attention(
+    model: HookedLatentTransformer, episodes: Episodes, *, rounds: Rounds = slice(10, None)
+) -> pd.DataFrame:
+    """The mean attention pattern of every head over episodes and rounds.
+
+    Returns:
+        Columns ``layer``, ``head``, ``query`` and ``key`` (position labels), ``attention``.
+
+    Raises:
+        InputError: episodes that the model cannot read, or rounds out of range.
+    """
+    require(len(episodes) > 0, "no episodes to average over")
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    run = rollout(model, episodes, names_filter=names, rounds=rounds)
+    labels = run.layout.labels
+    rows = []
+    for layer, name in enumerate(names):
+        mean = run.cache[name].double().mean((0, 1)).numpy(force=True)
+        for head, query, key in np.ndindex(mean.shape):
+            if key <= query:
+                rows.append((layer, head, labels[query], labels[key], float(mean[head, query, key])))
+    return pd.DataFrame(rows, columns=["layer", "head", "query", "key", "attention"])
