@@ -141,7 +141,7 @@ def _of_task(task: Any, targets_of: Any, parts_for: Any) -> list[str]:
     by_key = {v.key: v for v in reversed(variables)}
     rows = [(f"`{v.key}`", v.symbol, v.role, v.meaning, v.units) for v in reversed(by_key.values())]
     text = [
-        table(f"{task.name}: regimes", "`regime=`, `--regime`.", ("regime", "what it is"), _code(task.regimes())),
+        table(f"{task.name}: regimes", "`regime=`, `--regime`.", ("regime", "what it is"), _code(task.data.regimes())),
         table(
             f"{task.name}: algorithms",
             f"`interp.tasks.get({task.key!r}).algorithm(KEY)`.",
@@ -158,9 +158,9 @@ def _of_task(task: Any, targets_of: Any, parts_for: Any) -> list[str]:
         "",
         table(
             f"{task.name}: corruptions",
-            f"`--corruption`; the default is `{task.default_corruption}`.",
+            f"`--corruption`; the default is `{task.analysis.default_corruption}`.",
             ("corruption", "what it changes", "shows after"),
-            [(f"`{c.key}`", c.name, f"{c.delay} rounds") for c in task.corruptions()],
+            [(f"`{c.key}`", c.name, f"{c.delay} rounds") for c in task.analysis.corruptions()],
         ),
         table(
             f"{task.name}: parts of a report",

@@ -20,7 +20,7 @@ from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbe
 from interp.interventions.interchange import interchange
 from interp.interventions.patching import sweep
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.tasks import Corruption, RoundInputs, Task, corrupted_round, exchanged
+from interp.tasks import Algorithms, Analysis, Corruption, Data, RoundInputs, Task, corrupted_round, exchanged
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
@@ -124,10 +124,11 @@ def said(episodes: BanditEpisodes) -> RoundInputs:
 
 BANDIT = Task(
     key="bandit", name="a bandit", what="predict whether the arm that was pulled pays",
-    layout=BanditRound, sample=sample, sizes=(), losses=losses, round_inputs=said, probed=("wins", "chances"),
-    algorithms=lambda: (AlgorithmRecord("laplace", "Laplace's rule", "Laplace", laplace),),
-    corruptions=lambda: (Corruption("exchange-history", "take another history", 0, exchange_history),),
-    default_corruption="exchange-history",
+    data=Data(layout=BanditRound, sample=sample, losses=losses),
+    algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "Laplace's rule", "Laplace", laplace),)),
+    analysis=Analysis(
+        round_inputs=said, probed=("wins", "chances"), default_corruption="exchange-history",
+        corruptions=lambda: (Corruption("exchange-history", "take another history", 0, exchange_history),)),
     training=lambda: TrainingGoal(targets=lambda episodes: np.eye(2)[episodes.rewards]),
 )  # fmt: skip
 

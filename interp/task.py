@@ -4,10 +4,10 @@ A task is a kind of online learning: its episodes, the round that a model reads,
 model is trained on and measured by. Rooms look the record up (``interp.tasks.get``, ``interp.tasks.of``) and never ask
 which task it is.
 
-Only :attr:`Task.key`, a layout, a sampler and a loss are needed; each further part switches something on:
-``algorithms`` interchange, steering and probe targets, ``corruptions`` patching by name, ``training`` ``interp train``,
-``evaluation`` ``interp evaluate``, ``report`` sections of its own. Parts that need heavy
-imports, or rooms above this one, are named (:func:`lazy`) instead of imported.
+Only a key and its :class:`Data` are needed; each further part switches something on: ``algorithms`` interchange,
+steering and probe targets, ``analysis`` patching by name and the defaults of probes and interventions, ``training``
+``interp train``, ``evaluation`` ``interp evaluate``, ``report`` sections of its own. What needs heavy imports, or rooms
+above this one, is named (:func:`interp.lazy.lazy`) instead of imported.
 """
 
 from __future__ import annotations
@@ -150,62 +150,80 @@ class Steering:
 
 
 @dataclass(frozen=True)
-class Task:
-    """A task.
+class Data:
+    """What there is to learn: the episodes of a task, and the round of them that a model reads.
 
     Attributes:
-        key: what code, checkpoints and the command line call it; name, what: for sentences and tables.
-        sizes: of its episodes.
         layout: sizes to the :class:`~interp.model.layout.RoundLayout`.
-        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes, whose ``task`` is :attr:`key`.
-        sample_options: model to what else the sampler takes for it, such as its learning rate.
+        sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes, whose ``task`` is the task's key.
         losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the truth of the
             episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was predicted.
+        sizes: of the episodes.
+        regimes: names of what episodes can be drawn from, each with what it is.
+        sample_options: model to what else the sampler takes for it, such as its learning rate.
         interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
             (``done``, ``step(choices)`` to a batch of one round, ``episodes()``); None where nothing can be acted in.
         rounds: of an episode in which something new can still happen; analyses sample no more by default. 0 where
             there is no end, as in learning.
         first_asked: the first round whose prediction the task asks for. Those of earlier rounds are trained on nothing,
             so comparison leaves them out.
-        regimes: names of what episodes can be drawn from, each with what it is.
-        algorithms: the algorithms that it registers, in order of preference: a variable that several share is the
-            first one's.
-        families: families of algorithms that comparison fits to a model's predictions; by default every registered
-            algorithm, as it is.
-        updates: families that comparison fits to what a round makes of the decoded state; the families by default.
-        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the families predict
-            differently, by name; its default regime alone by default.
-        hypothesis: model to the algorithm that it is held against; its first one by default.
-        round_inputs: what one round says by itself.
-        probed: variables that ``interp probe`` decodes by default.
-        corruptions: by key.
-        default_corruption: the one that ``interp patch`` and circuits of edges take.
-        aligned: ``model`` to (variable, site) cases for learned subspaces, the last a place that cannot hold it.
-        claims: ``model`` to the (variable, sites, outcome) claims that interchange tests in a learned model.
-        steering: how it is steered by default.
-        training: what ``interp train`` learns, and from what presets.
-        evaluation: what ``interp evaluate`` measures.
-        report: the parts that a report on it holds beside those that every task has.
-        looks: algorithm or baseline -> hue and dash of its line, such as "green short" (``reports.palette``).
     """
 
-    key: str
-    name: str
-    what: str
-    sizes: tuple[Size, ...]
     layout: Callable[..., Any]
     sample: Callable[..., Any]
     losses: Callable[..., Any]
+    sizes: tuple[Size, ...] = ()
+    regimes: Callable[[], Mapping[str, str]] = dict
     sample_options: Callable[[Any], Mapping[str, Any]] = lambda model: {}
     interaction: Callable[..., Any] | None = None
     rounds: int = 0
     first_asked: int = 0
-    regimes: Callable[[], Mapping[str, str]] = dict
-    algorithms: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "sizes", fit("sizes", self.sizes, tuple[Size, ...]))
+        integer("rounds", self.rounds, 0)
+        integer("first_asked", self.first_asked, 0)
+        names = [size.name for size in self.sizes]
+        twice = max(names, key=names.count, default="")
+        require(len(set(names)) == len(names), f"two sizes are called {twice!r}; give each a name of its own")
+
+
+@dataclass(frozen=True)
+class Algorithms:
+    """What could explain a model of a task.
+
+    Attributes:
+        records: the algorithms that the task registers, in order of preference: a variable that several share is the
+            first one's.
+        hypothesis: model to the algorithm that it is held against; the first one by default.
+        families: families of algorithms that comparison fits to a model's predictions; by default every registered
+            algorithm, as it is.
+        updates: families that comparison fits to what a round makes of the decoded state; the families by default.
+        battery: ``(n_episodes, n_rounds, *, seed, **sizes)`` to sets of episodes on which the families predict
+            differently, by name; the sampler's default regime alone by default.
+    """
+
+    records: Callable[[], tuple[AlgorithmRecord, ...]] = lambda: ()
+    hypothesis: Callable[[Any], Algorithm] | None = None
     families: Callable[[], tuple[Family, ...]] | None = None
     updates: Callable[[], tuple[Family, ...]] | None = None
     battery: Callable[..., Mapping[str, Any]] | None = None
-    hypothesis: Callable[[Any], Algorithm] | None = None
+
+
+@dataclass(frozen=True)
+class Analysis:
+    """What probes and interventions look for in a model of a task, and where, when a caller does not say.
+
+    Attributes:
+        round_inputs: what one round says by itself, the control of every probe.
+        probed: variables that ``interp probe`` decodes.
+        corruptions: the corruptions that can be asked for by key.
+        default_corruption: the key of the one that ``interp patch`` and circuits of edges take.
+        aligned: model to (variable, site) cases for learned subspaces, the last a place that cannot hold it.
+        claims: model to the (variable, sites, outcome) claims that interchange tests in a learned model.
+        steering: how a model is steered.
+    """
+
     round_inputs: Callable[[Any], RoundInputs] | None = None
     probed: tuple[str, ...] = ()
     corruptions: Callable[[], tuple[Corruption, ...]] = lambda: ()
@@ -213,24 +231,70 @@ class Task:
     aligned: Callable[[Any], tuple[tuple[str, str], ...]] = lambda model: ()
     claims: Callable[[Any], Any] = lambda model: ()
     steering: Callable[[], Steering] | None = None
-    training: Callable[[], Any] | None = None
-    evaluation: Callable[[], Any] | None = None
-    report: Callable[[], Any] | None = None
-    looks: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name, kind in (("key", str), ("sizes", tuple[Size, ...]), ("probed", tuple[str, ...])):
-            object.__setattr__(self, name, fit(name, getattr(self, name), kind))
+        object.__setattr__(self, "probed", fit("probed", self.probed, tuple[str, ...]))
+
+
+@dataclass(frozen=True)
+class Report:
+    """How a report on a task differs from that on any other.
+
+    Attributes:
+        parts: lists the whole report in page order; the parts that every report has when None.
+        looks: algorithm or baseline -> hue and dash of its line, such as "green short" (``reports.palette``).
+    """
+
+    parts: Callable[[], Any] | None = None
+    looks: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Task:
+    """A task, in parts of which each caller reads its own.
+
+    Attributes:
+        key: what code, checkpoints and the command line call it; name, what: for sentences and tables.
+        data: the episodes.
+        algorithms: what could explain a model.
+        analysis: what is looked for in a model, and where.
+        training: gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``.
+        evaluation: gives the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
+        report: what is particular to a report on it.
+    """
+
+    key: str
+    name: str
+    what: str
+    data: Data
+    algorithms: Algorithms = Algorithms()
+    analysis: Analysis = Analysis()
+    training: Callable[[], Any] | None = None
+    evaluation: Callable[[], Any] | None = None
+    report: Report = Report()
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "key", fit("key", self.key, str))
         require(self.key.isidentifier(), f"a task's key must be an identifier, got {self.key!r}")
-        taken = [size.name for size in self.sizes]
-        integer("rounds", self.rounds, 0)
-        integer("first_asked", self.first_asked, 0)
-        twice = max(taken, key=taken.count, default="")
-        require(len(set(taken)) == len(taken), f"task {self.key!r} has two sizes called {twice!r}")
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The sizes of its episodes."""
+        return self.data.sizes
+
+    @property
+    def layout(self) -> Callable[..., Any]:
+        """Makes the layout of a round from sizes."""
+        return self.data.layout
+
+    @property
+    def sample(self) -> Callable[..., Any]:
+        """Samples episodes: ``(n_episodes, n_rounds, *, regime, seed, **sizes)``."""
+        return self.data.sample
 
     def at_most(self, n_rounds: int) -> int:
         """``n_rounds``, or as many as an episode of this task has new things in."""
-        return min(n_rounds, self.rounds) if self.rounds else n_rounds
+        return min(n_rounds, self.data.rounds) if self.data.rounds else n_rounds
 
     @checked
     def sizes_of(self, layout: Any) -> dict[str, int]:
@@ -251,12 +315,10 @@ class Task:
         Raises:
             InputError: the task registers none.
         """
-        records = self.algorithms()
-        require(
-            self.hypothesis is not None or bool(records),
-            f"task {self.key!r} registers no algorithm; give its record algorithms=...",
-        )
-        return once("explains", model, make=partial(self.hypothesis, model) if self.hypothesis else records[0].make)
+        hypothesis, records = self.algorithms.hypothesis, self.algorithms.records()
+        known = hypothesis is not None or bool(records)
+        require(known, f"task {self.key!r} registers no algorithm; give its record algorithms=...")
+        return once("explains", model, make=partial(hypothesis, model) if hypothesis else records[0].make)
 
     @checked
     def sample_for(
@@ -280,7 +342,7 @@ class Task:
         for name in sizes or {}:
             if name not in known:
                 raise unknown_name(f"size of {self.key!r}", name, known)
-        options = {**self.sizes_of(model.layout), **self.sample_options(model), **(sizes or {})}
+        options = {**self.sizes_of(model.layout), **self.data.sample_options(model), **(sizes or {})}
         if regime:
             options["regime"] = regime
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
@@ -291,7 +353,7 @@ class Task:
         Raises:
             InputError: two of them share a key, a name or a short name.
         """
-        return unique(self.algorithms(), f"algorithm of {self.key!r}")
+        return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     @checked
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
@@ -312,16 +374,16 @@ class Task:
             InputError: two of them share a key or a name, one extends a family that is not there, or the task registers
                 neither families nor algorithms.
         """
-        if self.families is not None:
-            found = unique(self.families(), f"family of {self.key!r}")
+        if self.algorithms.families is not None:
+            families = unique(self.algorithms.families(), f"family of {self.key!r}")
         else:
             records = self.algorithm_records()
             require(bool(records), f"task {self.key!r} registers no algorithm; give its record algorithms=...")
-            found = {k: Family(k, r.name, r.make, memoryless=not r.make().state) for k, r in records.items()}
-        for family in found.values():
-            if family.extends and (family.extends not in found or found[family.extends].extends):
-                raise unknown_name(f"family that {family.key!r} extends", family.extends, found, limit=20)
-        return found
+            families = {k: Family(k, r.name, r.make, memoryless=not r.make().state) for k, r in records.items()}
+        for family in families.values():
+            if family.extends and (family.extends not in families or families[family.extends].extends):
+                raise unknown_name(f"family that {family.key!r} extends", family.extends, families, limit=20)
+        return families
 
     def update_families(self) -> dict[str, Family]:
         """The families of updates of a carried state, by key.
@@ -329,9 +391,9 @@ class Task:
         Raises:
             InputError: as :meth:`rivals`.
         """
-        if self.updates is None:
+        if self.algorithms.updates is None:
             return self.rivals()
-        return unique(self.updates(), f"family of updates of {self.key!r}")
+        return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
 
     @checked
     def sets_for(self, layout: Any, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
@@ -346,8 +408,8 @@ class Task:
             sizes[size.name] = int(np.clip(size.default, low, high))
 
         def drawn(seed: int) -> Mapping[str, Any]:
-            if self.battery is not None:
-                return self.battery(n_episodes, n_rounds, seed=seed, **sizes)
+            if self.algorithms.battery is not None:
+                return self.algorithms.battery(n_episodes, n_rounds, seed=seed, **sizes)
             return {"default": self.sample(n_episodes, n_rounds, seed=seed, **sizes)}
 
         fits, scores = drawn(2 * seed), drawn(2 * seed + 1)
@@ -360,7 +422,7 @@ class Task:
         Raises:
             InputError: no such corruption for this task.
         """
-        found = unique(self.corruptions(), f"corruption of {self.key!r}")
-        if key not in found:
-            raise unknown_name(f"corruption of {self.key} episodes", key, found, limit=20)
-        return found[key]
+        corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")
+        if key not in corruptions:
+            raise unknown_name(f"corruption of {self.key} episodes", key, corruptions, limit=20)
+        return corruptions[key]

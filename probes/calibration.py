@@ -129,7 +129,7 @@ def nulls(
 
 
 def _planted(kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int) -> TargetValues:
-    key = (interp.tasks.of(model).probed or (None,))[0]
+    key = (interp.tasks.of(model).analysis.probed or (None,))[0]
     own, other = (compute(None if key is None else [key], e, model)[0] for e in (episodes, others))
     inputs, types = Runs(episodes).round_inputs
     values = NULLS[kind](own.values, other.values, inputs[-1], np.random.default_rng([seed, 1]))

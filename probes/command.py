@@ -67,7 +67,7 @@ def fit_at(
     Raises:
         InputError: an unknown target or site; a folder that cannot be written.
     """
-    names = list(targets or interp.tasks.of(episodes).probed) or None
+    names = list(targets or interp.tasks.of(episodes).analysis.probed) or None
     check_sites(model, episodes, [site])
     compute(names, episodes, model)
     writable(folder)

@@ -138,7 +138,7 @@ def probe(
         InputError: unknown targets or sites, episodes that the model cannot read, and what :func:`fit` refuses.
     """
     if targets is None:
-        targets = interp.tasks.of(episodes).probed or None
+        targets = interp.tasks.of(episodes).analysis.probed or None
     values = compute(targets, episodes, model)
     run, blank = runs or (run_with_sites(machine, episodes, [site]) for machine in (model, untrained(model, seed)))
     settings = {name: run.settings[name] for name in ("model", "digest", "commit")}

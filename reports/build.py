@@ -1,6 +1,6 @@
 """From a model to a report on disk: find the parts, compute them, draw them, write one page.
 
-``build("wma-handwired")`` is the whole of it. The model's task says what the parts are (``Task.report``); a task that
+``build("wma-handwired")`` is the whole of it. The model's task says what the parts are (``reports.tasks``); a task that
 does not say it gets :func:`reports.parts.default.default_parts`. A part that fails takes its own section with it and
 no other: the page then says why it is missing.
 """
@@ -146,7 +146,7 @@ def _compose(context: Context, step: _Step = lambda what: None) -> Report:
     task = context.task
     settings = {"model": context.name, "digest": context.model.digest()[:16], "seed": context.seed}
     settings |= {"regime": context.episodes.regime, "n_episodes": context.n_episodes, "n_rounds": context.n_rounds}
-    settings |= {**context.sizes, **task.sample_options(context.model)}
+    settings |= {**context.sizes, **task.data.sample_options(context.model)}
     heading = next((part.heading for part in context.parts if part.heading), None)
     title, lead = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
     sections = [section for of_part in reversed(drawn) for section in of_part]

@@ -68,7 +68,7 @@ _EVERYWHERE = {
     "float64": "blue solid",
     "float32": "amber short",
 }
-"""Name -> hue and dash, of names that no task owns; a task's record says the looks of its own (``Task.looks``).
+"""Name -> hue and dash, of names that no task owns; a task's record says the looks of its own (``Task.report``).
 
 Two names share a look only where they are one thing, or never stand on one page.
 """
@@ -78,7 +78,7 @@ def _assigned() -> dict[str, str]:
     """Every name that has a look of its own: those of all tasks, and those that no task owns."""
     from interp import tasks
 
-    return {name: look for task in tasks.every() for name, look in task.looks.items()} | _EVERYWHERE
+    return {name: look for task in tasks.every() for name, look in task.report.looks.items()} | _EVERYWHERE
 
 
 def looks(keys: Iterable[str]) -> dict[str, Look]:

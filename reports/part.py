@@ -173,7 +173,7 @@ class Context:
     @property
     def algorithms(self) -> tuple[AlgorithmRecord, ...]:
         """The algorithms that the task registers."""
-        return self.task.algorithms()
+        return self.task.algorithms.records()
 
     @cached_property
     def circuit(self) -> Circuit:

@@ -197,8 +197,8 @@ class Material:
     @property
     def corruptions(self) -> tuple[str, ...]:
         """Keys of the task's corruptions, the default first."""
-        first = self.subject.task.default_corruption
-        return tuple(sorted((c.key for c in self.subject.task.corruptions()), key=lambda key: key != first))
+        first = self.subject.task.analysis.default_corruption
+        return tuple(sorted((c.key for c in self.subject.task.analysis.corruptions()), key=lambda key: key != first))
 
     def pair(self, corruption: str, round: int | None = None) -> Pair:
         """The clean and the corrupted run of a corruption, prepared at a round; at the effort's when None."""

@@ -14,8 +14,8 @@ In this room:
   :mod:`circuits.compare.where` (what is held where, and where effects travel);
 * :mod:`circuits.compare.variants`: machines for which the right verdict is known.
 
-Not here: the families and the episodes that tell them apart, which belong to each task (``Task.families``,
-``Task.battery``). Importing this package imports no torch.
+Not here: the families and the episodes that tell them apart, which belong to each task
+(``Task.algorithms``). Importing this package imports no torch.
 """
 
 from __future__ import annotations

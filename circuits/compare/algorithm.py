@@ -2,17 +2,18 @@ r"""Which algorithm explains what a model predicts, and does the model predict w
 
 Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
 others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over the rounds that
-the task asks about (``Task.first_asked``)::
+the task asks about (``Task.data.first_asked``)::
 
     JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2          explained = 1 - JS(family) / JS(best without a memory)
                                                            ratio     = JS(family) / JS(best other family)
 
 Kullback-Leibler is of no use here: Weighted Majority says exactly 0 and 1. The best family, its runner-up and the best
 that keeps no memory are chosen where families are fitted, and scored where they are not; the sets of episodes pull the
-families apart (``Task.battery``) and count alike. A family *explains* the model where, by 95 % intervals over episodes,
-it explains at least :data:`EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else the answer
-is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where it
-leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not; the two are no rivals.
+families apart (the battery of a task) and count alike. A family *explains* the model where, by 95 % intervals over
+episodes, it explains at least :data:`EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else the
+answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where
+it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not; the two are no
+rivals.
 
 The verdict on *behaviour* holds the model against the reference in the same way, on the same episodes::
 

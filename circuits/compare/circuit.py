@@ -245,7 +245,7 @@ def circuits(
 def _algorithm(reference: Subject) -> Algorithm | None:
     """The algorithm that the reference is held against; None where the task registers none."""
     task = reference.task
-    return task.explains(reference.model) if task.hypothesis or task.algorithms() else None
+    return task.explains(reference.model) if task.algorithms.hypothesis or task.algorithms.records() else None
 
 
 def _state(subject: Subject, algorithm: Algorithm | None) -> str:
@@ -339,7 +339,7 @@ def needed(subject: Subject, effort: Effort) -> Needed:
     try:
         model = differentiable(subject.model).eval()
         sizes = task.sizes_of(subject.run(subject.samples.test).layout)
-        options = {**task.sample_options(model), **sizes}
+        options = {**task.data.sample_options(model), **sizes}
         clean, corrupted = corruption(model).build(
             task.sample(_N_EPISODES, t + 1, seed=3 * effort.seed + 1003, **options), round=t
         )

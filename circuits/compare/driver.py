@@ -246,6 +246,6 @@ def _loaded(
         f"{', '.join(handwired_models(model.layout.task)) or 'no handwired models'}",
     )
     taken = inspect.signature(record.build).parameters
-    options = {k: v for k, v in tasks.of(model).sample_options(model).items() if k in taken}
+    options = {k: v for k, v in tasks.of(model).data.sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
     return load(reference, **{**alike, **shared_sizes([model]), **options}).double()

@@ -65,18 +65,18 @@ def divergence(p: Array, q: Array) -> Array:
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
-    """The rounds whose prediction the task asks for (``Task.first_asked``), of ``[episode, round, outcome]``.
+    """The rounds whose prediction the task asks for (``Task.data.first_asked``), of ``[episode, round, outcome]``.
 
     Raises:
         InputError: episodes that end before.
     """
     task = tasks.of(episodes)
     require(
-        episodes.n_rounds > task.first_asked,
-        f"{task.name} asks for no prediction before round {task.first_asked + 1}, and these episodes have "
+        episodes.n_rounds > task.data.first_asked,
+        f"{task.name} asks for no prediction before round {task.data.first_asked + 1}, and these episodes have "
         f"{episodes.n_rounds}; give them more rounds",
     )
-    return distributions[:, task.first_asked :]
+    return distributions[:, task.data.first_asked :]
 
 
 def checked_distributions(predictions: Any, episodes: Episodes) -> Array:

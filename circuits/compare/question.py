@@ -112,7 +112,7 @@ class Samples:
         task = tasks.of(model)
 
         def sample(n: int, i: int) -> Any:
-            options = {**task.sample_options(model), **sizes}
+            options = {**task.data.sample_options(model), **sizes}
             return task.sample(n, effort.rounds, seed=3 * effort.seed + i, **options)
 
         return cls(sample(effort.known, 1000), sample(effort.test, 1001), sample(effort.test, 1002))
@@ -172,7 +172,7 @@ class Subject:
     def claims(self) -> list[Claim]:
         """What the task claims of any model of its kind, at the places that these rounds have."""
         labels, found = self.run(self.samples.test).layout.labels, []
-        for claim in self.task.claims(self.model):
+        for claim in self.task.analysis.claims(self.model):
             places = tuple(p for p in claim.places if p.site.position is None or p.site.position in labels)
             if places:
                 found.append(replace(claim, places=places))

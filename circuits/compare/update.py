@@ -5,7 +5,7 @@ that they hold) and its update is compared with the model's (:mod:`interp.interv
 several, from states that occur and from states that were moved to where no episode went. Beside each stands every
 untrained model: the same decoder, fitted on it.
 
-Which update it is, is then asked without a policy: families of updates (``Task.updates``) are fitted to what one round
+Which update it is, is then asked without a policy: families of updates (those of the task) are fitted to what one round
 makes of the decoded state on some episodes, and scored on others. For Q-learning this gives the effective rate and
 discount, and whether the next values enter by their maximum, a soft one or their mean.
 

@@ -51,12 +51,14 @@ def handwired_names(incomplete: str) -> list[tuple[str, str]]:
 
 def _every_regime() -> str:
     """The regimes of every task, for the help."""
-    return "; ".join(f"{task.key}: {', '.join(task.regimes())}" for task in interp.tasks.every() if task.regimes())
+    return "; ".join(
+        f"{task.key}: {', '.join(task.data.regimes())}" for task in interp.tasks.every() if task.data.regimes()
+    )
 
 
 def regime_names(incomplete: str) -> list[str]:
     """Every regime, for shell completion."""
-    found = dict.fromkeys(name for task in interp.tasks.every() for name in task.regimes())
+    found = dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes())
     return [name for name in found if name.startswith(incomplete)]
 
 

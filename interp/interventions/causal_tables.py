@@ -47,7 +47,7 @@ def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.
     """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
     frames = []
-    for record in _named(task, "corruptions", task.corruptions()):
+    for record in _named(task, "corruptions", task.analysis.corruptions()):
         clean, corrupted = record.build(episodes, t)
         patched = sweep(model, clean, corrupted, t, read=t + record.delay)
         frames.append(patched.to_frame().assign(corruption=record.key))
@@ -79,7 +79,7 @@ def interchange_table(
         near = range(t + 3)[max(t - 4, 0) :]
         memory = of_rounds(algorithm, known, near)[algorithm.memory]
         decode = Decoder.fit(rollout(model, known).latents[:, near.start : near.stop], memory, ridge=RIDGE)
-    tested = _named(task, "claims", task.claims(model)) if claims is None else claims
+    tested = _named(task, "claims", task.analysis.claims(model)) if claims is None else claims
     return carriers(model, episodes, other, algorithm, tested, rounds=_recent(t), decode=decode, seed=seed)
 
 
@@ -106,7 +106,7 @@ def alignment_table(
     options: dict[str, Any] = {"rounds": _recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
     frames = []
     with session():  # every variable is aligned in the same runs of the same models
-        for variable, site in _named(task, "aligned", task.aligned(model)):
+        for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
             try:
                 aligned = align(model, episodes, other, algorithm, variable, site, **options).to_frame()
             except AlignmentError as refusal:
@@ -122,7 +122,7 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
     task = catalog.of(model)
     model.layout.fit(episodes)
     integer("t", t, -episodes.n_rounds, episodes.n_rounds - 1)
-    how, algorithm = _named(task, "steering", task.steering)(), task.explains(model)
+    how, algorithm = _named(task, "steering", task.analysis.steering)(), task.explains(model)
     change = how.change(algorithm.run(episodes)[algorithm.memory].shape[2:])
     options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed}
     with session():
@@ -132,8 +132,11 @@ def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: 
 
 
 def _named(task: Task, field: str, value: Any) -> Any:
-    """What a field of a task's record holds; an error where it holds nothing."""
-    require(bool(value), f"task {task.key!r} names no {field}, which this needs; give its record {field}=...")
+    """What a field of a task's analysis holds; an error where it holds nothing."""
+    require(
+        bool(value),
+        f"task {task.key!r} names no {field}, which this needs; give its record analysis=Analysis({field}=...)",
+    )
     return value
 
 

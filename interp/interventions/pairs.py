@@ -89,7 +89,7 @@ class Pair:
             predictions.shape[-len(wanted) :] == wanted,
             f"predictions of shape {tuple(predictions.shape)} do not fit; their last axes must be {tuple(wanted)}",
         )
-        return catalog.of(self.layout).losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
+        return catalog.of(self.layout).data.losses(predictions, self.clean_episodes, slice(self.round, self.read + 1))
 
 
 @checked
@@ -97,10 +97,11 @@ def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
     """A corruption of the model's task; the one that the task names as its default when no key is given."""
     task = catalog.of(model)
     require(
-        bool(key or task.default_corruption),
-        f"task {task.key!r} has no default corruption; give its record corruptions=... and default_corruption=...",
+        bool(key or task.analysis.default_corruption),
+        f"task {task.key!r} has no default corruption; give its record "
+        "analysis=Analysis(corruptions=..., default_corruption=...)",
     )
-    return task.corruption(key or task.default_corruption)
+    return task.corruption(key or task.analysis.default_corruption)
 
 
 @checked

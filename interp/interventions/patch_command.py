@@ -120,7 +120,7 @@ def summary(result: PatchCommand, n: int = 10) -> pd.DataFrame:
 
 def corruption_names() -> str:
     """The corruptions of every task, for the command's help."""
-    named = {task.key: ", ".join(record.key for record in task.corruptions()) for task in catalog.every()}
+    named = {task.key: ", ".join(record.key for record in task.analysis.corruptions()) for task in catalog.every()}
     return "; ".join(f"{task}: {keys}" for task, keys in named.items() if keys)
 
 

@@ -130,10 +130,10 @@ def play(
     """
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
-    if task.interaction is None:
+    if task.data.interaction is None:
         raise InputError(f"{model.config.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
     layout = model.layout.fit(worlds)
-    interaction = task.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
+    interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
     initial = model.initial_latents(len(worlds), layout.n_latents)
     steps: list[Step] = []
     with torch.no_grad():

@@ -17,9 +17,21 @@ A folder beside this file whose package defines ``TASK`` is found by itself: a n
 
 from interp.catalog import every, get, of, register
 from interp.lazy import lazy
-from interp.task import Corruption, RoundInputs, Size, Steering, Task, corrupted_round, exchanged
+from interp.task import (
+    Algorithms,
+    Analysis,
+    Corruption,
+    Data,
+    Report,
+    RoundInputs,
+    Size,
+    Steering,
+    Task,
+    corrupted_round,
+    exchanged,
+)
 
 __all__ = [
-    "Corruption", "RoundInputs", "Size", "Steering", "Task", "corrupted_round", "every", "exchanged", "get", "lazy",
-    "of", "register",
+    "Algorithms", "Analysis", "Corruption", "Data", "Report", "RoundInputs", "Size", "Steering", "Task",
+    "corrupted_round", "every", "exchanged", "get", "lazy", "of", "register",
 ]  # fmt: skip

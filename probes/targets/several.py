@@ -39,7 +39,7 @@ def compute(
     else:
         require(bool(targets), "no targets were given; name at least one, see probes.targets.every(task)")
         listed = [parse(text, task) for text in dict.fromkeys(targets)]
-    handwired = model is not None and model.is_handwired and bool(task.algorithms())
+    handwired = model is not None and model.is_handwired and bool(task.algorithms.records())
     algorithm = task.explains(model) if model is not None and handwired else None
     runs, values = Runs(episodes), []
     for target, moment in listed:

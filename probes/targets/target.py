@@ -147,7 +147,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
             return own[name]
         known |= own
         require(
-            task is None or bool(one.algorithms()),
+            task is None or bool(one.algorithms.records()),
             f"unknown target {key!r}: targets are variables of algorithms, and task {one.key!r} registers none; "
             "give its record algorithms=...",
         )
@@ -186,9 +186,9 @@ class Runs:
     def round_inputs(self) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
         """What one round says by itself, in every form, and a number for each kind of round; nothing where the task
         does not say."""
-        if self.task.round_inputs is None:
+        if self.task.analysis.round_inputs is None:
             return (), None
-        inputs = self.task.round_inputs(self.episodes)
+        inputs = self.task.analysis.round_inputs(self.episodes)
         rows = rearrange(inputs.kinds, "episode round part -> (episode round) part")
         types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(inputs.kinds.shape[:2])
         return inputs.features, types

@@ -76,12 +76,14 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         own = claims(context.circuit) if claims and context.handwired else None
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
         carried = causal_tables.interchange_table(model, bases, sources, t, seed, own, n_decoded=known)
-        if context.handwired or context.quick or not context.task.aligned(model):
+        if context.handwired or context.quick or not context.task.analysis.aligned(model):
             return _Tables(carried)
         return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
 
     def applies(context: Context) -> bool:
-        return bool(context.algorithms and ((claims and context.handwired) or context.task.claims(context.model)))
+        return bool(
+            context.algorithms and ((claims and context.handwired) or context.task.analysis.claims(context.model))
+        )
 
     return Part("interchange", _TITLE, compute, _draw, applies, interchanged)
 
@@ -243,7 +245,7 @@ def steering() -> Part:
         _STEERING,
         _steer,
         _draw_steering,
-        lambda context: bool(context.algorithms and context.task.steering is not None),
+        lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
         steered,
     )
 
@@ -268,8 +270,8 @@ def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> Section:
     """The dose-response, and how far it is from the algorithm's."""
-    assert context.task.steering is not None
-    record = context.task.steering()
+    assert context.task.analysis.steering is not None
+    record = context.task.analysis.steering()
     curves = [
         frame[["dose"]].assign(
             algorithm=key, name=name, mean=frame[key], low=frame[f"{key}_low"], high=frame[f"{key}_high"]

@@ -56,11 +56,11 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
     """
 
     def compute(context: Context) -> list[_Patched]:
-        every = [Difference(record.name.capitalize(), record.key) for record in context.task.corruptions()]
+        every = [Difference(record.name.capitalize(), record.key) for record in context.task.analysis.corruptions()]
         taken = list(differences or every)[: 1 if context.quick else None]
         return [_patch(context, difference, _QUICK_EPISODES if context.quick else n_episodes) for difference in taken]
 
-    return Part("patching", _TITLE, compute, _draw, lambda context: bool(context.task.corruptions()))
+    return Part("patching", _TITLE, compute, _draw, lambda context: bool(context.task.analysis.corruptions()))
 
 
 def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
@@ -162,7 +162,7 @@ def edges() -> Part:
         _EDGES,
         _find_edges,
         _draw_edges,
-        lambda context: bool(context.task.default_corruption),
+        lambda context: bool(context.task.analysis.default_corruption),
         edges_suffice,
         slow=True,
     )

@@ -48,7 +48,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     """
 
     def asked(context: Context) -> tuple[str, ...]:
-        keys = tuple(targets or context.task.probed)
+        keys = tuple(targets or context.task.analysis.probed)
         return keys[:n_claimed] if context.quick else keys
 
     def compute(context: Context) -> list[ProbeResult]:
@@ -64,7 +64,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
         return _drawn(results, asked(context)[:n_claimed], constant)
 
-    return Part(KEY, _TITLE, compute, draw, lambda context: bool(targets or context.task.probed), summary)
+    return Part(KEY, _TITLE, compute, draw, lambda context: bool(targets or context.task.analysis.probed), summary)
 
 
 def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> Section:
@@ -202,7 +202,9 @@ def state(
         return Section(title, blocks)
 
     def applies(context: Context) -> bool:
-        return bool(context.algorithms and context.algorithm.memory and (context.handwired or context.task.probed))
+        return bool(
+            context.algorithms and context.algorithm.memory and (context.handwired or context.task.analysis.probed)
+        )
 
     return Part("state", title, compute, draw, applies)
 

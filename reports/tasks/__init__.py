@@ -15,7 +15,7 @@ from reports.parts.default import default_parts
 
 def parts_for(task: Task) -> tuple[Part, ...]:
     """What a report on a task holds: what its record says, else its file in this package, else the default."""
-    if task.report is not None:
-        return tuple(task.report())
+    if task.report.parts is not None:
+        return tuple(task.report.parts())
     ships = task.key in {module.name for module in pkgutil.iter_modules(__path__)}
     return tuple(named(f"{__name__}.{task.key}:parts")()) if ships else default_parts()

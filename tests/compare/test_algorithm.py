@@ -17,6 +17,7 @@ from circuits.compare.fitting import Distributions, asked_rounds, divergence, pr
 from interp import tasks
 from interp.algorithm import Family, Searched
 from interp.errors import InputError
+from interp.task import Algorithms
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import rivals as expert_rivals
@@ -202,7 +203,7 @@ def test_the_answer_depends_on_the_seed_of_the_bootstrap_alone(sets):
 
 
 def test_a_task_without_families_is_asked_for_its_algorithms():
-    bare = replace(TASK, families=None, battery=None)
+    bare = replace(TASK, algorithms=replace(TASK.algorithms, families=None, battery=None))
     assert [key for key, family in bare.rivals().items() if family.memoryless] == ["majority_vote"]
     sets = bare.sets_for(ExpertRound(4), 4, 10, seed=0)
     assert list(sets) == ["default"]
@@ -210,7 +211,8 @@ def test_a_task_without_families_is_asked_for_its_algorithms():
 
 
 def test_a_family_must_extend_one_that_is_there():
-    orphan = replace(TASK, families=lambda: (Family("a", "A", experts.majority_vote, extends="nothing"),))
+    families = (Family("a", "A", experts.majority_vote, extends="nothing"),)
+    orphan = replace(TASK, algorithms=Algorithms(families=lambda: families))
     with pytest.raises(InputError, match="family that 'a' extends 'nothing'"):
         orphan.rivals()
 

@@ -19,7 +19,7 @@ from interp.interventions.carriers import Claim
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import fitted_direction, state_direction, steer
 from interp.session import session
-from interp.tasks import Task, experts
+from interp.tasks import Analysis, experts
 from interp.tasks.experts.algorithms import weighted_majority
 
 NAMES = {"patching", "interchange", "alignment", "steering", "edges", "faithfulness", "circuit", "ablation"}
@@ -107,8 +107,8 @@ def test_fitted_direction_is_the_exact_one_in_a_handwired_model(wma):
 )
 def test_a_task_without_a_field_is_told_which(wma, monkeypatch, field, call):
     """A table that a task's record says nothing about is refused by the field's name, not taken from another task."""
-    (empty,) = (part.default for part in fields(Task) if part.name == field)
-    bare = replace(experts.TASK, **{field: empty})
+    (empty,) = (part.default for part in fields(Analysis) if part.name == field)
+    bare = replace(experts.TASK, analysis=replace(experts.TASK.analysis, **{field: empty}))
     monkeypatch.setattr(catalog, "of", lambda subject: bare)
     episodes = experts.sample(4, 6, 3, seed=0)
     with pytest.raises(InputError, match=rf"give its record .*{field}=\.\.\."):

@@ -74,5 +74,7 @@ def test_claims_can_be_given_where_its_record_has_none(bandit, model):
     base, source = (bandit.sample(6, 6, seed=seed) for seed in (0, 1))
     frame = causal_tables.interchange_table(model, base, source, 3, 0, [Claim.at("arm", ["embed@arm"])])
     assert frame.iia.between(0, 1).all()
-    with pytest.raises(InputError, match=r"task 'bandit' names no claims, which this needs; give its record claims"):
+    with pytest.raises(
+        InputError, match=r"task 'bandit' names no claims, which this needs; give its record analysis=Analysis\(claims"
+    ):
         causal_tables.interchange_table(model, base, source, 3, 0)

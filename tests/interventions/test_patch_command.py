@@ -49,7 +49,7 @@ def test_the_tasks_own_corruption_is_the_default_and_help_names_all(wma):
         patch_command.patch(wma[1], 3, n_episodes=4, n_map=0, components=("latent",)).corruption == "exchange-history"
     )
     for task in tasks.every():
-        for record in task.corruptions():
+        for record in task.analysis.corruptions():
             assert record.key in patch_command.corruption_names()
     assert "logit_diff" in patch_command.metric_names()
 

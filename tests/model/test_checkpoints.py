@@ -158,7 +158,9 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
         save_checkpoint(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     sizes = tasks.get("experts").sizes
-    tasks.register(tasks.Task("foreign", "foreign", "", sizes, ForeignRound, lambda *a, **k: None, lambda *a: None))
+    tasks.register(
+        tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, lambda *a, **k: None, lambda *a: None, sizes))
+    )
     folder = save_checkpoint(model, tmp_path / "m")
     assert load_checkpoint(folder).layout == model.layout
     del catalog._REGISTERED["foreign"]

@@ -42,7 +42,7 @@ def test_what_a_task_names_is_probed_by_default(tmp_path):
     )
     assert result.exit_code == 0, result.output
     settings = json.loads((tmp_path / "qlearning-handwired" / "probes.json").read_text())
-    assert set(settings) == set(interp.tasks.get("qlearning").probed)
+    assert set(settings) == set(interp.tasks.get("qlearning").analysis.probed)
 
 
 def test_the_help_lists_what_the_registries_hold():

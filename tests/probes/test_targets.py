@@ -71,7 +71,7 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, runs):
 def test_every_variable_of_every_algorithm_is_a_target(runs):
     """Under its own key or ``algorithm.key``, both of which are understood."""
     for task in interp.tasks.every():
-        for record in task.algorithms():
+        for record in task.algorithms.records():
             algorithm = record.for_episodes(runs[task.key].episodes)
             run = algorithm.run(runs[task.key].episodes)
             for key in algorithm.keys:
@@ -200,7 +200,8 @@ def test_controls_that_hold_a_target_by_construction(advice, walks):
 
 def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatch):
     """The result says so: two controls are listed as not run, in a probe and in a sweep."""
-    silent = replace(interp.tasks.get("experts"), round_inputs=None)
+    experts_task = interp.tasks.get("experts")
+    silent = replace(experts_task, analysis=replace(experts_task.analysis, round_inputs=None))
     monkeypatch.setitem(catalog._REGISTERED, "experts", silent)
     episodes = experts.sample(n_episodes=10, n_rounds=8, n_experts=2, seed=0)
     model = HookedLatentTransformer(
@@ -214,7 +215,7 @@ def test_a_task_that_says_nothing_of_its_rounds_has_no_inputs_control(monkeypatc
 
 
 def test_a_task_without_algorithms_has_the_round_index_alone(monkeypatch, advice):
-    bare = replace(interp.tasks.get("experts"), algorithms=lambda: ())
+    bare = replace(interp.tasks.get("experts"), algorithms=interp.tasks.Algorithms())
     monkeypatch.setitem(catalog._REGISTERED, "experts", bare)
     assert [value.key for value in compute(None, advice)] == ["round_index"]
     with pytest.raises(InputError, match=r"task 'experts' registers none; give its record algorithms="):

@@ -96,7 +96,7 @@ def test_known_names_keep_their_looks() -> None:
 
 def test_no_two_tasks_give_one_name_two_looks() -> None:
     """The later task would repaint the pages of the earlier one."""
-    said = [item for task in tasks.every() for item in task.looks.items()]
+    said = [item for task in tasks.every() for item in task.report.looks.items()]
     assert len(dict(said)) == len(set(said)) == len(said)
 
 

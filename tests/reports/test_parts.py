@@ -183,7 +183,7 @@ def test_a_foreign_task_gets_the_default_report(own_task: Any, tmp_path: Path, m
 def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Path) -> None:
     """A key, sizes, a layout, a sampler and a loss are enough for a report."""
     full = own_task.BANDIT
-    tasks.register(Task(full.key, full.name, full.what, full.sizes, full.layout, full.sample, full.losses))
+    tasks.register(Task(full.key, full.name, full.what, full.data))
     html = build(tiny(own_task.BanditRound()), tmp_path, **SMALL).read_text("utf-8")
     assert titles(html)[:-1] == ["Verdicts", "Attention", "What the heads do", "How to reproduce"]
     assert "interp report" not in section(html, "How to reproduce")
@@ -192,7 +192,7 @@ def test_a_record_with_nothing_optional_gets_a_page(own_task: Any, tmp_path: Pat
 def test_a_task_that_lists_its_parts_gets_those(own_task: Any) -> None:
     """A record's own list is the whole report."""
     own = (part("mine"),)
-    assert parts_for(replace(own_task.BANDIT, report=lambda: own)) == own
+    assert parts_for(replace(own_task.BANDIT, report=tasks.Report(lambda: own))) == own
 
 
 def test_a_task_says_only_what_differs() -> None:

@@ -38,7 +38,7 @@ def test_recorded_data_run_probe_and_patch_as_if_all_were_known(task):
     assert np.array_equal(algorithm.run(own)[key], algorithm.run(whole)[key])
     found, same = (probes.fit(run, probes.targets.get(key)(one)) for one in (own, whole))
     assert found.r2 == same.r2
-    corruption = next(c for c in interp.tasks.get(task).corruptions() if c.changes_history)
+    corruption = next(c for c in interp.tasks.get(task).analysis.corruptions() if c.changes_history)
     effects = [
         patching.sweep(model, *corruption.build(one, 3), 3, components="resid_pre").effects for one in (own, whole)
     ]

@@ -12,7 +12,7 @@ from interp.checks import unique
 from interp.errors import InputError
 from interp.library import handwired_models
 from interp.task import Corruption
-from interp.tasks import Size, Task, experts, mdp
+from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 
 
@@ -24,8 +24,8 @@ def registry(monkeypatch):
 
 
 def own(key="bandit", **parts):
-    return Task(key, f"the {key}", "", (Size("n_arms", "arms", "number of arms"),), ExpertRound, lambda *a, **k: None,
-                lambda *a: None, **parts)  # fmt: skip
+    sizes = (Size("n_arms", "arms", "number of arms"),)
+    return Task(key, f"the {key}", "", Data(ExpertRound, lambda *a, **k: None, lambda *a: None, sizes), **parts)
 
 
 def test_a_task_is_found_by_its_key_its_episodes_its_layout_and_its_model():
@@ -60,13 +60,13 @@ def test_a_task_of_ones_own_is_registered_once(registry):
 def test_a_record_refuses_what_could_not_be_told_apart():
     with pytest.raises(InputError, match="a task's key must be an identifier, got 'two words'"):
         own("two words")
-    with pytest.raises(InputError, match="task 'bandit' has two sizes called 'n_arms'"):
-        replace(own(), sizes=(Size("n_arms", "arms", ""), Size("n_arms", "levers", "")))
+    with pytest.raises(InputError, match="two sizes are called 'n_arms'"):
+        replace(own().data, sizes=(Size("n_arms", "arms", ""), Size("n_arms", "levers", "")))
     first = AlgorithmRecord("a", "first", "1st", lambda: None)
     for changes, field in (({"name": "first"}, "name"), ({"short_name": "1st"}, "short_name"), ({"key": "a"}, "key")):
         second = replace(AlgorithmRecord("b", "second", "2nd", lambda: None), **changes)
         with pytest.raises(InputError, match=f"algorithm of 'bandit' '[ab]' reuses the {field}"):
-            own(algorithms=lambda second=second: (first, second)).algorithm_records()
+            own(algorithms=Algorithms(lambda second=second: (first, second))).algorithm_records()
 
 
 def test_every_task_registers_parts_whose_names_exist():
@@ -74,9 +74,9 @@ def test_every_task_registers_parts_whose_names_exist():
     for task in tasks.every():
         records = task.algorithm_records()
         keys = {key for record in records.values() for key in record.make().keys}
-        assert records and set(task.probed) <= keys, task.key
-        corruptions = unique(task.corruptions(), "corruption")
-        assert task.default_corruption in corruptions
+        assert records and set(task.analysis.probed) <= keys, task.key
+        corruptions = unique(task.analysis.corruptions(), "corruption")
+        assert task.analysis.default_corruption in corruptions
         assert all(record.delay >= 0 for record in corruptions.values())
         assert set(handwired_models(task.key)) <= {record.name for record in interp.models()}
 
@@ -96,7 +96,7 @@ def test_unknown_parts_are_refused_with_the_nearest():
 def test_two_corruptions_of_one_name_are_refused():
     one, other = (Corruption("flip", name, 0, lambda e, t: (e, e)) for name in ("a flip", "another flip"))
     with pytest.raises(InputError, match="corruption of 'bandit' 'flip' reuses the key 'flip'"):
-        own(corruptions=lambda: (one, other)).corruption("flip")
+        own(analysis=Analysis(corruptions=lambda: (one, other))).corruption("flip")
 
 
 def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():

@@ -24,7 +24,7 @@ Item = tuple[str, int, int]
 def changes(subject: KnownMachine, material: Material) -> list[tuple[str, int]]:
     """Every corruption of one round's input, at two rounds before the one that is read."""
     early, read = material.effort.early, material.effort.round
-    keys = [corruption.key for corruption in subject.task.corruptions() if not corruption.changes_history]
+    keys = [corruption.key for corruption in subject.task.analysis.corruptions() if not corruption.changes_history]
     return [(key, t) for key in keys for t in sorted({early, (early + read) // 2})]
 
 

@@ -13,7 +13,7 @@ test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no
 """
 
 from interp.lazy import lazy
-from interp.task import Size, Task
+from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.experts.episodes import ExpertEpisodes, sample
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 
@@ -23,32 +23,40 @@ TASK = Task(
     key="experts",
     name="expert advice",
     what="predict a label from the advice of experts whose accuracies are unknown",
-    sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
-    layout=lazy("interp.tasks.experts.layout:ExpertRound"),
-    sample=sample,
-    losses=lazy("interp.tasks.experts.hypotheses:losses"),
-    regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
-    algorithms=lazy("interp.tasks.experts.algorithms:records"),
-    families=lazy("interp.tasks.experts.families:families"),
-    battery=lazy("interp.tasks.experts.battery:battery"),
-    hypothesis=lazy("interp.tasks.experts.hypotheses:hypothesis"),
-    round_inputs=lazy("interp.tasks.experts.hypotheses:round_inputs"),
-    probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
-    corruptions=lazy("interp.tasks.experts.corruptions:records"),
-    default_corruption="exchange-history",
-    aligned=lazy("interp.tasks.experts.hypotheses:aligned"),
-    claims=lazy("interp.tasks.experts.hypotheses:claims"),
-    steering=lazy("interp.tasks.experts.hypotheses:steering"),
+    data=Data(
+        layout=lazy("interp.tasks.experts.layout:ExpertRound"),
+        sample=sample,
+        losses=lazy("interp.tasks.experts.hypotheses:losses"),
+        sizes=(Size("n_experts", "experts", "number of experts", minimum=1, default=4),),
+        regimes=lambda: {regime.name: regime.description for regime in REGIMES.values()},
+    ),
+    algorithms=Algorithms(
+        records=lazy("interp.tasks.experts.algorithms:records"),
+        hypothesis=lazy("interp.tasks.experts.hypotheses:hypothesis"),
+        families=lazy("interp.tasks.experts.families:families"),
+        battery=lazy("interp.tasks.experts.battery:battery"),
+    ),
+    analysis=Analysis(
+        round_inputs=lazy("interp.tasks.experts.hypotheses:round_inputs"),
+        probed=("log_weights_centred", "counts", "evidence", "prediction", "match", "label"),
+        corruptions=lazy("interp.tasks.experts.corruptions:records"),
+        default_corruption="exchange-history",
+        aligned=lazy("interp.tasks.experts.hypotheses:aligned"),
+        claims=lazy("interp.tasks.experts.hypotheses:claims"),
+        steering=lazy("interp.tasks.experts.hypotheses:steering"),
+    ),
     training=lazy("interp.tasks.experts.training:goal"),
     evaluation=lazy("interp.tasks.experts.evaluation:plan"),
-    looks={
-        "weighted_majority": "vermilion dashed",
-        "weighted_majority_best": "vermilion dashed",
-        "bayes": "green short",
-        "bayes_uniform": "green dashdot",
-        "oracle": "brown dashdot",
-        "follow_the_leader": "purple dashed",
-        "follow_previous_winners": "amber short",
-        "majority_vote": "grey dashdot",
-    },
+    report=Report(
+        looks={
+            "weighted_majority": "vermilion dashed",
+            "weighted_majority_best": "vermilion dashed",
+            "bayes": "green short",
+            "bayes_uniform": "green dashdot",
+            "oracle": "brown dashdot",
+            "follow_the_leader": "purple dashed",
+            "follow_previous_winners": "amber short",
+            "majority_vote": "grey dashdot",
+        },
+    ),
 )

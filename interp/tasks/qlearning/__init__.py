@@ -13,7 +13,7 @@ lives here.
 """
 
 from interp.lazy import lazy
-from interp.task import Size, Task
+from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.qlearning.regimes import REGIMES
 from interp.tasks.qlearning.sampling import Interaction, sample
@@ -24,37 +24,45 @@ TASK = Task(
     key="qlearning",
     name="Q-learning",
     what="choose actions in an unknown Markov decision process as tabular Q-learning would",
-    sizes=(
-        Size("n_states", "states", "number of states", minimum=1, default=4),
-        Size("n_actions", "actions", "number of actions", minimum=1, default=3),
+    data=Data(
+        layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
+        sample=sample,
+        losses=lazy("interp.tasks.qlearning.hypotheses:losses"),
+        sizes=(
+            Size("n_states", "states", "number of states", minimum=1, default=4),
+            Size("n_actions", "actions", "number of actions", minimum=1, default=3),
+        ),
+        regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
+        sample_options=lazy("interp.tasks.qlearning.hypotheses:rates"),
+        interaction=Interaction,
     ),
-    layout=lazy("interp.tasks.qlearning.layout:QLearningRound"),
-    sample=sample,
-    losses=lazy("interp.tasks.qlearning.hypotheses:losses"),
-    sample_options=lazy("interp.tasks.qlearning.hypotheses:rates"),
-    interaction=Interaction,
-    regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
-    algorithms=lazy("interp.tasks.qlearning.algorithms:records"),
-    families=lazy("interp.tasks.qlearning.families:families"),
-    updates=lazy("interp.tasks.qlearning.families:updates"),
-    battery=lazy("interp.tasks.qlearning.sampling:battery"),
-    hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
-    round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),
-    probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
-    corruptions=lazy("interp.tasks.qlearning.corruptions:records"),
-    default_corruption="exchange-history",
-    aligned=lazy("interp.tasks.qlearning.hypotheses:aligned"),
-    claims=lazy("interp.tasks.qlearning.hypotheses:claims"),
-    steering=lazy("interp.tasks.qlearning.hypotheses:steering"),
+    algorithms=Algorithms(
+        records=lazy("interp.tasks.qlearning.algorithms:records"),
+        hypothesis=lazy("interp.tasks.qlearning.hypotheses:hypothesis"),
+        families=lazy("interp.tasks.qlearning.families:families"),
+        updates=lazy("interp.tasks.qlearning.families:updates"),
+        battery=lazy("interp.tasks.qlearning.sampling:battery"),
+    ),
+    analysis=Analysis(
+        round_inputs=lazy("interp.tasks.qlearning.hypotheses:round_inputs"),
+        probed=("table", "column", "td_error", "reward", "current_value", "bootstrapped_value"),
+        corruptions=lazy("interp.tasks.qlearning.corruptions:records"),
+        default_corruption="exchange-history",
+        aligned=lazy("interp.tasks.qlearning.hypotheses:aligned"),
+        claims=lazy("interp.tasks.qlearning.hypotheses:claims"),
+        steering=lazy("interp.tasks.qlearning.hypotheses:steering"),
+    ),
     training=lazy("interp.tasks.qlearning.training:goal"),
     evaluation=lazy("interp.tasks.qlearning.evaluation:plan"),
-    looks={
-        "greedy": "vermilion dashed",
-        "optimal": "green short",
-        "exploring-model": "purple solid",
-        "boltzmann": "purple dashed",
-        "epsilon-greedy": "amber short",
-        "random-ties": "brown dotted",
-        "no-bootstrap": "brown short",
-    },
+    report=Report(
+        looks={
+            "greedy": "vermilion dashed",
+            "optimal": "green short",
+            "exploring-model": "purple solid",
+            "boltzmann": "purple dashed",
+            "epsilon-greedy": "amber short",
+            "random-ties": "brown dotted",
+            "no-bootstrap": "brown short",
+        },
+    ),
 )

@@ -13,7 +13,7 @@ handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import lazy
-from interp.task import Size, Task
+from interp.task import Algorithms, Analysis, Data, Report, Size, Task
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES
 from interp.tasks.reachability.sampling import sample
@@ -24,33 +24,41 @@ TASK = Task(
     key="reachability",
     name="reachability",
     what="say which of two nodes of a directed graph can be reached from its root",
-    sizes=(
-        Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
-        Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
+    data=Data(
+        layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
+        sample=sample,
+        losses=lazy("interp.tasks.reachability.hypotheses:losses"),
+        sizes=(
+            Size("n_nodes", "nodes", "number of names for nodes", minimum=4, default=16),
+            Size("n_edges", "edges", "length of the list of edges", minimum=3, default=24),
+        ),
+        regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
+        rounds=6,
+        first_asked=1,
     ),
-    layout=lazy("interp.tasks.reachability.layout:ReachabilityRound"),
-    sample=sample,
-    losses=lazy("interp.tasks.reachability.hypotheses:losses"),
-    rounds=6,
-    first_asked=1,
-    regimes=lambda: {regime.key: regime.name for regime in REGIMES.values()},
-    algorithms=lazy("interp.tasks.reachability.algorithms:records"),
-    families=lazy("interp.tasks.reachability.families:families"),
-    battery=lazy("interp.tasks.reachability.sampling:battery"),
-    hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
-    round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
-    probed=("reached", "next_reached", "member", "prediction"),
-    corruptions=lazy("interp.tasks.reachability.corruptions:records"),
-    default_corruption="exchange-history",
-    aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),
-    claims=lazy("interp.tasks.reachability.hypotheses:claims"),
-    steering=lazy("interp.tasks.reachability.hypotheses:steering"),
+    algorithms=Algorithms(
+        records=lazy("interp.tasks.reachability.algorithms:records"),
+        hypothesis=lazy("interp.tasks.reachability.hypotheses:hypothesis"),
+        families=lazy("interp.tasks.reachability.families:families"),
+        battery=lazy("interp.tasks.reachability.sampling:battery"),
+    ),
+    analysis=Analysis(
+        round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
+        probed=("reached", "next_reached", "member", "prediction"),
+        corruptions=lazy("interp.tasks.reachability.corruptions:records"),
+        default_corruption="exchange-history",
+        aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),
+        claims=lazy("interp.tasks.reachability.hypotheses:claims"),
+        steering=lazy("interp.tasks.reachability.hypotheses:steering"),
+    ),
     training=lazy("interp.tasks.reachability.training:goal"),
     evaluation=lazy("interp.tasks.reachability.evaluation:plan"),
-    looks={
-        "breadth_first": "vermilion dashed",
-        "depth_limited_2": "purple dashed",
-        "depth_first": "amber short",
-        "more_ancestors": "brown dashdot",
-    },
+    report=Report(
+        looks={
+            "breadth_first": "vermilion dashed",
+            "depth_limited_2": "purple dashed",
+            "depth_first": "amber short",
+            "more_ancestors": "brown dashdot",
+        },
+    ),
 )

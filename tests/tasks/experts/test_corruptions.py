@@ -56,7 +56,7 @@ def test_a_record_says_when_it_shows_and_whether_it_changes_the_past(record):
 
 def test_the_task_looks_its_corruptions_up_by_key():
     assert experts.TASK.corruption("flip-label").build is corruptions.flip_label
-    assert experts.TASK.default_corruption in {record.key for record in corruptions.records()}
+    assert experts.TASK.analysis.default_corruption in {record.key for record in corruptions.records()}
     with pytest.raises(InputError, match="did you mean 'flip-label'"):
         experts.TASK.corruption("flip-lable")
 

@@ -42,7 +42,7 @@ def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: Reachability
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
     renamed = episodes.renamed(names)
-    for record in TASK.algorithms():
+    for record in TASK.algorithms.records():
         values, other = (record.make().run(given) for given in (episodes, renamed))
         back = np.take_along_axis(other["prediction"], names[:, None], -1)
         assert np.array_equal(back, values["prediction"]), record.key
@@ -62,7 +62,7 @@ def test_adding_an_edge_never_shrinks_the_set(
 def test_a_repeated_edge_changes_nothing() -> None:
     episodes = sample(20, 5, 12, 18, regime="uniform", seed=0)
     more = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[:, :5]], 1))
-    for record in TASK.algorithms():
+    for record in TASK.algorithms.records():
         if record.key != "random_walk":  # It takes a repeated edge twice as often.
             assert np.array_equal(record.make().run(episodes)["prediction"], record.make().run(more)["prediction"])
 

@@ -8,7 +8,7 @@ import pytest
 from interp.tasks.reachability import TASK, algorithms, sample
 
 
-@pytest.mark.parametrize("key", [c.key for c in TASK.corruptions()])
+@pytest.mark.parametrize("key", [c.key for c in TASK.analysis.corruptions()])
 def test_a_corruption_shows_after_its_delay(key: str) -> None:
     episodes, t = sample(60, 5, 16, 24, seed=1), 2
     record = TASK.corruption(key)
@@ -19,7 +19,7 @@ def test_a_corruption_shows_after_its_delay(key: str) -> None:
         assert not differs[:, : t + record.delay].any()
 
 
-@pytest.mark.parametrize("key", [c.key for c in TASK.corruptions()])
+@pytest.mark.parametrize("key", [c.key for c in TASK.analysis.corruptions()])
 def test_a_corruption_changes_its_own_rounds_only(key: str) -> None:
     episodes, t = sample(20, 5, 16, 24, seed=1), 2
     record = TASK.corruption(key)

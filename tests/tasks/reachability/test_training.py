@@ -33,7 +33,7 @@ TINY = replace(
 def test_targets_are_the_answer_and_the_set_and_nothing_in_the_first_round() -> None:
     episodes = sample(8, 4, 12, 18, seed=0, depths=(1, 2))
     wanted = GOAL.targets(episodes)
-    first = TASK.first_asked
+    first = TASK.data.first_asked
     assert first == 1 and (wanted[:, :first] == 0).all() and np.allclose(wanted[:, first:].sum(-1), 1)
     rows = np.arange(8)
     assert (wanted[:, -1].argmax(-1) == episodes.targets).all() and (wanted[rows, -1, episodes.negatives] == 0).all()
