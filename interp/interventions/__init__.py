@@ -3,9 +3,9 @@
 * where and what: ``sites``, ``swaps`` (places: sites with a subspace; rounds run again with them edited), ``pairs``
   (clean and corrupted runs), ``metrics``;
 * patching: ``patching`` (sweeps over sites, and round x round), ``round_patcher`` (how sweeps are fast);
-* against the algorithm: ``interchange`` (graded by ``counterfactual``), ``carriers`` (many claims of what lives where,
-  with controls), ``alignment`` (learned subspaces with theirs), ``moves`` (one decoded variable alone), ``steps`` (is a
-  decoded state closed under the update, on and off the manifold), ``steering``;
+* against the algorithm: ``interchange`` (of one place, or of many claims of what lives where, with controls; graded by
+  ``counterfactual``), ``alignment`` (learned subspaces with controls), ``moves`` (one decoded variable alone),
+  ``steps`` (is a decoded state closed under the update, on and off the manifold), ``steering``;
 * by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs, and which share each
   activation of the residual stream carries; ``mediators`` says what lies between cause and outcome);
 * circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (edges by EAP-IG, and single reads), ``ablation``

@@ -36,8 +36,9 @@ each show nothing. The first position is left out: heads rest on it.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,7 +55,8 @@ from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
 from interp.interventions.round_patcher import one_round, tile
-from interp.interventions.swaps import Rows
+from interp.interventions.sites import Site
+from interp.interventions.swaps import Rows, passed
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout, select_rounds
@@ -219,7 +221,7 @@ def _candidates(
     """The ``n`` reads of largest estimated effect on each exit, those of the first position left out."""
     n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.tokens.shape[1]
     kept = torch.ones(n_layers, len(rows.tokens), n_heads, n_pos, n_pos, dtype=rows.latents.dtype, requires_grad=True)
-    hooks = [(f"blocks.{i}.attn.hook_pattern", _scaled(kept[i])) for i in range(n_layers)]
+    hooks = [(f"blocks.{i}.attn.hook_pattern", partial(_scale, kept[i])) for i in range(n_layers)]
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
         exits = _exits(model(rows.tokens, rows.latents, rows.values), layout)
@@ -235,8 +237,8 @@ def _candidates(
     return [_Read(*map(int, index)) for index in dict.fromkeys(reads)]
 
 
-def _scaled(by: Tensor) -> Callable[[Tensor, object], Tensor]:
-    return lambda pattern, hook: pattern * by
+def _scale(by: Tensor, pattern: Tensor, hook: object) -> Tensor:
+    return pattern * by
 
 
 def _cut(
@@ -244,20 +246,16 @@ def _cut(
 ) -> tuple[Tensor, Tensor]:
     """The exits with each read cut on its own, ``[read, row, value]``."""
     n = len(rows.tokens)
-    many = Rows(*(tile(x, len(reads)) for x in rows))
+    copies = Rows(*(tile(x, len(reads)) for x in rows))
 
-    def without(layer: int) -> Callable[[Tensor, object], Tensor]:
-        def hook(pattern: Tensor, hook: object) -> Tensor:
-            pattern = pattern.clone()
-            for i, read in enumerate(reads):
-                if read.layer == layer:
-                    pattern[i * n : (i + 1) * n, read.head, read.query, read.key] = 0
-            return pattern
+    def without(layer: int, pattern: Tensor) -> Tensor:
+        pattern = pattern.clone()
+        for i, read in enumerate(reads):
+            if read.layer == layer:
+                pattern[i * n : (i + 1) * n, read.head, read.query, read.key] = 0
+        return pattern
 
-        return hook
-
-    hooks = [(f"blocks.{i}.attn.hook_pattern", without(i)) for i in range(model.config.n_layers)]
-    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
-        exits = _exits(model(many.tokens, many.latents, many.values), layout)
-    first, second = (x.unflatten(0, (len(reads), n)) for x in exits)
-    return first, second
+    layers = range(model.config.n_layers)
+    out, _ = passed(model, copies, layout, [(Site("pattern", layer), partial(without, layer)) for layer in layers])
+    prediction, update = (x.unflatten(0, (len(reads), n)) for x in _exits(out, layout))
+    return prediction, update

@@ -17,6 +17,12 @@ grade how far the outcome moved against how far it should have (:mod:`interp.int
 An accuracy of 1 says that these places hold the variable in a form the rest of the network uses; it says so for these
 pairs only. A basis that was *learned* needs the controls of :func:`align`: methods that learn a basis find high
 accuracies for arbitrary labels and in untrained networks too (Arora et al., 2024).
+
+:func:`carriers` tests many claims of what lives where, each beside an equally large displacement of the same places in
+a random direction (a subspace of equal rank, orthogonal to the one interchanged), because moving an activation does
+something wherever it points. A whole activation that is interchanged holds everything that reaches this place: an
+accuracy of 1 then says that the variable is among it and that nothing else there matters to the outcome, not that the
+place holds the variable alone or in any particular form.
 """
 
 from __future__ import annotations
@@ -24,10 +30,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pandas as pd
 from torch import Tensor
 
 from interp.algorithm import Algorithm
-from interp.checks import checked
+from interp.checks import checked, non_empty
+from interp.interventions.carriers import Claim
 from interp.interventions.counterfactual import (
     Exam,
     InterchangeResult,
@@ -40,8 +48,9 @@ from interp.interventions.sites import Site
 from interp.interventions.swaps import Place, intervened, resolve_places
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
+from interp.session import session
 
-__all__ = ["InterchangeResult", "Place", "interchange", "score_difference"]
+__all__ = ["InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
 
 
 @checked
@@ -94,3 +103,45 @@ def interchange(
     name = variable if element is None else f"{variable}{[element] if isinstance(element, int) else list(element)}"
     exam = Exam(model, algorithm, runs[0], at, outcome, decode, tolerance)
     return exam.graded(name, resolved, before, wanted, after, commit=commit, tolerance=tolerance)
+
+
+@checked
+def carriers(
+    model: HookedLatentTransformer,
+    base: Any,
+    source: Any,
+    algorithm: Algorithm,
+    claims: Sequence[Claim],
+    *,
+    rounds: Rounds = "all",
+    decode: Callable[[Tensor], Tensor] | None = None,
+    seed: int = 0,
+) -> pd.DataFrame:
+    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
+
+    Args:
+        base, source: episodes that pair up.
+        decode: latents to state (:class:`interp.decoder.Decoder`); the exact readout of a handwired model when None.
+    """
+    claims = non_empty("claims", claims, "at least one claim")
+    options: dict[str, Any] = {"rounds": rounds, "decode": decode}
+
+    def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
+        return interchange(model, base, source, algorithm, claim.variable, places, outcome=claim.outcome, **options)
+
+    def row(claim: Claim) -> pd.DataFrame:
+        elsewhere = [place.placebo(model.config.d_model, seed) for place in claim.places]
+        placebos = [place for place in elsewhere if place is not None]  # attention scores have no direction
+        random = score(claim, placebos) if placebos else None
+        return (
+            score(claim, claim.places)
+            .to_frame()
+            .assign(
+                random=random.iia_informative if random else float("nan"),
+                random_score=random.score().estimate if random else float("nan"),
+                control=claim.control,
+            )
+        )
+
+    with session():  # every claim is tested in the same runs
+        return pd.concat([row(claim) for claim in claims], ignore_index=True)

@@ -48,8 +48,6 @@ class Routes:
         mediators = tuple(dict.fromkeys(resolve(site, self.model, self.layout) for site in through))
         require(bool(mediators), "no mediators were given; mediation.paths(model, 'pattern', 'p?') lists some")
         causes, end = " + ".join(map(str, self.causes)), self.layout.labels[self.end]
-        for site in (*self.causes, *mediators):
-            require(not site.rounds, f"site {str(site)!r} names rounds of its own; give rounds={list(site.rounds)}")
         for site in mediators:
             require(
                 not any(overlap(site, cause) for cause in self.causes),

@@ -1,9 +1,9 @@
 """Sites: where in a round an intervention acts, as a small language shared by every routine.
 
-A site is a component, with a layer, a head and a position where the component has them, and optionally the rounds it
-is meant for. Its text form is ``component[layer.head]@position#rounds``::
+A site is a component, with a layer, a head and a position where the component has them. Its text form is
+``component[layer.head]@position``::
 
-    resid_pre[1]@p?      z[2.0]@w?      pattern[0.1]      latent@<z>      embed@e_1#20
+    resid_pre[1]@p?      z[2.0]@w?      pattern[0.1]      latent@<z>      embed@e_1
 
 Positions are labels of the round's layout; a site without one means all positions. ``head`` is another word for
 ``z``, a head's output before ``W_O``. For ``scores`` and ``pattern`` the position is that of the query.
@@ -12,8 +12,8 @@ Positions are labels of the round's layout; a site without one means all positio
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Literal
 
 from torch import Tensor
@@ -23,7 +23,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
-Axis = Literal["pos", "latent", "pos head", "head pos"]
+__all__ = ["ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "sites", "write"]
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Component:
 
     key: str
     hook: str
-    axes: Axis
+    axes: Literal["pos", "latent", "pos head", "head pos"]
     name: str
 
     @property
@@ -82,18 +82,12 @@ COMPONENTS: dict[str, Component] = unique(
 
 ALIASES = {"head": "z"}
 _NEEDS_MLP = {"resid_mid", "mlp_out"}
-_TEXT = re.compile(
-    r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?(#(?P<rounds>[\d,]+))?"
-)
+_TEXT = re.compile(r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?")
 
 
 @checked
 def component(name: str) -> Component:
-    """The component of that name.
-
-    Raises:
-        InputError: no such component; those that exist are named.
-    """
+    """The component of that name."""
     key = ALIASES.get(name, name)
     if key not in COMPONENTS:
         raise unknown_name("component", name, [*COMPONENTS, *ALIASES], limit=20)
@@ -108,12 +102,11 @@ class Site:
         component: key of the component.
         layer, head: where the component has them; no head means all heads.
         position: a label of the layout; None means all positions.
-        rounds: the rounds meant; empty means those the routine is run at.
 
     Example:
         >>> site = Site.parse("head[2.0]@w?")
         >>> site
-        Site(component='z', layer=2, head=0, position='w?', rounds=())
+        Site(component='z', layer=2, head=0, position='w?')
         >>> str(site), site.hook
         ('z[2.0]@w?', 'blocks.2.attn.hook_z')
     """
@@ -122,7 +115,6 @@ class Site:
     layer: int | None = None
     head: int | None = None
     position: str | None = None
-    rounds: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         kind = component(fit("component", self.component, str))
@@ -140,40 +132,24 @@ class Site:
 
     def __str__(self) -> str:
         where = "" if self.layer is None else f"[{self.layer}{'' if self.head is None else f'.{self.head}'}]"
-        position = "" if self.position is None else f"@{self.position}"
-        rounds = f"#{','.join(map(str, self.rounds))}" if self.rounds else ""
-        return f"{self.component}{where}{position}{rounds}"
+        return f"{self.component}{where}" + ("" if self.position is None else f"@{self.position}")
 
     @classmethod
     @checked
     def parse(cls, text: str) -> Site:
-        """The site that a text names.
-
-        Raises:
-            InputError: text of another form.
-        """
+        """The site that a text names."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise InputError(
-                f"{text!r} is not a site; write component[layer.head]@position#rounds, such as 'z[2.0]@p?' or 'latent'"
+                f"{text!r} is not a site; write component[layer.head]@position, such as 'z[2.0]@p?' or 'latent'"
             )
-        layer, head, rounds = match["layer"], match["head"], match["rounds"]
-        return cls(
-            match["component"],
-            None if layer is None else int(layer),
-            None if head is None else int(head),
-            match["position"],
-            tuple(int(t) for t in rounds.split(",") if t) if rounds else (),
-        )
+        layer, head = (None if number is None else int(number) for number in (match["layer"], match["head"]))
+        return cls(match["component"], layer, head, match["position"])
 
     @classmethod
     @checked
     def at_hook(cls, hook: str, head: int | None = None, position: str | None = None) -> Site:
-        """The site at a hook point's name.
-
-        Raises:
-            InputError: a hook point that no component has.
-        """
+        """The site at a hook point's name."""
         for kind in COMPONENTS.values():
             match = re.fullmatch(re.escape(kind.hook).replace(r"\{layer\}", r"(\d+)"), hook)
             if match:
@@ -192,11 +168,7 @@ class Site:
 
     @checked
     def index(self, layout: RoundLayout) -> tuple[slice | int, ...]:
-        """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector.
-
-        Raises:
-            InputError: a position that the layout, or the component, does not have.
-        """
+        """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector."""
         position: slice | int = slice(None)
         if self.position is not None:
             position = layout.position(self.position)
@@ -214,17 +186,8 @@ class Site:
         }[self.kind.axes]
 
     @checked
-    def at(self, rounds: Sequence[int]) -> Site:
-        """The same place at other rounds."""
-        return replace(self, rounds=tuple(rounds))
-
-    @checked
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
-        """What it selects of an activation ``[batch, ...]``.
-
-        Raises:
-            InputError: an activation with too few axes or positions.
-        """
+        """What it selects of an activation ``[batch, ...]``."""
         try:
             return activation[self.index(layout)]
         except IndexError as error:
@@ -246,9 +209,6 @@ def sites(
         layout: of the rounds; the model's own when None.
         components: one name, or several.
         positions: labels, "all" for each position on its own, or None for whole activations.
-
-    Raises:
-        InputError: a component, layer or position that the model does not have.
     """
     layout = model.layout if layout is None else layout
     n_layers = model.config.n_layers
@@ -280,11 +240,7 @@ def sites(
 
 @checked
 def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> None:
-    """Raise unless ``site`` exists in ``model`` for rounds of ``layout``.
-
-    Raises:
-        InputError: a layer, head, position or component that it does not have, with those that it has.
-    """
+    """Raise unless ``site`` exists in ``model`` for rounds of ``layout``."""
     config = model.config
     for what, value, n in (("layer", site.layer, config.n_layers), ("head", site.head, config.n_heads)):
         require(
@@ -310,6 +266,3 @@ def write(activation: Tensor, site: Site, layout: RoundLayout, new: Tensor) -> T
     changed = activation.clone()
     changed[site.index(layout)] = new.to(changed.dtype)
     return changed
-
-
-__all__ = ["ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "sites", "write"]

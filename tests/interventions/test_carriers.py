@@ -10,8 +10,8 @@ import interp
 from interp import tasks
 from interp.decoder import RIDGE, Decoder
 from interp.interventions import causal_tables
-from interp.interventions.carriers import Claim, carriers
-from interp.interventions.interchange import Place
+from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Place, carriers
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 

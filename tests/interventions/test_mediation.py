@@ -192,7 +192,7 @@ def test_without_an_effect_there_is_no_share(wma, pair):
         ({"through": "z[1.0]@p_1"}, r"cannot act on the prediction"),
         ({"cause": ["latent", "z[0]"]}, r"'z\[0.0\]@p\?' is a cause \(latent \+ z\[0\]\) and cannot mediate its"),
         ({"through": []}, r"no mediators were given; mediation.paths"),
-        ({"through": "z[0.0]@p?#3"}, r"names rounds of its own; give rounds=\[3\]"),
+        ({"through": "z[0.0]@p?#3"}, "is not a site; write component"),
         ({"through": "z[0.7]@p?"}, r"has heads 0 to 1"),
         ({"through": "paths[0.0]"}, r"unknown component 'paths'"),
         ({"outcome": "predictions"}, r"unknown outcome 'predictions'; did you mean 'prediction'\?"),

@@ -170,16 +170,19 @@ def align(
     algorithm.variable(variable)  # raises on an unknown one
     budget = Budget(steps, restarts, lr, seed)
     at = select_rounds(rounds, base.n_rounds)
-    own, other = (of_rounds(algorithm, episodes, at) for episodes in (base, source))
-    parts = [make_pairs(algorithm, own, other, variable, part) for part in split(len(base), held_out)]
+    values = [of_rounds(algorithm, episodes, at) for episodes in (base, source)]
+    parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(base), held_out)]
     _require_informative(parts, variable)
     training, stopping, scoring = parts
     width = model.config.d_model
     if rank is None:
-        rank = min(identified_rank(algorithm, own, other, variable, training), width)
+        rank = min(identified_rank(algorithm, *values, variable, training), width)
     require(1 <= rank <= width, f"rank must be an integer from 1 to d_model = {width}, got {rank!r}")
     runs = runs or (lambda machine: (rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)))
-    practice, exam, fresh = _machines(model, smooth or model, runs, at, place, seed)
+    trainee = smooth or model
+    fresh_model = once(("untrained", seed), trainee, make=lambda: untrained(trainee, seed))
+    practice, fresh = (RoundsFromSite(m.eval(), runs(m), at, place) for m in (trainee, fresh_model))
+    exam = practice if trainee is model else RoundsFromSite(model.eval(), runs(model), at, place)
     _require_gradient(practice, training, rank, seed)
     labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
     fits = {
@@ -219,24 +222,6 @@ def align(
             informative=dict(zip(FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
         ),
     )
-
-
-def _machines(
-    model: HookedLatentTransformer,
-    trainee: HookedLatentTransformer,
-    runs: Callable[[HookedLatentTransformer], tuple[Rollout, Rollout]],
-    rounds: list[int],
-    site: Site,
-    seed: int,
-) -> tuple[RoundsFromSite, RoundsFromSite, RoundsFromSite]:
-    """Rounds of what is trained on, of what is scored, and of the untrained control, each with its own history."""
-
-    def run_on(machine: HookedLatentTransformer) -> RoundsFromSite:
-        return RoundsFromSite(machine.eval(), runs(machine), rounds, site)
-
-    practice = run_on(trainee)
-    fresh = once(("untrained", seed), trainee, make=lambda: untrained(trainee, seed))
-    return practice, practice if trainee is model else run_on(model), run_on(fresh)
 
 
 def _site(model: HookedLatentTransformer, base: Any, site: Site | str) -> Site:

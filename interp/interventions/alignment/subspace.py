@@ -31,6 +31,7 @@ from transformer_lens.tools.analysis.interchange import (
     run_with_intervention,
 )
 
+from interp.checks import integer
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
 from interp.interventions.sites import Site
@@ -116,8 +117,7 @@ class Budget:
 
     def __post_init__(self) -> None:
         for name in ("steps", "restarts"):
-            value = getattr(self, name)
-            require(isinstance(value, int) and value >= 1, f"{name} must be an integer >= 1, got {value!r}")
+            integer(name, getattr(self, name), 1)
         require(self.lr > 0, f"lr must be a number > 0, got {self.lr!r}")
 
 
