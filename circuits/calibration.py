@@ -27,8 +27,7 @@ from circuits.compiler import compile_circuit, wired
 from circuits.registry import build, differentiable, load
 from interp import tasks
 from interp.interventions.alignment import UNTRAINED, align
-from interp.interventions.carriers import Claim
-from interp.interventions.interchange import InterchangeResult, Place, interchange
+from interp.interventions.interchange import Claim, InterchangeResult, Place, interchange
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from probes.calibration import Advance, Table

@@ -21,8 +21,7 @@ from circuits.circuit import Circuit, Location
 from circuits.heads import Head, Neuron
 from interp.checks import checked
 from interp.errors import require, unknown_name
-from interp.interventions.carriers import Claim
-from interp.interventions.interchange import Place
+from interp.interventions.interchange import Claim, Place
 from interp.interventions.sites import Site
 from interp.memory import MOST_GB
 from interp.model.components import MLP, Attention

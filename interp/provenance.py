@@ -34,6 +34,7 @@ def git_revision() -> str:
         return "unknown"
 
 
-def provenance(**settings: Any) -> dict[str, Any]:
-    """A record for a result: the given settings with the versions and the git revision."""
-    return {**settings, "versions": versions(), "git": git_revision()}
+def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
+    """A record for a result: a model's name and digest, the given settings, the versions and the git revision."""
+    made_from = {} if model is None else {"model": model.config.name, "digest": model.digest()}
+    return {**made_from, **settings, "versions": versions(), "git": git_revision()}

@@ -42,8 +42,8 @@ from circuits.stated import EMBEDDINGS, EXITS, Kind
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, unknown_name
-from interp.interventions.carriers import Claim
 from interp.interventions.edge_graph import EdgeGraph
+from interp.interventions.interchange import Claim
 from interp.interventions.swaps import Place
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task

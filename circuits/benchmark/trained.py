@@ -24,7 +24,7 @@ from circuits.benchmark.tying import Batch, Tie
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.errors import unknown_name
-from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Claim
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
 from interp.model.checkpoints import load_checkpoint

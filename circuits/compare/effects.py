@@ -25,9 +25,8 @@ from numpy.typing import NDArray
 from circuits.compare.question import Effort, Question, Subject, bounds
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import RIDGE, Affine
-from interp.interventions.carriers import Claim
 from interp.interventions.counterfactual import InterchangeResult, score_difference
-from interp.interventions.interchange import interchange
+from interp.interventions.interchange import Claim, interchange
 from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
 from interp.statistics import Interval

@@ -25,7 +25,7 @@ from interp.algorithm import Algorithm
 from interp.checks import check_fields
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
-from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
 from interp.model.rollout import rollout
 from interp.model.run import Rollout

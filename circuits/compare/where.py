@@ -25,8 +25,7 @@ from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
-from interp.interventions.carriers import Claim
-from interp.interventions.interchange import interchange
+from interp.interventions.interchange import Claim, interchange
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.statistics import Interval
 

@@ -33,7 +33,6 @@ __all__ = [
     "ablation",
     "alignment",
     "attribution",
-    "carriers",
     "causal_tables",
     "counterfactual",
     "edge_graph",

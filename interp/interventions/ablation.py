@@ -111,16 +111,9 @@ class CircuitScorer:
 
     def settings(self, **more: Any) -> dict[str, Any]:
         """What was chosen when these numbers were made: the pair, the round, the metric and the ablation."""
-        model = self.pair.model
-        return provenance(
-            model=model.config.name,
-            digest=model.digest(),
-            round=self.pair.round,
-            metric=self.measure.key,
-            ablation=self.ablation,
-            granularity="edges between heads, MLPs and exits, at all positions",
-            **more,
-        )
+        chosen = {"round": self.pair.round, "metric": self.measure.key, "ablation": self.ablation}
+        granularity = "edges between heads, MLPs and exits, at all positions"
+        return provenance(self.pair.model, **chosen, granularity=granularity, **more)
 
 
 @checked
@@ -282,15 +275,8 @@ class FaithfulnessCurve:
 
     def to_frame(self) -> pd.DataFrame:
         """One row per size."""
-        return pd.DataFrame(
-            {
-                "share": self.shares,
-                "size": self.sizes,
-                "faithfulness": self.faithfulness,
-                "random_mean": self.random.mean(1),
-                "random_max": self.random.max(1),
-            }
-        )
+        sizes = pd.DataFrame({"share": self.shares, "size": self.sizes, "faithfulness": self.faithfulness})
+        return sizes.assign(random_mean=self.random.mean(1), random_max=self.random.max(1))
 
 
 @checked

@@ -140,7 +140,7 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
     exists = graph.exists[..., None]
-    settings = provenance(model=pair.model.config.name, digest=pair.model.digest(), round=t)
+    settings = provenance(pair.model, round=t)
     return AttributionResult(graph, np.where(exists, total / steps, 0.0), measure.key, steps, settings)
 
 

@@ -21,10 +21,9 @@ from interp.files import write_atomic
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
-from interp.interventions.carriers import Claim
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.edge_graph import Ablation
-from interp.interventions.interchange import carriers
+from interp.interventions.interchange import Claim, carriers
 from interp.interventions.metrics import EXITS
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep

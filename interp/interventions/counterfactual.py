@@ -132,7 +132,7 @@ class InterchangeResult(Tabled):
 
     def to_frame(self) -> pd.DataFrame:
         """One row: score, slope and accuracies with intervals, chance, numbers of pairs."""
-        interval, score, slope = self.interval(), self.score(), self.slope()
+        interval = self.interval()
         row = {
             "variable": self.variable,
             "places": " + ".join(self.places),
@@ -146,12 +146,8 @@ class InterchangeResult(Tabled):
             "n_pairs": self.correct.size,
             "n_informative": int(self.informative.sum()),
             "max_error": self.max_error,
-            "score": score.estimate,
-            "score_low": score.low,
-            "score_high": score.high,
-            "slope": slope.estimate,
-            "slope_low": slope.low,
-            "slope_high": slope.high,
+            **self.score().columns("score"),
+            **self.slope().columns("slope"),
         }
         return pd.DataFrame([row])
 
@@ -250,8 +246,7 @@ class Exam:
             of = before[algorithm.written], wanted[algorithm.written]
             grades = _of_states(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
         settings = provenance(
-            model=self.model.config.name,
-            digest=self.model.digest(),
+            self.model,
             algorithm=algorithm.key,
             parameters=dict(algorithm.parameters),
             rounds=self.rounds,

@@ -28,6 +28,7 @@ place holds the variable alone or in any particular form.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -35,7 +36,6 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.checks import checked, non_empty
-from interp.interventions.carriers import Claim
 from interp.interventions.counterfactual import (
     Exam,
     InterchangeResult,
@@ -50,7 +50,7 @@ from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.session import session
 
-__all__ = ["InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
+__all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
 
 
 @checked
@@ -103,6 +103,28 @@ def interchange(
     name = variable if element is None else f"{variable}{[element] if isinstance(element, int) else list(element)}"
     exam = Exam(model, algorithm, runs[0], at, outcome, decode, tolerance)
     return exam.graded(name, resolved, before, wanted, after, commit=commit, tolerance=tolerance)
+
+
+@dataclass(frozen=True)
+class Claim:
+    """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or "state") shows it.
+
+    >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
+    Site(component='latent', layer=None, head=None, position='<z>')
+
+    Attributes:
+        control: a place that cannot hold it, where the accuracy must be that of doing nothing.
+    """
+
+    variable: str
+    places: tuple[Place, ...]
+    outcome: str = "prediction"
+    control: bool = False
+
+    @classmethod
+    def at(cls, variable: str, sites: Sequence[str], outcome: str = "prediction", control: bool = False) -> Claim:
+        """A claim about whole activations."""
+        return cls(variable, tuple(Place(Site.parse(site)) for site in sites), outcome, control)
 
 
 @checked

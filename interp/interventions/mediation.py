@@ -132,8 +132,7 @@ class MediationResult(Tabled):
         for i, mediator in enumerate(self.mediators):
             row: dict[str, Any] = {"cause": " + ".join(self.cause), "outcome": self.outcome, "mediator": mediator}
             for draw, key in enumerate(("blocked", "carried")):
-                interval = getattr(self, key)(mediator)
-                row |= {key: interval.estimate, f"{key}_low": interval.low, f"{key}_high": interval.high}
+                row |= getattr(self, key)(mediator).columns(key)
                 draws = self.random[i, :, draw]
                 row[f"random_{key}"] = float(draws.mean()) if len(draws) else float("nan")
                 control = self.untrained
@@ -392,7 +391,7 @@ class _Swap:
     def settings(self, **more: Any) -> dict[str, Any]:
         model = self.model
         decoded = self.decode is not None
-        return provenance(model=model.config.name, digest=model.digest(), rounds=self.rounds, decoded=decoded, **more)
+        return provenance(model, rounds=self.rounds, decoded=decoded, **more)
 
     def measure(self, out: RoundOutput, rows: Rows) -> Float[Tensor, "row value"]:
         """The outcome of every row as one vector: "prediction", "state" (what is written into it) or "latents"."""

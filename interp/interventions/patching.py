@@ -231,7 +231,7 @@ def sweep(
         read=pair.read,
         propagate=propagate,
         labels=layout.labels,
-        settings=provenance(model=model.config.name, digest=model.digest(), commit=commit, chunk=chunk),
+        settings=provenance(model, commit=commit, chunk=chunk),
     )
 
 
@@ -379,7 +379,7 @@ def round_map(
             effects[:active, column] = (values - sides[0]).double().numpy(force=True)
             gaps[column] = (sides[1] - sides[0]).double().numpy(force=True)
         done(1)
-    settings = provenance(model=model.config.name, digest=model.digest(), commit=commit, propagate=True)
+    settings = provenance(model, commit=commit, propagate=True)
     return RoundMap(str(place), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
 
 

@@ -9,7 +9,6 @@ cell at a time to float precision.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,7 +20,7 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from interp.errors import require
 from interp.interventions.sites import Site
-from interp.model.hooked import HookFunction
+from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout
@@ -114,7 +113,7 @@ class RoundPatcher:
         by_hook: dict[str, list[int]] = {}
         for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: (_depth(cells[i]), starts[i])):
             by_hook.setdefault(cells[i].hook, []).append(i)
-        for indices in packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
+        for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
             start = min(starts[i] for i in indices)
             yield self._chunk(indices, [cells[i] for i in indices], min(start, layout.predict_position), end)
 
@@ -167,12 +166,12 @@ def _depth(cell: Site) -> int:
     return -1 if cell.layer is None else cell.layer
 
 
-def packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
+def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:
     """``groups`` in chunks of at most ``size``: whole ones share a chunk, larger ones are cut by themselves.
 
     A chunk runs from its first group's layer on, so sharing saves launches and costs work; small chunks do not share.
 
-    >>> list(packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
+    >>> list(_packed([[0, 1], [2, 3], [4, 5, 6, 7, 8], [9]], 4))
     [[0, 1, 2, 3], [4, 5, 6, 7], [8], [9]]
     """
     chunk: list[int] = []
@@ -202,15 +201,13 @@ class _Patches:
                 if cell.hook == name:
                     row[cell.index(layout)] = True
             self.masks[name] = torch.from_numpy(mask).to(values.device)
-        self.fired: Counter[str] = Counter()
 
     def hooks(self, window: tuple[int, int] | None) -> list[tuple[str, HookFunction]]:
         """A hook per hook point, for a pass over a ``window`` of positions (start, end), or over all."""
-        self.fired.clear()
-        return [(name, partial(self._write, name, window)) for name in self.sources]
+        self.counter = FiringCounter([(name, partial(self._write, name, window)) for name in self.sources])
+        return self.counter.hooks
 
     def _write(self, name: str, window: tuple[int, int] | None, activation: Tensor, hook: object) -> Tensor:
-        self.fired[name] += 1
         source, mask, axis = self.sources[name], self.masks[name], self.position_axes[name]
         if window is not None and axis is not None:
             start, length = window[0], window[1] - window[0]
@@ -221,6 +218,5 @@ class _Patches:
         return torch.where(mask, source.to(parts.dtype), parts).flatten(0, 1)
 
     def check(self) -> None:
-        for name in self.sources:
-            times = self.fired[name]
+        for name, times in zip(self.sources, self.counter.fired, strict=True):
             require(times == 1, f"the patch at {name!r} fired {times} times in one round, which must be once")

@@ -193,8 +193,7 @@ def steer(
         outcome=run.layout.outcomes[read[0]] if np.ndim(outcome) == 0 else "one per episode",
         round=t,
         settings=provenance(
-            model=model.config.name,
-            digest=model.digest(),
+            model,
             algorithm=algorithm.key,
             parameters=dict(algorithm.parameters),
             exact=direction is None,

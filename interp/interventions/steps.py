@@ -172,7 +172,7 @@ def transition(
         latents = latents + writer.step(by, (run.n_episodes, len(starts))).to(latents)
     before = writer.read(latents)
     after = writer.read(run_on(model, run, starts, horizon, latents, commit)[1])
-    settings = provenance(model=model.config.name, digest=model.digest(), starts=list(starts), moved=sorted(by or ()))
+    settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
     return Transition(episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
 
 

@@ -15,7 +15,7 @@ import pandas as pd
 
 from circuits.circuit import Circuit
 from interp.interventions import causal_tables
-from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Claim
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, judged, number

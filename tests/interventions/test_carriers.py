@@ -10,8 +10,7 @@ import interp
 from interp import tasks
 from interp.decoder import RIDGE, Decoder
 from interp.interventions import causal_tables
-from interp.interventions.carriers import Claim
-from interp.interventions.interchange import Place, carriers
+from interp.interventions.interchange import Claim, Place, carriers
 from interp.tasks import experts
 from interp.tasks.experts.algorithms import weighted_majority
 

@@ -15,7 +15,7 @@ from interp.errors import InputError
 from interp.interventions import causal_tables
 from interp.interventions.ablation import CircuitScorer, random_circuits, smallest
 from interp.interventions.attribution import attribute
-from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Claim
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.steering import fitted_direction, state_direction, steer
 from interp.session import session

@@ -13,8 +13,7 @@ from interp import catalog, tasks
 from interp.decoder import Decoder
 from interp.errors import InputError
 from interp.interventions import causal_tables, patch_command
-from interp.interventions.carriers import Claim
-from interp.interventions.interchange import interchange
+from interp.interventions.interchange import Claim, interchange
 from interp.interventions.pairs import prepare
 from interp.interventions.steering import fitted_direction, steer
 from interp.model.config import LatentTransformerConfig

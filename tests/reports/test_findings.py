@@ -16,7 +16,7 @@ NAN = float("nan")
 
 
 def row(variable: str, score: float, width: float, random: float, control: bool = False) -> dict[str, Any]:
-    """A claim of ``interp.interventions.carriers``."""
+    """A claim of ``interp.interventions.interchange``."""
     bounds = {"score_low": score - width, "score_high": score + width}
     about = {"variable": variable, "outcome": "state", "control": control, "random_score": random}
     return {**about, "score": score, **bounds}

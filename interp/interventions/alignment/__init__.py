@@ -211,8 +211,7 @@ def align(
         decided=~scoring.tied.numpy().reshape(shape),
         fits=fits,
         settings=provenance(
-            model=model.config.name,
-            digest=model.digest(),
+            model,
             smooth=None if smooth is None else smooth.digest(),
             algorithm=algorithm.key,
             rank=rank,

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
-from interp.interventions.carriers import Claim
+from interp.interventions.interchange import Claim
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import RoundInputs, Steering
 from interp.tasks.qlearning.algorithms import q_learning
