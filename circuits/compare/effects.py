@@ -122,7 +122,7 @@ def _in_latents(
     def result(
         s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Mapping[str, Array] | None
     ) -> InterchangeResult:
-        options: dict[str, Any] = {"rounds": effort.at, "run": s.run(test), "by": m.change, "wants": wants}
+        options: dict[str, Any] = {"rounds": effort.at, "by": m.change, "wants": wants}
         return move(s.model, test, algorithm, m.variable, w, **options)
 
     found = []
@@ -242,7 +242,6 @@ def _interchanged(
         outcome=claim.outcome,
         rounds=effort.at,
         decode=decode,
-        runs=(s.run(test), s.run(other)),
     )
 
 

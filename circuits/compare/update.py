@@ -143,10 +143,7 @@ def updates(
 def _rules(subject: Subject, algorithm: Algorithm, effort: Effort) -> list[Rule]:
     """The families of updates that carry what was decoded, fitted on one batch and scored on another."""
     test, other, writer = subject.samples.test, subject.samples.other, subject.writer(algorithm)
-    fits, scores = (
-        transition(subject.model, episodes, writer, starts=effort.at, run=subject.run(episodes))
-        for episodes in (other, test)
-    )
+    fits, scores = (transition(subject.model, episodes, writer, starts=effort.at) for episodes in (other, test))
     found = [
         _fitted(family, fits, scores, effort.seed)
         for family in subject.task.update_families().values()
@@ -177,9 +174,7 @@ def _updates(
     for manifold, by in ((ON, None), (OFF, strange(algorithm, subject, own, effort))):
         for horizon in (1, effort.horizon):
             scores = [
-                transition(s.model, test, w, starts=effort.at, horizon=horizon, by=by, run=s.run(test))
-                .under(algorithm)
-                .r2(effort.seed)
+                transition(s.model, test, w, starts=effort.at, horizon=horizon, by=by).under(algorithm).r2(effort.seed)
                 for s, w in zip((subject, *untrained), writers, strict=True)
             ]
             controls = tuple(score.estimate for score in scores[1:])

@@ -166,7 +166,6 @@ def _score(s: Subject, algorithm: Algorithm, claim: Claim, effort: Effort) -> In
         outcome=claim.outcome,
         rounds=effort.at,
         decode=decode,
-        runs=(s.run(test), s.run(other)),
     )
     return result.score(effort.seed)
 
@@ -192,7 +191,6 @@ def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str,
         outcome=outcome,
         rounds=effort.at[::_MAP_ROUNDS],
         decode=_decoder(s, algorithm) if outcome == "state" else None,
-        runs=(s.run(test), s.run(other)),
     )
 
 

@@ -277,13 +277,12 @@ def effect_map(
     outcome: str = "prediction",
     rounds: Rounds = "all",
     decode: Callable[[Tensor], Tensor] | None = None,
-    runs: tuple[Rollout, Rollout] | None = None,
 ) -> EffectMap:
     """The share of the effect of ``cause`` that the residual stream carries, layer by position.
 
     Args:
         base, source: episodes of the same sizes that pair up; each is run through its own history.
-        cause, outcome, rounds, decode, runs: as in :func:`mediate`.
+        cause, outcome, rounds, decode: as in :func:`mediate`.
 
     Example:
         >>> import interp
@@ -292,7 +291,7 @@ def effect_map(
         >>> effect_map(model, *pair, "latent").to_frame()["p?"].round(6).tolist()
         [0.0, 1.0, 1.0]
     """
-    swap = _Swap.of(model, base, source, cause, outcome, rounds, decode, runs)
+    swap = _Swap.of(model, base, source, cause, outcome, rounds, decode)
     layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.config.n_layers)]
     rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
     edits = swaps(model, source_rows, layout, swap.causes)
@@ -366,7 +365,7 @@ class _Swap:
         outcome: str,
         rounds: Rounds,
         decode: Callable[[Tensor], Tensor] | None,
-        runs: tuple[Rollout, Rollout] | None,
+        runs: tuple[Rollout, Rollout] | None = None,
     ) -> _Swap:
         if outcome not in get_args(_Outcome):
             raise unknown_name("outcome", outcome, get_args(_Outcome))

@@ -235,7 +235,6 @@ def move(
     commit: str = "own",
     decode: Callable[[Tensor], Tensor] | None = None,
     tolerance: float = 1e-6,
-    run: Rollout | None = None,
 ) -> InterchangeResult:
     """Move ``variable`` along its decoder's directions in single rounds, and grade the outcome.
 
@@ -246,13 +245,12 @@ def move(
         wants: what is added to which variables of the algorithm, by key, where it says the same with variables of its
             own (log-weights that are gains times counts); by default the change of ``variable``.
         outcome, rounds, decode, tolerance: as in :func:`~interp.interventions.interchange.interchange`.
-        run: the rollout of ``episodes``, where it is known.
     """
     require_comparable(model, algorithm, outcome)
     require((to is None) != (by is None), "give one of to= (what the variable becomes) and by= (what is added to it)")
     if variable not in writer.shapes:
         raise unknown_name("variable of this writer", variable, writer.shapes)
-    run = rollout(model.eval(), episodes, commit=commit) if run is None else run
+    run = rollout(model.eval(), episodes, commit=commit)
     at = select_rounds(rounds, run.n_rounds)
     state, inputs = algorithm.at(algorithm.run(episodes), at)
     before, pairs = of_rounds(algorithm, episodes, at), (run.n_episodes, len(at))

@@ -136,7 +136,6 @@ def transition(
     horizon: int = 1,
     by: Mapping[str, NDArray[np.float64]] | None = None,
     commit: str = "own",
-    run: Rollout | None = None,
 ) -> Transition:
     """What the model makes of the variables that ``writer`` reads, from the rounds ``starts`` on.
 
@@ -145,7 +144,6 @@ def transition(
         starts: rounds whose latents are decoded, and moved; each is one start, apart from the others.
         horizon: rounds to run on before decoding again.
         by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; nothing when None.
-        run: the rollout of ``episodes``, where it is known.
 
     Example:
         >>> import interp
@@ -161,7 +159,7 @@ def transition(
         writer.site.component == "latent" and writer.site.position is None,
         f"a carried state is decoded at 'latent', not at {str(writer.site)!r}",
     )
-    run = rollout(model.eval(), episodes, commit=commit) if run is None else run
+    run = rollout(model.eval(), episodes, commit=commit)
     require(
         bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= run.n_rounds,
         f"starts {list(starts)} with horizon {horizon} must lie within the {run.n_rounds} rounds; the last start is "

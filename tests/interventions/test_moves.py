@@ -45,18 +45,18 @@ def test_a_rival_that_wants_nothing_misses_the_whole_effect():
 
 @pytest.fixture(scope="module")
 def learned():
-    """wma-learned, its run on 48 episodes, and a writer of Bayes' state fitted on others."""
+    """wma-learned, 48 episodes, and a writer of Bayes' state fitted on others."""
     model = interp.load("wma-learned")
     known, episodes = (experts.sample(48, 16, 4, seed=seed) for seed in (0, 1))
     writer = Writer.of_state(model, interp.rollout(model, known), bayes(), known, rounds=range(2, 16))
-    return model, episodes, interp.rollout(model, episodes), writer
+    return model, episodes, writer
 
 
 def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
     """The cleanest test: the round alone is nothing to Weighted Majority, and the model follows Bayes."""
-    model, episodes, run, writer = learned
+    model, episodes, writer = learned
     assert tuple(writer.shapes) == ("counts", "elapsed")
-    options = {"rounds": range(4, 14), "run": run, "by": 10.0}
+    options = {"rounds": range(4, 14), "by": 10.0}
     own = move(model, episodes, bayes(), "elapsed", writer, **options)
     rival = move(model, episodes, weighted_majority(), "elapsed", writer, **options)
     assert own.score().low > 0.95 and score_difference(own, rival).low > 0.5
@@ -66,22 +66,22 @@ def test_the_learned_model_holds_the_round_and_uses_it_as_bayes_does(learned):
 
 def test_counts_move_alone_and_as_bayes_wants(learned):
     """All counts at once from other episodes: score above .95; under Weighted Majority a good deal less."""
-    model, episodes, run, writer = learned
+    model, episodes, writer = learned
     rounds = slice(4, 14)
     other = bayes().run(experts.sample(48, 16, 4, seed=2))["counts"][:, rounds]
-    own = move(model, episodes, bayes(), "counts", writer, to=other, rounds=rounds, run=run)
+    own = move(model, episodes, bayes(), "counts", writer, to=other, rounds=rounds)
     assert own.score().low > 0.95
     with pytest.raises(InputError, match="give by= instead of to="):
-        move(model, episodes, majority_vote(), "counts", writer, to=other, rounds=rounds, run=run)
+        move(model, episodes, majority_vote(), "counts", writer, to=other, rounds=rounds)
 
 
 def test_a_learned_state_is_closed_under_bayes_update_and_an_untrained_one_is_not(learned):
     """Step R2 of counts and round, where episodes go and where none went; an untrained network loses its reading."""
-    model, episodes, run, writer = learned
+    model, episodes, writer = learned
     starts = [3, 6, 9]
     strange = {"counts": np.random.default_rng(0).integers(-2, 3, (48, 3, 4)).astype(np.float64)}
     for horizon, by in ((1, None), (5, None), (1, strange), (5, strange)):
-        found = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by, run=run).under(bayes())
+        found = transition(model, episodes, writer, starts=starts, horizon=horizon, by=by).under(bayes())
         assert found.r2().low > 0.98
     control = untrained(model, 0)
     known = experts.sample(48, 16, 4, seed=0)

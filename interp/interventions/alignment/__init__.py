@@ -170,7 +170,7 @@ def align(
     algorithm.variable(variable)  # raises on an unknown one
     budget = Budget(steps, restarts, lr, seed)
     at = select_rounds(rounds, base.n_rounds)
-    values = [of_rounds(algorithm, episodes, at) for episodes in (base, source)]
+    values = of_rounds(algorithm, base, at), of_rounds(algorithm, source, at)
     parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(base), held_out)]
     _require_informative(parts, variable)
     training, stopping, scoring = parts
