@@ -31,16 +31,16 @@ from interp.errors import InputError, require, unknown_name
 
 T = TypeVar("T")
 POS = "pos"
-ONE = "1"
+_ONE = "1"
 """The constant coordinate of the position block: 1 at every position."""
 
-POSITIONS = ("one-hot", "sinusoidal")
+_POSITIONS = ("one-hot", "sinusoidal")
 MIN_MARGIN = 1e-3
 """Smallest margin of a position code: far above rounding in float32, where half of it decides a score."""
 
 _LINES, _ROTATION = range(2)
 
-Axis = tuple[str, str]
+_Axis = tuple[str, str]
 """A block and a label in it."""
 
 
@@ -89,14 +89,10 @@ class PositionCode:
     def axes(self) -> tuple[str, ...]:
         """The names of the axes, the constant last."""
         waves = tuple(f"{wave}_{k}" for k in range(1, len(self.lines) + 1) for wave in ("cos", "sin"))
-        return (*(waves or self.labels), ONE)
+        return (*(waves or self.labels), _ONE)
 
     def coefficients(self, position: int) -> dict[str, float]:
-        """The code of a position (0-based; any integer for sinusoids, which go on beyond the round).
-
-        Raises:
-            InputError: a position outside the round, where codes are one-hot.
-        """
+        """The code of a position (0-based; any integer for sinusoids, which go on beyond the round)."""
         if not self.lines:
             integer("position", position, 0, len(self.labels) - 1)
             return {self.labels[position]: 1.0}
@@ -158,7 +154,7 @@ class Basis:
         return dict(self.blocks)
 
     @cached_property
-    def index(self) -> dict[Axis, int]:
+    def index(self) -> dict[_Axis, int]:
         """The number of every axis."""
         axes = ((block, label) for block, labels in self.blocks for label in labels)
         return {axis: i for i, axis in enumerate(axes)}
@@ -190,7 +186,7 @@ class Basis:
     @property
     def one(self) -> Direction:
         """The functional that is 1 at every position."""
-        return self[POS][ONE]
+        return self[POS][_ONE]
 
     @checked
     def code(self, position: int) -> Direction:
@@ -215,8 +211,8 @@ class Coordinates:
     rotation: int | None = None
 
     def __post_init__(self) -> None:
-        if self.positions not in POSITIONS:
-            raise unknown_name("position code", self.positions, POSITIONS)
+        if self.positions not in _POSITIONS:
+            raise unknown_name("position code", self.positions, _POSITIONS)
 
     @property
     def one_hot(self) -> bool:
@@ -224,11 +220,7 @@ class Coordinates:
         return self.positions == "one-hot"
 
     def basis(self, blocks: Mapping[str, Iterable[str]], positions: Iterable[str]) -> Basis:
-        """The basis of these blocks (name -> labels of its axes) and of the positions of a round.
-
-        Raises:
-            InputError: lines that do not tell positions apart.
-        """
+        """The basis of these blocks (name -> labels of its axes) and of the positions of a round."""
         labels = tuple(positions)
         n_lines = min(self.n_lines, len(labels))
         code = PositionCode(labels) if self.one_hot else PositionCode.sinusoidal(labels, n_lines, self.seed)
@@ -298,7 +290,7 @@ class Direction:
     """
 
     basis: Basis
-    coefficients: Mapping[Axis, float] = field(hash=False)
+    coefficients: Mapping[_Axis, float] = field(hash=False)
 
     def __add__(self, other: Direction) -> Direction:
         if self.basis is not other.basis and self.basis != other.basis:

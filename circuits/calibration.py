@@ -4,9 +4,9 @@
   every machine (:data:`FORMS`). Setting these locations to another episode's must have the whole effect that the
   algorithm asks for (score and slope 1). The same subspaces at other positions must have none of it (``wrong`` is the
   largest score, at ``wrong_at``), and neither must equally large moves orthogonal to them (``placebo`` and
-  ``placebo_worst``: mean and largest score of :data:`N_PLACEBOS` draws); :mod:`interp.interventions.counterfactual`.
+  ``placebo_worst``: mean and largest score of :data:`_N_PLACEBOS` draws); :mod:`interp.interventions.counterfactual`.
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
-  (:mod:`interp.interventions.alignment`): :data:`ALIGNED`.
+  (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 
 ``interp calibrate`` writes them after those of :mod:`probes.calibration`. What this is NOT: evidence about a learned
 model, where no one knows the subspaces and a variable may be spread over places that are no position's own.
@@ -32,21 +32,21 @@ from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from probes.calibration import Advance, Table
 
-SOFTMAX = {"eta": 60.0}
+_SOFTMAX = {"eta": 60.0}
 FORMS: dict[str, tuple[str, dict[str, Any]]] = {
     "R": ("wma-handwired", {"variant": "R"}),
-    "R, softmax": ("wma-handwired", {"variant": "R", **SOFTMAX}),
+    "R, softmax": ("wma-handwired", {"variant": "R", **_SOFTMAX}),
     "P": ("wma-handwired", {"variant": "P"}),
-    "P, softmax": ("wma-handwired", {"variant": "P", **SOFTMAX}),
+    "P, softmax": ("wma-handwired", {"variant": "P", **_SOFTMAX}),
     "mlp": ("qlearning-handwired", {"variant": "mlp"}),
-    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **SOFTMAX}),
+    "mlp, softmax": ("qlearning-handwired", {"variant": "mlp", **_SOFTMAX}),
     "softmlp": ("qlearning-handwired", {"variant": "softmlp"}),
-    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **SOFTMAX}),
+    "softmlp, softmax": ("qlearning-handwired", {"variant": "softmlp", **_SOFTMAX}),
     "lin": ("qlearning-handwired", {"variant": "lin"}),
-    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **SOFTMAX}),
+    "lin, softmax": ("qlearning-handwired", {"variant": "lin", **_SOFTMAX}),
     "sum": ("reachability-handwired", {"expand": "sum"}),
     "mean": ("reachability-handwired", {"expand": "mean"}),
-    "mean, softmax": ("reachability-handwired", SOFTMAX),
+    "mean, softmax": ("reachability-handwired", _SOFTMAX),
 }
 """Every form of every machine: its name in the registry, and the arguments that choose the form."""
 SIZES: dict[bool, dict[str, dict[str, int]]] = {
@@ -64,7 +64,7 @@ SIZES: dict[bool, dict[str, dict[str, int]]] = {
 """Quick or not -> the sizes of each machine."""
 N_PAIRS, N_WRONG, N_ROUNDS = {True: 16, False: 24}, {True: 4, False: 12}, 12
 """Pairs of episodes, wrong positions (evenly spaced over the round where it has more), and rounds."""
-N_PLACEBOS = 4
+_N_PLACEBOS = 4
 EXACT, NOTHING = 1e-6, 0.05
 """How far from 1 score and slope of a row may be, and how large those of wrong positions and placebos."""
 
@@ -85,7 +85,7 @@ class Aligned:
     wrong: tuple[str, ...]
 
 
-ALIGNED = (
+_ALIGNED = (
     Aligned(
         "wma-handwired",
         "log_weights",
@@ -145,7 +145,7 @@ def _measured(
             label: score(claim, places).score().estimate
             for label, places in _elsewhere(claim.places, circuit.layout, N_WRONG[quick]).items()
         }
-        moved = [[place.placebo(model.config.d_model, draw) for place in claim.places] for draw in range(N_PLACEBOS)]
+        moved = [[place.placebo(model.config.d_model, draw) for place in claim.places] for draw in range(_N_PLACEBOS)]
         known = [[place for place in places if place is not None] for places in moved]
         placebos = [score(claim, places).score().estimate for places in known if places]
         columns = ["variable", "places", "outcome", "n_pairs", "n_informative"]
@@ -192,7 +192,7 @@ def alignment(
     quick: bool = False,
     advance: Advance = lambda steps: None,
     *,
-    machines: Sequence[Aligned] = ALIGNED,
+    machines: Sequence[Aligned] = _ALIGNED,
     seed: int = 0,
 ) -> pd.DataFrame:
     """Held-out accuracy of learned subspaces at true and wrong sites; one row per site and condition.
@@ -236,7 +236,7 @@ def sites_summary(frame: pd.DataFrame) -> str:
     listed = frame.loc[short, columns].to_string(index=False) if short.any() else "none"
     return (
         f"Interchange at {len(frame)} true sites of {len(table)} handwired forms: largest distances of score and slope "
-        f"from 1, largest score at a wrong position and of placebos (mean over {N_PLACEBOS} draws, and worst)\n"
+        f"from 1, largest score at a wrong position and of placebos (mean over {_N_PLACEBOS} draws, and worst)\n"
         f"{table.map('{:.2g}'.format).to_string()}\n"
         f"Rows farther than {EXACT:g} from 1, or with a wrong position or a mean placebo above {NOTHING}: {listed}"
     )
@@ -251,7 +251,7 @@ def alignment_summary(frame: pd.DataFrame) -> str:
     )
 
 
-_N_SITES = sum(len(machine.true) + len(machine.wrong) for machine in ALIGNED)
+_N_SITES = sum(len(machine.true) + len(machine.wrong) for machine in _ALIGNED)
 TABLES: dict[str, Table] = {
     "sites": Table(sites, dict.fromkeys((True, False), len(FORMS)), sites_summary),
     "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),

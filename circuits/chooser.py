@@ -12,7 +12,6 @@ What is measured is the softmax attention of the corrected head on every positio
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,31 +23,6 @@ from interp.errors import require
 
 if TYPE_CHECKING:
     import pandas as pd
-
-
-@dataclass(frozen=True)
-class ChooserRow:
-    """One code of the table.
-
-    Attributes:
-        code: "one-hot" or "sinusoidal, K lines".
-        n_positions, d_code: length of the round, coordinates of the code.
-        margin: Delta, for unit norm.
-        eta_lemma, xi_lemma: what the printed lemma asks for.
-        eta: what the corrected head needs.
-        attention: the least attention measured on a target or the sink, at ``eta``.
-        promised: 1 - eps.
-    """
-
-    code: str
-    n_positions: int
-    d_code: int
-    margin: float
-    eta_lemma: float
-    xi_lemma: float
-    eta: float
-    attention: float
-    promised: float
 
 
 @checked
@@ -101,8 +75,8 @@ def chooser_table(
 ) -> pd.DataFrame:
     """The lemma's numbers and ours, one row per position code.
 
-    Raises:
-        InputError: eps outside (0, 1), or more lines than the round has positions.
+    Columns: the code, the round's length, the code's coordinates and margin Delta; eta and xi as the printed lemma asks
+    for; eta as the corrected head needs it, the least attention measured there on a target or the sink, and 1 - eps.
     """
     import pandas as pd
 
@@ -113,7 +87,6 @@ def chooser_table(
     for name, code in codes.items():
         eta = required_eta(code.margin, n_positions, eps)
         attention = measured_attention(code, offset, eta)
-        rows.append(
-            ChooserRow(name, n_positions, len(code.axes) - 1, code.margin, *lemma(code, eps), eta, attention, 1 - eps)
-        )
-    return pd.DataFrame([asdict(row) for row in rows])
+        rows.append((name, n_positions, len(code.axes) - 1, code.margin, *lemma(code, eps), eta, attention, 1 - eps))
+    columns = "code n_positions d_code margin eta_lemma xi_lemma eta attention promised"
+    return pd.DataFrame(rows, columns=columns.split())

@@ -31,7 +31,7 @@ from jaxtyping import Float
 from torch import Tensor, as_tensor, einsum
 
 from circuits.basis import Basis, Direction
-from circuits.heads import Head, Neuron
+from circuits.heads import Head, Neuron, names
 from circuits.stated import Carried, Edge
 from interp.algorithm import Algorithm, Values, Variable
 from interp.checks import check_fields, checked, fit
@@ -178,13 +178,12 @@ class Circuit:
         check_fields(self)
         for key, locations in self.sites.items():
             self.algorithm.variable(key)
-            names = [location.name for location in locations]
-            require(
-                len(set(names)) == len(names), f"locations of {key!r} in {self.name!r} must differ in name, got {names}"
-            )
+            called = [location.name for location in locations]
+            differ = len(set(called)) == len(called)
+            require(differ, f"locations of {key!r} in {self.name!r} must differ in name, got {called}")
             require(
                 len({len(location.labels) for location in locations}) == 1,
-                f"the locations {names} of {key!r} in {self.name!r} must hold equally many elements",
+                f"the locations {called} of {key!r} in {self.name!r} must hold equally many elements",
             )
 
     @property
@@ -204,11 +203,7 @@ class Circuit:
 
     @checked
     def head(self, name: str) -> Head:
-        """A head by name, or by its number alone ("2.1").
-
-        Raises:
-            InputError: no such head.
-        """
+        """A head by name, or by its number alone ("2.1")."""
         for head in self.heads:
             if name in (head.name, head.name.split(" ")[0]):
                 return head
@@ -222,31 +217,19 @@ class Circuit:
 
     @checked
     def variable(self, key: str) -> Variable:
-        """The algorithm's variable called ``key``: its symbol, its meaning, its equation.
-
-        Raises:
-            InputError: no such variable.
-        """
+        """The algorithm's variable called ``key``: its symbol, its meaning, its equation."""
         return self.algorithm.variable(key)
 
     @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
-        """The locations of a variable, in the order of computation: those called ``names``, or all of them.
-
-        Raises:
-            InputError: a variable that the circuit holds nowhere, or no location of such a name.
-        """
+        """The locations of a variable, in the order of computation: those called ``names``, or all of them."""
         if key not in self.sites:
             raise unknown_name(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
     @checked
     def location(self, key: str, name: str) -> Location:
-        """The location of a variable that is called ``name``.
-
-        Raises:
-            InputError: no such variable, or no such location of it; the valid ones are named.
-        """
+        """The location of a variable that is called ``name``."""
         for location in self.locations(key):
             if location.name == name:
                 return location
@@ -260,14 +243,11 @@ class Circuit:
 
         Args:
             values: of the circuit's algorithm, ``circuit.algorithm.run(episodes)``.
-
-        Raises:
-            InputError: no such variable.
         """
-        variable, held = self.algorithm.variable(key), values[key]
+        variable, truth = self.algorithm.variable(key), values[key]
         if variable.n_classes is not None and all(location.one_hot for location in self.sites.get(key, ())):
-            held = np.eye(variable.n_classes(values))[held]
-        return rearrange(held, "episode round ... -> episode round (...)").astype(np.float64)
+            truth = np.eye(variable.n_classes(values))[truth]
+        return rearrange(truth, "episode round ... -> episode round (...)").astype(np.float64)
 
     @checked
     def edit(self, name: str, **changes: Any) -> Circuit:
@@ -292,32 +272,16 @@ class Circuit:
         """The head table, one row a head (and a row for each group of neurons), in the order of computation."""
         import pandas as pd
 
-        rows: list[dict[str, Any]] = [
-            {
-                "head": head.name,
-                "layer": head.layer + 1,
-                "rule": head.rule,
-                "reads": head.reads,
-                "writes": head.writes,
-                "score terms": len(head.scores),
-                "non-zero weights": head.n_nonzero,
-            }
+        columns = ("head", "layer", "rule", "reads", "writes", "score terms", "non-zero weights")
+        rows: list[tuple[Any, ...]] = [
+            (head.name, head.layer + 1, head.rule, head.reads, head.writes, len(head.scores), head.n_nonzero)
             for head in self.heads
         ]
-        for name in dict.fromkeys(neuron.name for neuron in self.neurons):
+        for name in names(self.neurons):
             group = [neuron for neuron in self.neurons if neuron.name == name]
-            rows.append(
-                {
-                    "head": name,
-                    "layer": group[0].layer + 1,
-                    "rule": "relu",
-                    "reads": f"{len(group)} neurons, {group[0].read} ...",
-                    "writes": f"{group[0].write} ...",
-                    "score terms": 0,
-                    "non-zero weights": sum(neuron.n_nonzero for neuron in group),
-                }
-            )
-        return pd.DataFrame(rows).sort_values("layer", kind="stable", ignore_index=True)
+            reads, writes = f"{len(group)} neurons, {group[0].read} ...", f"{group[0].write} ..."
+            rows.append((name, group[0].layer + 1, "relu", reads, writes, 0, sum(neuron.n_nonzero for neuron in group)))
+        return pd.DataFrame(rows, columns=columns).sort_values("layer", kind="stable", ignore_index=True)
 
     def ground_truth(self) -> pd.DataFrame:
         """Where the algorithm's variables live, one row a location."""

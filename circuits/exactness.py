@@ -113,7 +113,7 @@ def check(
     if circuit.layout.prediction_axes == 0:
         meters.append(_Meter("distribution", _outcomes(circuit), circuit.algorithm.distribution(values), circuit, 1.0))
     hooks = {t: [(meter.location.hook, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
-    run = on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
+    run = _on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
     model = model.cpu()
     memory = circuit.algorithm.memory
     carried = np.concatenate([values[memory][:, :1], values[NEXT + memory]], axis=1)
@@ -127,7 +127,7 @@ def check(
     unit = plan.unit(circuit, values, CARRIED)
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.
     unit = min(1.0, unit) if circuit.basis.rotation is None else max(1.0, unit)
-    for key, part in (("residue", residue(circuit, run.latents)), ("position_code", position_code(circuit, run))):
+    for key, part in (("residue", _residue(circuit, run.latents)), ("position_code", _position_code(circuit, run))):
         measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
     shares = {key: float(mask.mean()) for key, mask in undecided.items()}
     checks = [
@@ -145,13 +145,13 @@ def check(
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 
 
-def on_cpu(run: Rollout) -> Rollout:
+def _on_cpu(run: Rollout) -> Rollout:
     """The rollout with its tensors on the CPU, without a cache."""
     names = ("predictions", "latents", "tokens", "values", "slots")
     return replace(run, **{name: getattr(run, name).cpu() for name in names}, cache={})
 
 
-def residue(circuit: Circuit, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
+def _residue(circuit: Circuit, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
     """Latents less the state that they hold and less what their slot always holds; zero in a clean construction."""
     state = rows(circuit.state, circuit).to(latents.dtype)
     state = state / state.norm(dim=-1, keepdim=True)
@@ -160,7 +160,7 @@ def residue(circuit: Circuit, latents: Float[Tensor, "*batch latent d_model"]) -
     return rest - rest @ state.T @ state
 
 
-def position_code(circuit: Circuit, run: Rollout) -> Tensor:
+def _position_code(circuit: Circuit, run: Rollout) -> Tensor:
     """What the latents hold on the axes of the position block, the constant included."""
     axes = [circuit.basis[POS][label] for label in circuit.basis[POS].labels]
     return run.latents @ rows(axes, circuit).to(run.latents.dtype).T

@@ -136,7 +136,7 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def soften(head: Head, eta: float) -> Head:
+def _soften(head: Head, eta: float) -> Head:
     """A hard head as softmax at inverse temperature ``eta``: W_Q is scaled."""
     scores = tuple((eta * query, key) for query, key in head.scores)
     return replace(head, rule="softmax", scores=scores)
@@ -153,7 +153,7 @@ def softmax_only(
     if eta is None:
         return tuple(heads)
     require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
-    by_rule = {"hard": lambda head: (soften(head, eta),), "softmax": lambda head: (head,), "linear": linear}
+    by_rule = {"hard": lambda head: (_soften(head, eta),), "softmax": lambda head: (head,), "linear": linear}
     return tuple(made for head in heads for made in by_rule[head.rule](head))
 
 

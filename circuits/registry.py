@@ -108,11 +108,7 @@ RECORDS: dict[str, CircuitRecord] = unique(
 
 @checked
 def handwired(name: str) -> CircuitRecord:
-    """The record of a handwired model.
-
-    Raises:
-        InputError: no such model.
-    """
+    """The record of a handwired model; InputError where there is none."""
     if name not in RECORDS:
         raise unknown_name("handwired model", name, RECORDS)
     return RECORDS[name]
@@ -133,9 +129,6 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
 
     Args:
         max_gb: sizes whose model would take more units of 1e9 bytes in float64 are refused before anything is built.
-
-    Raises:
-        InputError: no such model, an argument that its circuit does not take, or sizes beyond ``max_gb``.
 
     >>> build("wma-handwired", n_experts=2).n_layers
     3
@@ -160,17 +153,15 @@ def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **argume
 
     Args:
         name: one of :func:`models`.
-        dtype: "float64" (default) or "float32".
+        dtype: "float64" or "float32".
         max_gb: as in :func:`build`.
         arguments: of the circuit; see its builder.
 
     Raises:
-        InputError: an unknown name or argument, a value outside its range, or float32 where the circuit needs float64.
+        InputError: among others, float32 where the circuit needs float64.
 
-    Example:
-        >>> import circuits
-        >>> circuits.load("wma-handwired", n_experts=2).layout.labels[:3]
-        ('<w>', '<z>', 'e_1')
+    >>> load("wma-handwired", n_experts=2).layout.labels[:3]
+    ('<w>', '<z>', 'e_1')
     """
     import torch
 
@@ -195,10 +186,8 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
     Raises:
         InputError: a learned model, or a circuit that was edited by hand after it was built.
 
-    Example:
-        >>> circuit = from_origin(load("wma-handwired", n_experts=2).config.origin)
-        >>> [head.name for head in circuit.heads][:2]
-        ['1.1 bind', '1.2 state tag']
+    >>> from_origin(load("wma-handwired", n_experts=2).config.origin).heads[0].name
+    '1.1 bind'
     """
     if "circuit" not in origin:
         raise InputError("this model was not compiled from a circuit: its config.origin names none")
@@ -216,9 +205,8 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     Raises:
         InputError: a handwired model that was edited, whose variant cannot be built by name.
 
-    Example:
-        >>> sorted(set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ())))
-        ['softmax']
+    >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
+    {'softmax'}
     """
     if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
         return model

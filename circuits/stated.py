@@ -37,7 +37,7 @@ EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
 EXITS = ("prediction", "update")
 """The targets behind the last layer: what the unembedding reads, and what becomes the new latent."""
 
-Port = Literal["query", "key", "value", "residual"]
+_Port = Literal["query", "key", "value", "residual"]
 Kind = Literal["content", "constant", "clean-up"]
 
 
@@ -57,7 +57,7 @@ class Edge:
 
     source: str
     target: str
-    port: Port
+    port: _Port
     carries: str
     kind: Kind = "content"
     positions: tuple[str, ...] = ()
@@ -70,20 +70,17 @@ def table(lines: str, parts: Sequence[str], groups: Mapping[str, Sequence[str]])
         lines: see above; a number without its mark stands for both halves of a pair of heads.
         parts: names of all heads and groups of neurons.
         groups: positions by the word that stands for them; "ALL", the labels of the round in order, is one of them.
-
-    Raises:
-        InputError: a line without its six columns, or an unknown part, port, kind or position.
     """
     edges: list[Edge] = []
     for line in filter(None, lines.splitlines()):
         columns = re.split(r" {2,}", line.strip())
         require(len(columns) == 6, f"a line of edges has 6 columns, two spaces apart, got {len(columns)}: {line!r}")
         sources, targets, port, kind, positions, carries = columns
-        for word, known in ((port, get_args(Port)), (kind, get_args(Kind))):
+        for word, known in ((port, get_args(_Port)), (kind, get_args(Kind))):
             require(word in known, f"{word!r} in {line!r} is none of {', '.join(known)}")
         where = _positions(positions, groups)
         ends = (_parts(sources, [*parts, *EMBEDDINGS]), _parts(targets, [*parts, *EXITS]))
-        edges += [Edge(s, t, cast(Port, port), carries, cast(Kind, kind), where) for s, t in product(*ends)]
+        edges += [Edge(s, t, cast(_Port, port), carries, cast(Kind, kind), where) for s, t in product(*ends)]
     return tuple(edges)
 
 

@@ -91,7 +91,6 @@ def verify(
     """Check a handwired model against its algorithm.
 
     Args:
-        name: "wma-handwired", ...
         sizes: of the task, such as numbers of experts, or (states, actions) pairs; those promised when None.
         n_rounds, n_episodes: to run at every size; a machine may run fewer, and the result says how many.
         dtype: "float64", "float32" or both.
@@ -102,8 +101,7 @@ def verify(
         arguments: further arguments of the circuit, the same at every size.
 
     Raises:
-        InputError: an unknown model, dtype or argument, sizes of another task, a size or count that is not positive, a
-            size among the arguments, or float32 where the circuit needs float64.
+        InputError: among others, a size among the arguments, or float32 where the circuit needs float64.
     """
     record, device = handwired(name), device_called(device)
     if circuit_seed is not None:
@@ -166,9 +164,6 @@ def size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:
 
     >>> size_arguments(handwired("qlearning-handwired"), (4, 3))
     {'n_states': 4, 'n_actions': 3}
-
-    Raises:
-        InputError: more numbers, or fewer, than the task has sizes.
     """
     names = [size.name for size in interp.tasks.get(record.task).sizes]
     numbers = size if isinstance(size, tuple) else (size,)

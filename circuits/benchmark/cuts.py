@@ -21,9 +21,9 @@ from interp.interventions.round_patcher import repeated, tile
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds
 
-ROWS = 512
+_ROWS = 512
 """Rows (edge x episode) that are run at once."""
-Edge = tuple[int, int]
+_Edge = tuple[int, int]
 
 
 def cut_each(
@@ -31,7 +31,7 @@ def cut_each(
     rounds: EncodedRounds,
     latents: Float[Tensor, "episode latent d_model"],
     change: Float[Tensor, "source episode pos d_model"],
-    edges: Sequence[Edge],
+    edges: Sequence[_Edge],
 ) -> Readout:
     """What a round gives with each of ``edges`` cut on its own: a readout with cells ``[edge, episode]``.
 
@@ -39,7 +39,7 @@ def cut_each(
         change: what replaces a source's contribution, minus the contribution.
         edges: (source, destination) indices of the graph.
     """
-    size = max(1, ROWS // len(latents))
+    size = max(1, _ROWS // len(latents))
     order = sorted(range(len(edges)), key=lambda i: edges[i][1])
     predictions: list[Tensor] = [latents] * len(edges)
     after: list[Tensor] = [latents] * len(edges)
@@ -59,7 +59,7 @@ class _Cuts:
     """Hooks that cut one edge in each cell of a batch."""
 
     graph: EdgeGraph
-    edges: Sequence[Edge]
+    edges: Sequence[_Edge]
     change: Tensor
 
     @property

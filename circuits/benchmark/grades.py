@@ -18,7 +18,7 @@ from interp.errors import InputError, require
 from interp.files import json_values, write_atomic, write_json
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 
-FORMAT = 1
+_FORMAT = 1
 """Version of the JSON."""
 COLUMNS: dict[str, type] = {
     "subject": str,
@@ -34,7 +34,6 @@ COLUMNS: dict[str, type] = {
 }
 """The columns of the table and of every row of the JSON, in order, with their types; a value that does not exist is
 null in the JSON."""
-SECONDS = "cpu_s"
 
 
 @dataclass(frozen=True)
@@ -55,6 +54,11 @@ class Result(Tabled):
         """The tidy table."""
         return pd.DataFrame(list(self.rows), columns=list(COLUMNS))
 
+    def _scored(self, question: str, score: str) -> pd.DataFrame:
+        """The rows of one score of one question."""
+        frame = self.to_frame()
+        return frame[(frame["question"] == question) & (frame["score"] == score)]
+
     @staticmethod
     def headline(question: str) -> str:
         """The score that methods of a question are ordered by."""
@@ -69,13 +73,10 @@ class Result(Tabled):
         Args:
             score: the question's headline when empty.
             by: further columns to tell apart, such as "variant".
-
-        Raises:
-            InputError: a score that no row of the question has.
         """
         score = score or self.headline(question)
-        frame = self.to_frame()
-        frame = frame[(frame["question"] == question) & (frame["score"] == score) & frame["value"].notna()]
+        frame = self._scored(question, score)
+        frame = frame[frame["value"].notna()]
         require(len(frame) > 0, f"no method has a score {score!r} of question {question!r} in this result")
         rows = []
         for keys, group in frame.groupby([*by, "method"], sort=False):
@@ -83,19 +84,14 @@ class Result(Tabled):
             mean, low, high = map(float, bootstrap_mean(forms))
             bounds = {"mean": mean, "low": low, "high": high, "subjects": group["subject"].nunique()}
             named: dict[str, Any] = dict(zip([*by, "method"], keys, strict=True))
-            rows.append({**named, **bounds, SECONDS: group[SECONDS].mean()})
+            rows.append({**named, **bounds, "cpu_s": group["cpu_s"].mean()})
         table = pd.DataFrame(rows)
         return table.sort_values([*by, "mean"], ascending=[True] * len(by) + [False], kind="stable", ignore_index=True)
 
     def difference(self, question: str, one: str, other: str, score: str = "") -> Interval:
-        """How much better one method does than another on the same subjects and seeds; forms are resampled.
-
-        Raises:
-            InputError: methods that share no subject.
-        """
-        frame, score = self.to_frame(), score or self.headline(question)
-        frame = frame[(frame["question"] == question) & (frame["score"] == score)]
-        wide = frame.pivot_table("value", ["machine", "form", "subject", "seed"], "method")
+        """How much better one method does than another on the same subjects and seeds; forms are resampled."""
+        score = score or self.headline(question)
+        wide = self._scored(question, score).pivot_table("value", ["machine", "form", "subject", "seed"], "method")
         require({one, other} <= set(wide), f"{one!r} and {other!r} must both have a score {score!r} of {question!r}")
         apart = (wide[one] - wide[other]).dropna().groupby(["machine", "form"]).mean().to_numpy()
         require(len(apart) > 0, f"{one!r} and {other!r} share no subject")
@@ -126,7 +122,7 @@ class Result(Tabled):
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
         return {
-            "format": FORMAT,
+            "format": _FORMAT,
             "rows": json_values(list(self.rows)),
             "refusals": json_values(list(self.refusals)),
             "methods": {f"{question}/{key}": m.name for (question, key), m in METHODS.items()},
@@ -135,13 +131,9 @@ class Result(Tabled):
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Result:
-        """The result that JSON values hold.
-
-        Raises:
-            InputError: another format, or rows that are not as :data:`COLUMNS` says.
-        """
+        """The result that JSON values hold."""
         require(
-            values.get("format") == FORMAT, f"this reads format {FORMAT} of a benchmark, got {values.get('format')!r}"
+            values.get("format") == _FORMAT, f"this reads format {_FORMAT} of a benchmark, got {values.get('format')!r}"
         )
         rows = []
         for i, row in enumerate(values["rows"]):
@@ -156,11 +148,7 @@ class Result(Tabled):
         return cls(tuple(rows), tuple(values["refusals"]), dict(values["settings"]))
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and a table of each question as ``QUESTION.csv``.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and a table of each question as ``QUESTION.csv``."""
         folder = Path(folder)
         tables = {"scores": self.to_frame()}
         for question in dict.fromkeys(row["question"] for row in self.rows):
@@ -172,11 +160,7 @@ class Result(Tabled):
 
     @classmethod
     def load(cls, path: str | Path) -> Result:
-        """A saved result: its ``benchmark.json``, or the folder that holds it.
-
-        Raises:
-            InputError: no such file, or one of another kind.
-        """
+        """A saved result: its ``benchmark.json``, or the folder that holds it."""
         path = Path(path)
         path = path / "benchmark.json" if path.is_dir() else path
         try:

@@ -83,9 +83,6 @@ def run(
         out: a folder in which ``parts`` keeps what is done, by subject and seed: a run that was cut short goes on.
         n_jobs: subjects that are worked on at once, each by a process.
         scheduler: of dask workers, as :func:`interp.workers.each` takes it; they write to ``out``, too.
-
-    Raises:
-        InputError: an unknown subject, method or question; a folder that cannot be written.
     """
     require(len(seeds) > 0, "seeds is empty; give at least one")
     refuse_endless("seeds", len(seeds))

@@ -31,6 +31,7 @@ import numpy as np
 import torch
 from jaxtyping import Bool
 from torch import Tensor
+from torch.nn.functional import pad
 
 from circuits.calibration import FORMS, SIZES
 from circuits.circuit import Circuit
@@ -48,7 +49,7 @@ from interp.interventions.swaps import Place
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task
 
-EdgeName = tuple[str, str]
+_EdgeName = tuple[str, str]
 """Source and destination of an edge, as :class:`interp.interventions.edge_graph.EdgeGraph` calls them."""
 VARIANTS = ("plain", "rotated", "distractors", "superposed", "simplex")
 _OVERLAPPING = ("R", "P", "P, softmax")
@@ -83,7 +84,7 @@ class KnownMachine:
     model: HookedLatentTransformer
     algorithm: Algorithm
     sizes: Mapping[str, int]
-    edges: Mapping[EdgeName, Kind] | None
+    edges: Mapping[_EdgeName, Kind] | None
     places: Mapping[str, tuple[Place, ...]]
     claims: tuple[Claim, ...] = ()
     nodes: Mapping[str, str] | None = None
@@ -113,30 +114,30 @@ def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source desti
             idle.add(f"mlp {layer}")
     kept = graph.exists.copy()
     kept[[name in idle for name in graph.sources]] = False
-    kept[:, [node_of(name) in idle for name in graph.destinations]] = False
+    kept[:, [_node_of(name) in idle for name in graph.destinations]] = False
     return kept
 
 
-def node_of(destination: str) -> str:
+def _node_of(destination: str) -> str:
     """The node that a destination belongs to: "1.0" of "1.0.q"; MLPs and exits are their own.
 
-    >>> node_of("1.0.q"), node_of("mlp 0")
+    >>> _node_of("1.0.q"), _node_of("mlp 0")
     ('1.0', 'mlp 0')
     """
     return destination.rsplit(".", 1)[0]
 
 
-def true_edges(circuit: Circuit) -> dict[EdgeName, Kind]:
+def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:
     """The circuit's edges by the names of the graph: all embeddings are one node, and so are a layer's neurons."""
     layers = {neuron.name: f"mlp {neuron.layer}" for neuron in circuit.neurons}
     heads = {head.name: f"{head.layer}.{circuit.head_index(head.name)}" for head in circuit.heads}
     nodes = {**heads, **layers, **dict.fromkeys(EMBEDDINGS, "embed"), **{name: name for name in EXITS}}
-    found: dict[EdgeName, Kind] = {}
+    kinds: dict[_EdgeName, Kind] = {}
     for edge in circuit.edges:
         target = nodes[edge.target] + (f".{edge.port[0]}" if edge.target in heads else "")
         key = nodes[edge.source], target
-        found[key] = max(found.get(key, edge.kind), edge.kind, key=_RANKED.index)
-    return found
+        kinds[key] = max(kinds.get(key, edge.kind), edge.kind, key=_RANKED.index)
+    return kinds
 
 
 @checked
@@ -147,16 +148,13 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         form: a key of :data:`circuits.calibration.FORMS`.
         quick: the small sizes of :data:`circuits.calibration.SIZES`.
         seed: of the rotation, the distractors or the position code.
-
-    Raises:
-        InputError: an unknown machine, form or variant, or one that the form does not have.
     """
     if variant not in VARIANTS:
         raise unknown_name("variant", variant, VARIANTS)
-    own = [key for key, (name, _) in FORMS.items() if name == machine]
+    forms = [key for key, (name, _) in FORMS.items() if name == machine]
     handwired(machine)
-    if form not in own:
-        raise unknown_name(f"form of {machine!r}", form, own)
+    if form not in forms:
+        raise unknown_name(f"form of {machine!r}", form, forms)
     has = variants(machine, form)
     require(variant in has, f"{machine!r} {form!r} cannot be {variant}; take {', '.join(has)}")
     arguments = {**SIZES[quick][machine], **FORMS[form][1]}
@@ -165,16 +163,18 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         lines = (circuit.layout.n_positions - 1) // 2
         circuit = build_circuit(machine, **arguments, positions="sinusoidal", n_lines=lines, seed=seed)
     model = compile_circuit(circuit).eval()
-    move: Callable[[Place], Place] = _same
+    change: Callable[[Tensor], Tensor] | None = None
     if variant == "rotated":
-        move, model = partial(_turned, rotation(model, seed)), rotated(model, seed)
+        turn, model = rotation(model, seed), rotated(model, seed)
+        change = turn.T.double().matmul
     elif variant == "distractors":
         model = with_distractors(model, seed=seed)
-        move = partial(_padded, model.config.d_model)
+        change = partial(pad, pad=(0, 0, 0, model.config.d_model - circuit.basis.d_model))
     elif variant == "simplex":
         copies = [where for location in circuit.sites["log_weights"] for where in places(circuit, location)]
         lost = torch.stack([place.basis.sum(1) for place in copies if place.basis is not None]).to(model.W_E)
-        move, model = partial(_projected, columns_without(lost)), without(model, lost)
+        change, model = partial(_projected, columns_without(lost).double()), without(model, lost)
+    move = partial(_moved, change)
     located = {
         key: tuple(move(place) for location in several for place in places(circuit, location))
         for key, several in circuit.sites.items()
@@ -188,7 +188,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         model=model,
         algorithm=circuit.algorithm,
         sizes=SIZES[quick][machine],
-        edges=true_edges(circuit),
+        edges=_true_edges(circuit),
         places=located,
         claims=tuple(replace(claim, places=tuple(map(move, claim.places))) for claim in claims),
         seed=seed,
@@ -206,28 +206,14 @@ def variants(machine: str, form: str) -> tuple[str, ...]:
     return tuple(variant for variant in VARIANTS if not lacking.get(variant))
 
 
-def _same(place: Place) -> Place:
-    return place
-
-
-def _turned(turn: Tensor, place: Place) -> Place:
-    """A place of the residual stream in the turned basis; heads and attention scores have none."""
-    if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
+def _moved(change: Callable[[Tensor], Tensor] | None, place: Place) -> Place:
+    """A place of the residual stream with its basis changed; heads and attention scores stay as they are."""
+    if change is None or place.basis is None or place.site.kind.axes not in ("pos", "latent"):
         return place
-    return replace(place, basis=turn.T.to(place.basis) @ place.basis)
+    return replace(place, basis=change(place.basis))
 
 
-def _projected(columns: Tensor, place: Place) -> Place:
-    """A place of the residual stream in the coordinates of ``columns``, as many dimensions as are left of it."""
-    if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
-        return place
-    vectors, sizes, _ = torch.linalg.svd(columns.T.to(place.basis) @ place.basis, full_matrices=False)
-    return replace(place, basis=vectors[:, sizes > 1e-9])
-
-
-def _padded(d_model: int, place: Place) -> Place:
-    """A place of the residual stream that has further coordinates."""
-    if place.basis is None or place.site.kind.axes not in ("pos", "latent"):
-        return place
-    more = place.basis.new_zeros(d_model - len(place.basis), place.basis.shape[1])
-    return replace(place, basis=torch.cat([place.basis, more]))
+def _projected(columns: Tensor, basis: Tensor) -> Tensor:
+    """A basis in the coordinates of ``columns``, with as many dimensions as are left of it."""
+    vectors, sizes, _ = torch.linalg.svd(columns.T @ basis, full_matrices=False)
+    return vectors[:, sizes > 1e-9]

@@ -40,7 +40,7 @@ def _apart(readout: Readout, pair: Pair) -> Tensor:
     return -moved.flatten(-2).norm(dim=-1)
 
 
-METRICS: dict[Exit, Metric] = {
+_METRICS: dict[Exit, Metric] = {
     "prediction": find_metric("logit_diff"),
     "state": find_metric("state"),
     "latents": Metric("latents", "distance of the raw latents", "latent", _apart, needs_update=True),
@@ -51,7 +51,7 @@ EXITS: tuple[Exit, ...] = ("prediction", "state")
 """The two exits of a round."""
 ANOTHER = "another-episode"
 """The corruption that takes another episode as it is, so that everything differs that can: history and round."""
-SMALLEST = 1e-9
+_SMALLEST = 1e-9
 """A pair whose two sides differ by less than this, in the metric's unit, says nothing."""
 
 
@@ -119,34 +119,30 @@ class Material:
     def once(self, key: Hashable, make: Callable[[], T]) -> T:
         """What ``make`` gives, made only the first time that ``key`` is asked for."""
         if key not in self._made:
-            used: set[Hashable] = set()
-            inside = [0.0]
-            self._open.append((used, inside))
-            start = time.process_time()
-            try:
-                self._made[key] = make()
-            finally:
-                self._open.pop()
-            spent = time.process_time() - start
-            self._cost[key], self._below[key] = spent - inside[0], used
-            if self._open:
-                self._open[-1][1][0] += spent
+            self._made[key], self._cost[key], self._below[key] = self._timed(make)
         if self._open:
             self._open[-1][0].update({key}, self._below[key])
         return self._made[key]
 
     def charged(self, ask: Callable[[], T]) -> tuple[T, float]:
         """What ``ask`` gives, and its CPU seconds: its own, and those of everything shared that it used."""
+        answer, seconds, used = self._timed(ask)
+        return answer, seconds + sum(self._cost[key] for key in used)
+
+    def _timed(self, make: Callable[[], T]) -> tuple[T, float, set[Hashable]]:
+        """What ``make`` gives, its CPU seconds without those of what was made for it, and the keys of all it used."""
         used: set[Hashable] = set()
         inside = [0.0]
         self._open.append((used, inside))
         start = time.process_time()
         try:
-            given = ask()
+            made = make()
         finally:
             self._open.pop()
-        own = time.process_time() - start - inside[0]
-        return given, own + sum(self._cost[key] for key in used)
+        spent = time.process_time() - start
+        if self._open:
+            self._open[-1][1][0] += spent
+        return made, spent - inside[0], used
 
     def truth(self, question: str) -> Truth:
         """Every item of a question and its kind, "" where it is false."""
@@ -227,11 +223,11 @@ class Material:
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions
         every = (self._case(corruption, exit, t) for t in rounds for corruption in corruptions for exit in exits)
-        return [case for case in every if case.scale > SMALLEST]
+        return [case for case in every if case.scale > _SMALLEST]
 
     def _case(self, corruption: str, exit: Exit, t: int) -> Case:
         def make() -> Case:
-            pair, metric = self.pair(corruption, t), METRICS[exit]
+            pair, metric = self.pair(corruption, t), _METRICS[exit]
             clean, corrupted = (metric.measure(side, pair) for side in (pair.clean_readout, pair.corrupted_readout))
             return Case(corruption, exit, t, pair, metric, float((clean - corrupted).abs().mean()))
 

@@ -38,7 +38,6 @@ class Method:
         name: for tables.
         question: key of :data:`circuits.benchmark.question.QUESTIONS`.
         answer: ``(subject, material) -> answer``.
-        needs: what it takes for granted and some subjects lack: "gradient" where attention must be differentiable.
         quick: whether the quick run has it.
     """
 
@@ -46,7 +45,6 @@ class Method:
     name: str
     question: str
     answer: Callable[[KnownMachine, Material], Answer]
-    needs: str = ""
     quick: bool = True
 
 
@@ -55,11 +53,7 @@ METHODS: dict[tuple[str, str], Method] = {}
 
 
 def register(*methods: Method) -> None:
-    """Add methods.
-
-    Raises:
-        InputError: a key that is taken, or a question that does not exist.
-    """
+    """Add methods; a key that is taken is refused."""
     for method in methods:
         if method.question not in QUESTIONS:
             raise unknown_name("question", method.question, QUESTIONS)

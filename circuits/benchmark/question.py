@@ -96,11 +96,7 @@ QUESTIONS: dict[str, Question] = {}
 
 
 def pose(*questions: Question) -> None:
-    """Add questions.
-
-    Raises:
-        InputError: a key that is taken.
-    """
+    """Add questions; a key that is taken is refused."""
     for question in questions:
         free = QUESTIONS.get(question.key, question) == question
         require(free, f"a question {question.key!r} exists; choose another key")

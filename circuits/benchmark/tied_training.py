@@ -47,7 +47,7 @@ _OPTIMIZER_STATE = ("momentum",), ("exp_avg", "exp_avg_sq", "step")
 """What Muon and AdamW keep of every parameter."""
 
 
-def divergence(logits: Tensor, wanted: np.ndarray) -> Tensor:
+def _divergence(logits: Tensor, wanted: np.ndarray) -> Tensor:
     """Mean Kullback-Leibler divergence of predictions from ``wanted``, in nats: cross-entropy less its floor."""
     target = torch.from_numpy(wanted).to(logits)
     return (torch.special.xlogy(target, target) - target * logits.log_softmax(-1)).sum(-1).mean()
@@ -79,7 +79,7 @@ class Run:
         batch = batch_of(recipe, self.model, recipe.batch, int(rng.integers(2**31)))
         logits, latents = tying.forward(self.model, batch.rounds, batch.layout)
         batch = replace(batch, latents=latents)
-        losses = {"task": divergence(logits, recipe.algorithm.distribution(batch.values))}
+        losses = {"task": _divergence(logits, recipe.algorithm.distribution(batch.values))}
         for i in rng.permutation(len(recipe.ties))[: recipe.draws]:
             tie = recipe.ties[i]
             chosen = tying.masks(tie, recipe.batch, rng)
@@ -106,7 +106,7 @@ class Run:
         recipe = self.recipe
         pairs = Pairs.drawn(len(chosen), recipe.n_rounds, recipe.horizon, rng)
         wanted = tying.counterfactual(recipe.algorithm, batch.values, pairs, tie, chosen, recipe.horizon)
-        return divergence(tying.swapped(self.model, batch, pairs, projections, recipe.horizon), wanted)
+        return _divergence(tying.swapped(self.model, batch, pairs, projections, recipe.horizon), wanted)
 
     def advance(self) -> dict[str, float]:
         """One optimizer step; the losses before it. Warm-up, then a constant rate, falling to 0 in the second half."""
@@ -145,9 +145,7 @@ class Run:
         self.step, self.seconds = about["step"], about["seconds"]
         for key, parameter in self.model.named_parameters():
             parameter.data.copy_(tensors[f"model.{key}"])
-            for optimizer, entries in zip(
-                self.optimizers, (("momentum",), ("exp_avg", "exp_avg_sq", "step")), strict=True
-            ):
+            for optimizer, entries in zip(self.optimizers, _OPTIMIZER_STATE, strict=True):
                 if f"{entries[0]}.{key}" in tensors:
                     optimizer.state[parameter] = {entry: tensors[f"{entry}.{key}"] for entry in entries}
 
@@ -160,9 +158,6 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
         seed: of the weights, the tied directions and the episodes.
         steps: of the whole run; the recipe's when None.
         every: steps between two checkpoints, each with a line of mean losses in ``losses.jsonl``.
-
-    Raises:
-        InputError: an unknown kind, or a folder that cannot be written.
     """
     known, folder = recipes(), Path(folder)
     if kind not in known:

@@ -151,7 +151,7 @@ def batch_of(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, se
     return Batch(encoded, layout, recipe.algorithm.run(episodes))
 
 
-def shipped() -> dict[str, tuple[str, int]]:
+def _shipped() -> dict[str, tuple[str, int]]:
     """Name of every shipped subject -> its kind and seed."""
     known = recipes()
     found = {}
@@ -162,18 +162,14 @@ def shipped() -> dict[str, tuple[str, int]]:
 
 
 def load(kind: str, seed: int) -> KnownMachine:
-    """A shipped subject, in float64 like the handwired ones.
-
-    Raises:
-        InputError: no such subject is shipped; those that are get named.
-    """
-    names = {pair: name for name, pair in shipped().items()}
+    """A shipped subject, in float64 like the handwired ones."""
+    names = {pair: name for name, pair in _shipped().items()}
     if (kind, seed) not in names:
         raise unknown_name("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
-    return subject(kind, seed, load_checkpoint(WEIGHTS / f"{kind}-{seed}").double(), names[kind, seed])
+    return _subject(kind, seed, load_checkpoint(WEIGHTS / f"{kind}-{seed}").double(), names[kind, seed])
 
 
-def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> KnownMachine:
+def _subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> KnownMachine:
     """A model that was trained by a recipe, with what is known of it."""
     recipe = recipes()[kind]
     basis = tying.bases(recipe.ties, recipe.d_model, seed)
@@ -204,7 +200,7 @@ def subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> 
 
 def builders() -> dict[str, Callable[[], KnownMachine]]:
     """Every shipped subject by name, and what loads it."""
-    return {name: partial(load, kind, seed) for name, (kind, seed) in shipped().items()}
+    return {name: partial(load, kind, seed) for name, (kind, seed) in _shipped().items()}
 
 
 def _seen(site: str) -> Site:

@@ -28,7 +28,7 @@ from interp.interventions.sites import Site, write
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
-Element = tuple[int, ...]
+_Element = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -42,11 +42,11 @@ class Tie:
     """
 
     variable: str
-    holds: Mapping[str, tuple[Element, ...]]
+    holds: Mapping[str, tuple[_Element, ...]]
     outcome: str = "prediction"
 
     @property
-    def elements(self) -> tuple[Element, ...]:
+    def elements(self) -> tuple[_Element, ...]:
         """All elements, in the order of the sites."""
         return tuple(element for several in self.holds.values() for element in several)
 

@@ -24,8 +24,8 @@ from circuits.q_learning.layers import (
 from interp.errors import require, unknown_name
 from interp.tasks.qlearning.layout import QLearningRound
 
-NAME = "qlearning-handwired"
-VARIANTS = ("mlp", "softmlp", "lin")
+_NAME = "qlearning-handwired"
+_VARIANTS = ("mlp", "softmlp", "lin")
 _LARGEST_FLOAT32 = 2.0**120
 """The largest M for which sums of a few values and scores stay far from float32's overflow at 2^128."""
 
@@ -73,8 +73,8 @@ def q_learning(
             M swallows. Compiling to float32 asks for more than float64 does, and refuses a slope built for float64.
     """
     arguments = coordinates.joined(locals())
-    if variant not in VARIANTS:
-        raise unknown_name("variant", variant, VARIANTS)
+    if variant not in _VARIANTS:
+        raise unknown_name("variant", variant, _VARIANTS)
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
     require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps")
     require(tau is None or bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0 or None, got {tau!r}")
@@ -101,7 +101,7 @@ def q_learning(
     ids, buf1 = basis["id"], basis["buf1"]
     located = sites(basis, layout, variant, alpha, gamma, exact=eta is None)
     return Circuit(
-        name=NAME,
+        name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,

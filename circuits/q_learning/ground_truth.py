@@ -5,23 +5,9 @@ The algorithm is :func:`interp.tasks.qlearning.algorithms.q_learning` from an em
 ``argmax_a (Q_t(s', a) - tau a)``, or the Boltzmann policy of Q_t. In "lin" single values become rows and columns of Q,
 because its heads read whole rows: Q(s_t, a_t) is an entry of the row at r, the maximum one of the column at Select.
 
-Locations by variable, for ``circuit.location(key, name)``; states and actions are one-hot::
-
-    table           latent, candidates     all variants; elements (s, a), as in the table
-    column          a, Update
-    state           a, r, Select, and in "lin" r asks (for the row that r fetches)
-    next_state      Select, then a_1 ... a_|A| ("mlp", "softmlp") or Update ("lin")
-    current_value   a ("mlp", "softmlp") or score 4.1 ("lin", exact heads only)
-    current_values  r                      "lin"
-    next_values     candidates ("mlp", "softmlp") or Select ("lin")
-    maximum         Select ("mlp", "softmlp") or score 4.3 ("lin", exact heads only)
-    best_column     Select                 "lin"
-    policy          Select
-    action          a, Update
-    reward          r, and in "softmlp" Update
-    td_error        Update (times alpha, as it is added), and in "softmlp" before that fetched
-    change          Update                 the TD error as it is added: times alpha, in the row of s_t
-    next_column     Update
+``circuit.ground_truth()`` lists the locations; states and actions are one-hot. Scores of heads 4.1 and 4.3 hold single
+values in "lin" with exact heads only. The TD error is held as it is added, times alpha, and in "softmlp" also as
+it is fetched before; ``change`` is what is added, in the row of s_t.
 """
 
 from __future__ import annotations

@@ -35,12 +35,12 @@ class Wiring:
 
     @property
     def states(self) -> tuple[str, ...]:
-        """The labels of the states, ``s_1, s_2, ...``."""
+        """Labels ``s_1, s_2, ...``."""
         return tuple(f"s_{i}" for i in range(1, self.n_states + 1))
 
     @property
     def actions(self) -> tuple[str, ...]:
-        """The labels of the actions, ``a_1, a_2, ...``."""
+        """Labels ``a_1, a_2, ...``."""
         return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
 
     @property
@@ -77,14 +77,8 @@ def value_bound(rewards: Sequence[float], gamma: float) -> float:
 
 def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
     """Layer 1: states, phases and columns to the tokens that need them."""
-    ids, one, sink, states, lin = (
-        wiring.basis["id"],
-        wiring.basis.one,
-        wiring.sink,
-        wiring.states,
-        wiring.variant == "lin",
-    )
-    acting = wiring.acting
+    ids, one, acting = wiring.basis["id"], wiring.basis.one, wiring.acting
+    sink, states, lin = wiring.sink, wiring.states, wiring.variant == "lin"
     only_actions = one - acting + ids["Update"]  # c_a is an action and an Update: it must not fire.
     copies = wiring.move(states, "id", "id")
     both = tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states) if lin else ()
@@ -283,7 +277,15 @@ def adding_heads(wiring: Wiring) -> tuple[Head, ...]:
     ids, buf1, buf2, lin = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.variant == "lin"
     update, states, alpha = ids["Update"], wiring.states, wiring.alpha
     discounted = wiring.move(states, "buf1", "buf1", alpha * wiring.gamma)
-    subtract = "buf1(Update) -= alpha Q(s_t, a_t) u_{s_t}"
+    current = Head(
+        "4.1 subtract current value",
+        3,
+        "linear",
+        match(wiring.basis, wiring.actions, "id", "buf2") if lin else ((update, buf2["Qcurr"]),),
+        wiring.move(states, "id", "buf1", -alpha if lin else alpha),
+        "Update scores r by Q(s_t, a_t)" if lin else "Update scores a by -Q(s_t, a_t)",
+        "buf1(Update) -= alpha Q(s_t, a_t) u_{s_t}",
+    )
     reward = Head(
         "4.2 add reward",
         3,
@@ -303,25 +305,7 @@ def adding_heads(wiring: Wiring) -> tuple[Head, ...]:
         "buf1(Update) += alpha gamma max_a Q(s', a) u_{s_t}",
     )
     if not lin:
-        current = Head(
-            "4.1 subtract current value",
-            3,
-            "linear",
-            ((update, buf2["Qcurr"]),),
-            wiring.move(states, "id", "buf1", alpha),
-            "Update scores a by -Q(s_t, a_t)",
-            subtract,
-        )
         return (current, reward, bootstrap)
-    current = Head(
-        "4.1 subtract current value",
-        3,
-        "linear",
-        match(wiring.basis, wiring.actions, "id", "buf2"),
-        wiring.move(states, "id", "buf1", -alpha),
-        "Update scores r by Q(s_t, a_t)",
-        subtract,
-    )
     clean = fixed_offset(
         "4.4 clean up",
         3,

@@ -11,11 +11,11 @@ from interp.errors import require, unknown_name
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
 
-EXPANSIONS = ("sum", "mean")
-NAME = "reachability-handwired"
-ANSWER = 60.0
+_EXPANSIONS = ("sum", "mean")
+_NAME = "reachability-handwired"
+_ANSWER = 60.0
 """Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
-SINK = 400.0
+_SINK = 400.0
 """Score that sends every query but p? to the sink in head 2.2."""
 
 
@@ -41,13 +41,10 @@ def reachability(
             edge's target, in rounds as learned models read them.
         coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``. Sinusoidal
             positions need marks: heads are then as wide as there are nodes or lines, not positions.
-
-    Raises:
-        InputError: a value outside its range.
     """
     arguments = coordinates.joined(locals())
-    if expand not in EXPANSIONS:
-        raise unknown_name("way to expand", expand, EXPANSIONS)
+    if expand not in _EXPANSIONS:
+        raise unknown_name("way to expand", expand, _EXPANSIONS)
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
     require(
         marks or coordinates.one_hot,
@@ -63,7 +60,7 @@ def reachability(
     ids = basis["id"]
     located = sites(basis, layout, exact=eta is None, mean=mean)
     return Circuit(
-        name=NAME,
+        name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,
@@ -150,7 +147,7 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
         "2.2 answer",
         1,
         "softmax",
-        ((ANSWER * ids["p?"], candidates), (SINK * (one - ids["p?"]), sink)),
+        ((_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)),
         copy(basis, nodes, "id", "out"),
         "p? looks at the candidates, at marked ones only where there are any",
         "out(p?) = P(c_1) u_{c_1} + P(c_2) u_{c_2}",

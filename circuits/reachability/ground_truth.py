@@ -1,17 +1,9 @@
 """Ground truth of the reachability circuit: where each variable lives, which part reads what, and what
 verification compares.
 
-Locations by variable of ``interp.tasks.reachability.algorithms.breadth_first``, for ``circuit.location(key, name)``::
-
-    reached        latent, w? scores are no location of it: near(w?) holds the frontier
-    source, target edges                 one-hot at every e_i, blocks far and near; without marks at t_i, far and id
-    candidates     embed                 one-hot
-    root           embed                 one-hot
-    frontier       w?                    near(w?); with the linear head 2.1 the root counts twice from round 2 on
-    member         candidates            out[in]
-    active         score 2.1             exact heads only
-    prediction     p?
-    next_reached   w?
+The variables are those of ``interp.tasks.reachability.algorithms.breadth_first``; ``circuit.ground_truth()`` lists
+their locations. Nodes are one-hot. The frontier, near(w?), counts the root twice from round 2 on where head 2.1 is
+linear; its scores hold ``active`` with exact heads only.
 """
 
 from __future__ import annotations

@@ -26,11 +26,11 @@ from interp.errors import require, unknown_name
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
 
-VARIANTS = ("R", "P")
-NAME = "wma-handwired"
-GATE = 60.0
+_VARIANTS = ("R", "P")
+_NAME = "wma-handwired"
+_GATE = 60.0
 """Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
-SINK = 200.0
+_SINK = 200.0
 """Score that sends every query but p? to the sink in head 3.1."""
 
 
@@ -57,13 +57,10 @@ def weighted_majority(
         match_logit: logit of a match in the softmax form of head 3.2 (R; 120 in float64, 60 in float32).
         epsilon: of the pair of heads that replaces the linear one (P, in float64 only).
         coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
-
-    Raises:
-        InputError: a value outside its range.
     """
     arguments = coordinates.joined(locals())
-    if variant not in VARIANTS:
-        raise unknown_name("variant", variant, VARIANTS)
+    if variant not in _VARIANTS:
+        raise unknown_name("variant", variant, _VARIANTS)
     for name, value in {"log_gamma": log_gamma, "heavy": heavy, "match_logit": match_logit, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
     layout = ExpertRound(n_experts)
@@ -80,7 +77,7 @@ def weighted_majority(
     heads = softmax_only(_heads(basis, n_experts, variant, log_gamma), eta, summing)
     located = sites(basis, n_experts, variant, log_gamma, exact=eta is None)
     return Circuit(
-        name=NAME,
+        name=_NAME,
         arguments=arguments,
         layout=layout,
         basis=basis,
@@ -116,8 +113,8 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, 
     ask_z = ids["p?"] + ids["w?"] if variant == "P" else ids["p?"]
     prediction: tuple[Term, ...] = (
         *match(basis, experts, "buf2", "buf1"),
-        (-GATE * ids["p?"], one - ids.sum(votes)),
-        (SINK * (one - ids["p?"]), sink),
+        (-_GATE * ids["p?"], one - ids.sum(votes)),
+        (_SINK * (one - ids["p?"]), sink),
     )
     matches = match(basis, votes, "buf3", "id", log_gamma)
     common = (

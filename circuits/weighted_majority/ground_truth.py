@@ -1,17 +1,9 @@
 """Ground truth of the Weighted Majority circuit: where each variable lives, which part reads what, and what
 verification compares.
 
-Locations by variable of ``interp.tasks.experts.algorithms.weighted_majority``, for ``circuit.location(key, name)``::
-
-    log_weights       latent, p?, w?                             both variants
-    binding           votes
-    votes             embed, resid_post[0], resid_post[1]        one-hot: (q0, q1) of each vote
-    label             w?                                         one-hot: (q0, q1)
-    match             score 3.2                                  variant "R", exact heads only; 0 or 1 per expert
-    prediction        p?
-    next_log_weights  w?; in "P" with exact heads also score 3.2
-
-In "P" head 3.2 scores every vote by its new log-weight, so its scores are no match but ``next_log_weights``.
+The variables are those of ``interp.tasks.experts.algorithms.weighted_majority``; ``circuit.ground_truth()`` lists their
+locations. Scores of head 3.2 hold one with exact heads only: in "R" ``match``, 0 or 1 for each expert; in "P", which
+scores every vote by its new log-weight, ``next_log_weights``.
 """
 
 from __future__ import annotations

@@ -42,9 +42,6 @@ def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool 
         keys: only these methods; all when empty.
         questions: only these questions; all when empty.
         quick: without the methods that the quick run leaves out, unless a key names them.
-
-    Raises:
-        InputError: an unknown key or question.
     """
     keys, questions = list(keys), list(questions)
     for key in keys:

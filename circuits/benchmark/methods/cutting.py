@@ -94,7 +94,7 @@ for _key, (_name, _steps) in _ESTIMATES.items():
     # Not of the raw latents: their distance from the clean ones has no gradient at the clean ones.
     for _reading in ("single", "prediction", "state", "joined", "rounds", "another"):
         _answer = partial(_attributed, _steps, _reading)
-        register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer, needs="gradient"))
+        register(Method(f"{_key}:{_reading}", f"{_name}, {READINGS[_reading]}", "edges", _answer))
 for _reading in ("single", "prediction", "state", "joined", "another", "everything"):
     register(*(_cutting((ablation,), _reading) for ablation in _ABLATIONS))
 register(_cutting(("zero",), "rounds"), _cutting(("zero", "resample"), "joined", True))

@@ -127,6 +127,6 @@ def _integrated(subject: KnownMachine, material: Material) -> Answer:
 
 
 register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", _patched))
-register(Method("transformer-lens", "TransformerLens' attribution of edges", "edges", _attributed, needs="gradient"))
+register(Method("transformer-lens", "TransformerLens' attribution of edges", "edges", _attributed))
 if find_spec("captum") is not None:
-    register(Method("captum", "captum's integrated gradients of layers", "nodes", _integrated, needs="gradient"))
+    register(Method("captum", "captum's integrated gradients of layers", "nodes", _integrated))

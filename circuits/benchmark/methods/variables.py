@@ -2,7 +2,7 @@
 
 * Linear probes: ``probe`` scores by R2 on episodes that the probe was not fitted on; ``probe:within-round`` takes the
   mean of every round out of activations and variables first, so that what merely drifts with the round is not found. A
-  variable is declared to exist where the best site reaches :data:`THRESHOLD`. Directions: ``probe:weights`` are the
+  variable is declared to exist where the best site reaches :data:`_THRESHOLD`. Directions: ``probe:weights`` are the
   probe's own, ``probe:pattern`` how activations vary with what is decoded (Haufe et al., 2014).
 * ``interchange`` sets a whole site to another episode's activation. The score of a variable at a site is the cosine
   between how the outcome moved and how it moves in the algorithm when the variable is set, over all pairs; the larger
@@ -46,7 +46,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
-THRESHOLD = 0.5
+_THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
 
 
@@ -77,7 +77,7 @@ def _declared(within_round: bool, subject: KnownMachine, material: Material) -> 
     scores = {
         item: max(_probed(material, item, site, within_round)[1] for site in sites) for item in material.items("exists")
     }
-    return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= THRESHOLD))
+    return Answer(scores, frozenset(item for item, r2 in scores.items() if r2 >= _THRESHOLD))
 
 
 def _directions(pattern: bool, subject: KnownMachine, material: Material) -> Answer:
@@ -219,13 +219,13 @@ for _key, _name in {"probe": "linear probe", "probe:within-round": "linear probe
     _within = _key != "probe"
     register(
         Method(_key, _name, "where", partial(_decoded, _within)),
-        Method(_key, f"{_name}, R2 >= {THRESHOLD}", "exists", partial(_declared, _within)),
+        Method(_key, f"{_name}, R2 >= {_THRESHOLD}", "exists", partial(_declared, _within)),
     )
 register(
     Method("probe:weights", "directions of a linear probe", "subspace", partial(_directions, False)),
     Method("probe:pattern", "directions along which decoded activations vary", "subspace", partial(_directions, True)),
     Method("interchange", "interchange of whole activations", "where", _interchanged, quick=False),
-    Method("das", "distributed alignment search", "where", _accuracies, needs="gradient", quick=False),
-    Method("das", "distributed alignment search", "subspace", _learned, needs="gradient", quick=False),
+    Method("das", "distributed alignment search", "where", _accuracies, quick=False),
+    Method("das", "distributed alignment search", "subspace", _learned, quick=False),
     Method("fit", "nearest fitted algorithm, by predictions", "algorithm", _fitted, quick=False),
 )
