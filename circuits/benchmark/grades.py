@@ -148,7 +148,7 @@ class Result(Tabled):
         return cls(tuple(rows), tuple(values["refusals"]), dict(values["settings"]))
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and a table of each question as ``QUESTION.csv``."""
+        """Write ``benchmark.json``, the tidy table as ``scores.csv``, and each question's table as ``QUESTION.csv``."""
         folder = Path(folder)
         tables = {"scores": self.to_frame()}
         for question in dict.fromkeys(row["question"] for row in self.rows):
