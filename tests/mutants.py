@@ -4,6 +4,7 @@
     python -m tests.mutants circuits/compare/update.py         # one of them
     python -m tests.mutants FILE --tests tests/test_x.py       # any file, with the tests that stand behind it
 
+``FILE::name,other`` asks only for functions and classes that begin so ("module" for its constants).
 A mutant is the file with one change: a comparison, ``min``, ``any``, ``+``, ``and`` or a bound of an interval swapped,
 a condition negated, a filter dropped, a number or a verdict's word changed. It is *killed* where a test fails, or runs
 for much longer. Survivors are printed with their lines; the command exits with 1 where fewer than 95 % are killed.
@@ -59,6 +60,7 @@ TARGETS = {
     "circuits/compare/question.py::Verdict,above": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/algorithm.py::module,judge_behaviour": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/state.py::module,judge_state": Target((f"{_COMPARE}/test_verdicts.py",)),
+    "circuits/compare/fitting.py": Target((f"{_COMPARE}/test_fitting.py",)),
     "circuits/compare/update.py": Target((f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_update.py")),
     "circuits/compare/circuit.py": Target(
         (f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_circuit.py"),
@@ -242,8 +244,8 @@ def _in_a_fork(tests: Sequence[str], log: Path, limit: float, prepare: Change) -
     return waited, used.ru_utime + used.ru_stime
 
 
-def survivors(file: Path, tests: Sequence[str]) -> tuple[list[Mutant], int]:
-    """The mutants of a file that its tests do not kill, and how many mutants there are."""
+def survivors(file: Path, scopes: str, tests: Sequence[str]) -> tuple[list[Mutant], int]:
+    """The mutants in the named functions of a file that its tests do not kill, and how many mutants there are."""
     module = importlib.import_module(".".join(file.with_suffix("").parts))
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
@@ -254,7 +256,9 @@ def survivors(file: Path, tests: Sequence[str]) -> tuple[list[Mutant], int]:
             if not name.rpartition(".")[2].startswith(("test_", "conftest", "__main__")):
                 with contextlib.suppress(Exception):
                     importlib.import_module(name)
-        every, alive = list(mutants(file.read_text("utf-8"))), []
+        asked = tuple(scopes.split(","))
+        every = [mutant for mutant in mutants(file.read_text("utf-8")) if mutant.name.startswith(asked)]
+        alive = []
         for mutant in every:
             status, _ = _in_a_fork(tests, log, 3 * seconds + 5, partial(install, mutant.tree, module))
             if os.waitstatus_to_exitcode(status) == 99:
@@ -264,14 +268,15 @@ def survivors(file: Path, tests: Sequence[str]) -> tuple[list[Mutant], int]:
     return alive, len(every)
 
 
-def judge(file: Path, target: Target) -> bool:
+def judge(where: str, target: Target) -> bool:
     """Print what became of the mutants of a file; whether enough of them were killed."""
-    alive, n = survivors(file, target.tests)
+    file, _, scopes = where.partition("::")
+    alive, n = survivors(Path(file), scopes, target.tests)
     excused = [mutant for mutant in alive if mutant.name in target.equivalent]
     stale = set(target.equivalent) - {mutant.name for mutant in excused}
     left, counted = [mutant for mutant in alive if mutant not in excused], n - len(excused)
     share = 1 - len(left) / max(counted, 1)
-    print(f"{file}: {n} mutants, {len(excused)} equivalent, {counted - len(left)} of {counted} killed ({share:.1%})")
+    print(f"{where}: {n} mutants, {len(excused)} equivalent, {counted - len(left)} of {counted} killed ({share:.1%})")
     for mutant in left:
         print(f"  {file}:{mutant.line}  {mutant.name}")
     for name in sorted(stale):
@@ -289,7 +294,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     chosen = {
         file: Target(tuple(options.tests)) if options.tests else TARGETS[file] for file in options.files or TARGETS
     }
-    results = [judge(Path(file), target) for file, target in chosen.items()]
+    results = [judge(file, target) for file, target in chosen.items()]
     return int(not all(results))
 
 

@@ -1,0 +1,246 @@
+"""How families are fitted: the divergence, what counts as a distribution, where a search looks, and what it keeps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from circuits.compare.fitting import (
+    Distributions,
+    asked_rounds,
+    checked_distributions,
+    divergence,
+    fit,
+    predictor,
+    search,
+    task_of,
+)
+from interp import tasks
+from interp.algorithm import Algorithm, Searched
+from interp.errors import InputError
+from interp.tasks import experts, mdp
+from interp.tasks.experts.algorithms import majority_vote, weighted_majority
+from interp.tasks.experts.rivals import sigmoid_vote
+from interp.tasks.reachability.layout import ReachabilityRound
+
+CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
+APART = 0.21576155433883565
+"""Divergence of a certain prediction from an even one, nats."""
+
+
+def test_a_divergence_is_a_mean_over_rounds_and_nothing_where_only_rounding_differs():
+    p = np.array([[CERTAIN, EVEN, EVEN, EVEN], [CERTAIN, CERTAIN, EVEN, EVEN]])
+    q = np.full_like(p, 0.5)
+    assert divergence(p, q) == pytest.approx([APART / 4, APART / 2])
+    nearly = q + np.array([1e-8, -1e-8])
+    assert divergence(nearly, q).tolist() == [0.0, 0.0]
+
+
+# What counts as predictions.
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return experts.sample(2, 3, 2, seed=0)
+
+
+def _with_first(episodes, *pair):
+    given = np.full((len(episodes), episodes.n_rounds, 2), 0.5)
+    given[0, 0] = pair
+    return given
+
+
+@pytest.mark.parametrize("pair", [(0.4, 0.6008), (0.4, 0.5992), (-5e-7, 1.0)])
+def test_predictions_that_nearly_sum_to_one_are_made_to(episodes, pair):
+    checked = checked_distributions(_with_first(episodes, *pair), episodes)
+    assert (checked >= 0).all() and checked.shape == (2, 3, 2)
+    assert checked[0, 0] == pytest.approx(np.clip(pair, 0, None) / sum(pair)) and (checked[1] == 0.5).all()
+
+
+@pytest.mark.parametrize("pair", [(0.4, 0.60105), (0.4, 0.59895), (-2e-6, 1.0), (np.nan, 0.5), (np.inf, 0.5)])
+def test_predictions_that_are_no_probabilities_are_refused(episodes, pair):
+    with pytest.raises(InputError, match="must be probabilities that sum to 1, got sums"):
+        checked_distributions(_with_first(episodes, *pair), episodes)
+
+
+@pytest.mark.parametrize("shape", [(2, 3), (3, 2, 2), (2, 4, 2), (1, 3, 2), (2, 3, 2, 1)])
+def test_predictions_of_other_shapes_are_refused(episodes, shape):
+    with pytest.raises(InputError, match=r"must be \[episode, round, outcome\] with \(2, 3\) first"):
+        checked_distributions(np.full(shape, 0.5), episodes)
+
+
+def test_only_asked_rounds_are_kept():
+    """Reachability asks from its second round on."""
+    task = tasks.get("reachability")
+    (batch, _), *_ = task.sets_for(ReachabilityRound(16, 24), 4, 2, seed=0).values()
+    values = np.arange(16.0).reshape(4, 2, 2)
+    assert np.array_equal(asked_rounds(values, batch), values[:, 1:])
+    (batch, _), *_ = task.sets_for(ReachabilityRound(16, 24), 4, 1, seed=0).values()
+    with pytest.raises(InputError, match="no prediction before round 2, and these episodes have 1"):
+        asked_rounds(values[:, :1], batch)
+
+
+def test_what_predicts_is_an_algorithm_or_a_function(episodes):
+    algorithm = weighted_majority(0.5)
+    assert np.array_equal(predictor(algorithm)(episodes), algorithm.distribution(algorithm.run(episodes)))
+    assert predictor(len) is len
+
+
+def test_sets_are_of_one_task(episodes):
+    other = mdp.sample(2, 3, 2, 2, seed=0)
+    assert task_of({"a": (episodes, episodes), "b": (episodes, episodes)}) == "experts"
+    with pytest.raises(InputError, match="of one task, got experts, qlearning"):
+        task_of({"a": (episodes, episodes), "b": (episodes, other)})
+
+
+# What is computed again.
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Counts the runs of an algorithm's state."""
+    counted, carried = [], Algorithm.carried
+
+    def counting(self, episodes, do=None):
+        counted.append(self.key)
+        return carried(self, episodes, do)
+
+    monkeypatch.setattr(Algorithm, "carried", counting)
+    return counted
+
+
+@pytest.fixture(scope="module")
+def family():
+    return tasks.get("qlearning").rivals()["q_learning"]
+
+
+def test_only_parameters_of_the_state_run_the_state_again(family, runs):
+    trajectories = mdp.sample(2, 5, 2, 2, seed=0)
+    predict = Distributions(family, trajectories)
+    first = {p.name: p.grid[0] for p in family.searched}
+    for change, expected in [({}, 1), ({}, 1), ({"temperature": 0.05}, 1), ({"after": 1.0}, 1), ({"alpha": 0.3}, 2)]:
+        parameters = {**first, **change}
+        predict(family.make(**parameters), parameters)
+        assert len(runs) == expected, change
+        first = parameters
+
+
+def test_a_parameter_that_enters_what_the_next_state_is_made_of_runs_it_again(family, runs):
+    """Whatever its family says that it enters: the state depends on it."""
+    searched = [replace(p, enters=("td_error",)) if p.name == "alpha" else p for p in family.searched]
+    predict = Distributions(replace(family, searched=tuple(searched)), mdp.sample(2, 5, 2, 2, seed=0))
+    first = {p.name: p.grid[0] for p in family.searched}
+    for parameters in (first, {**first, "alpha": 0.3}):
+        predict(family.make(**parameters), parameters)
+    assert len(runs) == 2
+
+
+def test_a_fit_is_the_mean_over_batches_that_count_alike_whatever_their_sizes():
+    family = next(f for f in tasks.get("experts").rivals().values() if f.key == "sigmoid_vote")
+    batches = [experts.sample(2, 6, 2, seed=0), experts.sample(6, 6, 2, seed=1)]
+    subject = [sigmoid_vote(gain) for gain in (0.2, 1.0)]
+    predictions = [a.distribution(a.run(batch)) for a, batch in zip(subject, batches, strict=True)]
+    found = fit(family, batches, predictions)
+    whole = [divergence(found.algorithm.distribution(found.algorithm.run(batch)), given).mean()
+             for batch, given in zip(batches, predictions, strict=True)]  # fmt: skip
+    assert found.divergence == pytest.approx(np.mean(whole)) and 0.2 < found.searched["gain"] < 1.0
+    alone = fit(replace(family, searched=(), make=majority_vote), batches, predictions)
+    assert alone.algorithm.key == "majority_vote" and alone.searched == {} and alone.divergence > found.divergence
+
+
+def test_a_fit_changes_the_parameters_of_the_state_slowest(family, runs):
+    narrow = [replace(p, grid=p.grid[:2], kind="choice") for p in family.searched]
+    asked = replace(family, searched=tuple(sorted(narrow, key=lambda p: not p.enters)))
+    trajectories = mdp.sample(2, 5, 2, 2, seed=0)
+    target = predictor(family.make(**{p.name: p.grid[0] for p in family.searched}))(trajectories)
+    runs.clear()
+    fit(asked, [trajectories], [target])
+    of_state = [p for p in asked.searched if not p.enters]
+    assert len(runs) == np.prod([len(p.grid) for p in of_state])
+
+
+# Where a search looks.
+
+X, Y = Searched("x", (0.0, 1.0, 2.0, 4.0)), Searched("y", (0.0, 10.0))
+KIND = Searched("kind", (0.0, 1.0, 2.0), kind="choice")
+
+
+QUARTER = {(1.0, 0.0): 1.25, (4.0, 10.0): 2.75, (2.0, 10.0): 2.25}
+"""A quarter of a grid step from each goal, in grid steps of x."""
+
+
+def searched(parameters, loss):
+    tried = []
+
+    def recorded(parameters):
+        tried.append(tuple(parameters.values()))
+        return loss(parameters)
+
+    return *search(parameters, recorded), tried
+
+
+def test_the_grid_is_tried_first_and_nothing_more_where_a_point_fits_exactly():
+    least, best, tried = searched((X, KIND), lambda p: abs(p["x"] - 2) + abs(p["kind"] - 1))
+    assert (least, best) == (0.0, {"x": 2.0, "kind": 1.0})
+    assert tried == [(x, k) for x in X.grid for k in KIND.grid]
+
+
+def test_a_choice_is_taken_from_the_grid_and_a_real_parameter_between_its_points():
+    least, best, tried = searched((X, KIND), lambda p: (p["x"] - 2.9) ** 2 + 1 + (p["kind"] - 1.2) ** 2)
+    assert best["kind"] == 1.0 and best["x"] == pytest.approx(2.9, abs=0.01)
+    assert least == pytest.approx(1.04, abs=1e-4) and {kind for _, kind in tried} == {0.0, 1.0, 2.0}
+    assert searched((KIND,), lambda p: abs(p["kind"] - 1.2))[:2] == (pytest.approx(0.2), {"kind": 1.0})
+
+
+def test_the_best_points_of_the_two_best_choices_are_refined():
+    """The choice that is second on the grid wins between its points; the third is not looked at again."""
+    bottom = {0.0: 0.3, 1.0: 0.1, 2.0: 0.0}
+    at = {0.0: 1.0, 1.0: 1.45, 2.0: 3.0}
+    least, best, tried = searched((X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - at[p["kind"]]))
+    assert best["kind"] == 1.0 and best["x"] == pytest.approx(1.45, abs=0.01) and least == pytest.approx(0.1, abs=0.01)
+    assert {kind for _, kind in tried[12:]} == {0.0, 1.0}
+
+
+@pytest.mark.parametrize(
+    ("goal", "starts"),
+    [
+        ((1.0, 0.0), [(1.0, 0.0), (1.5, 0.0), (1.0, 5.0)]),
+        ((4.0, 10.0), [(4.0, 10.0), (3.0, 10.0), (4.0, 5.0)]),
+        ((2.0, 10.0), [(2.0, 10.0), (3.0, 10.0), (2.0, 5.0)]),
+    ],
+)
+def test_a_simplex_starts_half_a_step_wide_towards_the_inside_and_again_a_quarter_wide(goal, starts):
+    """In units of grid steps, from the best grid point; the second one where the first one ended."""
+
+    def loss(p):
+        return 1.0 + abs(p["x"] - goal[0]) + abs(p["y"] - goal[1]) / 10
+
+    least, best, tried = searched((X, Y), loss)
+    assert tried[8:11] == starts and (least, best) == (1.0, {"x": goal[0], "y": goal[1]})
+    smaller = [tuple((g + s) / 2 for g, s in zip(goal, start, strict=True)) for start in starts]
+    smaller[1] = (np.interp(QUARTER[goal], range(4), X.grid), goal[1])
+    assert any(np.allclose(tried[i : i + 3], smaller) for i in range(11, len(tried) - 2))
+
+
+def test_a_search_ends_after_thirty_tries_a_parameter_and_simplex():
+    """A loss that keeps falling at every try uses all that there is: the grid, and two runs for each real parameter."""
+    falling = iter(range(10**6, 0, -1))
+    assert len(searched((X,), lambda p: float(next(falling)))[2]) == 4 + 2 * 30
+    assert len(searched((X, Y), lambda p: float(next(falling)))[2]) == 8 + 2 * 60
+    rough = searched((X, KIND), lambda p: float(next(falling)))[2]
+    assert len(rough) == 12 + 2 * 2 * 30
+
+
+def test_a_search_stops_where_steps_are_a_thousandth_of_a_grid_step():
+    """From the grid point 1 a minimum at 1.37 is found to a thousandth, in fewer tries than there are."""
+    _, best, tried = searched((X,), lambda p: 1 + (p["x"] - 1.37) ** 2)
+    assert best["x"] == pytest.approx(1.37, abs=1e-3) and len(tried) < 4 + 2 * 30
+
+
+def test_a_parameter_with_one_value_is_left_alone():
+    fixed = Searched("z", (3.0,))
+    least, best, tried = searched((fixed, X), lambda p: 1 + abs(p["x"] - 1.5))
+    assert best["z"] == 3.0 and least == pytest.approx(1.0, abs=0.01) and {z for z, _ in tried} == {3.0}
+    assert searched((), lambda p: 2.0) == (2.0, {}, [(), ()])
