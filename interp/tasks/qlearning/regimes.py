@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked
+from interp.checks import checked, unique
 from interp.errors import require, unknown_name
 from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning.episodes import MDPs
@@ -115,24 +115,9 @@ def _cells(*families: str, concentrations: tuple[float, ...] = _CONCENTRATIONS) 
     return tuple((family, kappa) for family in families for kappa in concentrations)
 
 
-REGIMES: dict[str, MDPRegime] = {}
-
-
-@checked
-def register(regime: MDPRegime) -> MDPRegime:
-    """Add a regime to the registry.
-
-    Raises:
-        InputError: the key is taken.
-    """
-    require(regime.key not in REGIMES, f"regime {regime.key!r} is already registered; choose another key")
-    REGIMES[regime.key] = regime
-    return regime
-
-
 # fmt: off
 _fixed = (_NEARLY_DETERMINISTIC,)
-for _regime in (
+REGIMES: dict[str, MDPRegime] = unique((
     MDPRegime("grid", "6 x 3 training grid", "grid", _cells(*_GRID_FAMILIES)),
     MDPRegime("peaked", "peaked rewards, Beta(2, 2)", "B(2,2)", _cells("peaked")),
     MDPRegime("bimodal", "bimodal rewards, Beta(.5, .5)", "B(.5,.5)", _cells("bimodal")),
@@ -156,8 +141,7 @@ for _regime in (
               _cells("high-variance", concentrations=(0.5,))),
     MDPRegime("chain", "linear chain", "chain", build=chain),
     MDPRegime("ladder", "ladder", "ladder", build=ladder),
-):
-    register(_regime)
+), "MDP regime")
 # fmt: on
 
 EVALUATION = ("peaked", "very-sparse", "concentrated", "uniform", "high-variance", "coin")

@@ -130,25 +130,15 @@ _INPUTS = (
 _REACHED = Variable(
     "reached", "z_t", "the nodes that the search holds before the round", "indicator", "state", outputs=_PER_NODE
 )
-_FRONTIER = _per_node(
-    "frontier", "F_t", "the nodes that the round expands: those reached, and the root", ("reached", "root"), _with_root
-)
-_MEMBER = _per_node(
-    "member",
-    "[c_k in z_t]",
-    "whether each candidate is reached",
-    ("reached", "candidates"),
-    lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64),
-    numbered("c_"),
-)
-_ACTIVE = _per_node(
-    "active",
-    "[s_i in F_t]",
-    "whether each edge starts at a node that the round expands",
-    ("frontier", "source"),
-    lambda v: (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64),
-    numbered("e_"),
-)
+# fmt: off
+_FRONTIER = _per_node("frontier", "F_t", "the nodes that the round expands: those reached, and the root",
+                      ("reached", "root"), _with_root)
+_MEMBER = _per_node("member", "[c_k in z_t]", "whether each candidate is reached", ("reached", "candidates"),
+                    lambda v: (_take(v["reached"], v["candidates"]) > 0.5).astype(np.float64), numbered("c_"))
+_ACTIVE = _per_node("active", "[s_i in F_t]", "whether each edge starts at a node that the round expands",
+                    ("frontier", "source"),
+                    lambda v: (_take(v["frontier"], v["source"]) > 0.5).astype(np.float64), numbered("e_"))
+# fmt: on
 
 
 def _algorithm(key: str, name: str, *variables: Variable, read: Any = _inputs, initial: Any = lambda episodes: {},
@@ -171,13 +161,8 @@ def _algorithm(key: str, name: str, *variables: Variable, read: Any = _inputs, i
 
 
 def _next_reached(parents: tuple[str, ...], equation: Any) -> Variable:
-    return _per_node(
-        "next_reached",
-        "z_{t+1}",
-        "the nodes that the search holds after the round",
-        ("frontier", "active", "target", *parents),
-        equation,
-    )
+    what = "the nodes that the search holds after the round"
+    return _per_node("next_reached", "z_{t+1}", what, ("frontier", "active", "target", *parents), equation)
 
 
 @checked
@@ -220,20 +205,15 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
 
 # One path.
 
-_VISITS = Variable(
-    "visits", "k_v", "when each node was visited, 0 where it was not", "count", "state", outputs=_PER_NODE
-)
-_VISITED = _per_node(
-    "reached", "z_t", "the nodes that were visited", ("visits",), lambda v: (v["visits"] > 0).astype(np.float64)
-)
-_STARTED = _per_node(
-    "started",
-    "k_v with r",
-    "the visits, the root's included",
-    ("visits", "root", "nodes"),
-    lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
-    units="count",
-)
+# fmt: off
+_VISITS = Variable("visits", "k_v", "when each node was visited, 0 where it was not", "count", "state",
+                   outputs=_PER_NODE)
+_VISITED = _per_node("reached", "z_t", "the nodes that were visited", ("visits",),
+                     lambda v: (v["visits"] > 0).astype(np.float64))
+_STARTED = _per_node("started", "k_v with r", "the visits, the root's included", ("visits", "root", "nodes"),
+                     lambda v: np.maximum(v["visits"], (v["nodes"] == v["root"][..., None]).astype(np.float64)),
+                     units="count")
+# fmt: on
 
 
 def _stepped(v: Values, edge: _Array, moves: _Array) -> _Array:
@@ -326,17 +306,14 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task, the ground truth first."""
-    limited = {hops: f"{hops} hop{'s' * (hops > 1)}" for hops in (1, 2, 3)}
+    limited = {n: f"{n} hop{'s' * (n > 1)}" for n in (1, 2, 3)}
     return (
         AlgorithmRecord("breadth_first", "parallel breadth-first search", "BFS", breadth_first),
         *(
             AlgorithmRecord(
-                f"depth_limited_{hops}",
-                f"breadth-first search of {words}",
-                f"BFS, {words}",
-                partial(depth_limited, hops),
+                f"depth_limited_{n}", f"breadth-first search of {hops}", f"BFS, {hops}", partial(depth_limited, n)
             )
-            for hops, words in limited.items()
+            for n, hops in limited.items()
         ),
         AlgorithmRecord("depth_first", "depth-first search, a node a round", "DFS", depth_first),
         AlgorithmRecord("random_walk", "a random walk, a node a round", "walk", random_walk),

@@ -169,6 +169,12 @@ class ReachabilityEpisodes:
         require(constant, "the rounds of these episodes differ, so their number cannot be changed")
         return replace(self, n_rounds=n_rounds)
 
+    def shuffled(self, rng: np.random.Generator) -> ReachabilityEpisodes:
+        """The same graphs with their edges in another order and, in half of them, the candidates swapped."""
+        order = rng.permuted(np.arange(self.n_edges)[None].repeat(len(self), 0), axis=1)
+        candidates = np.where(rng.random((len(self), 1)) < 0.5, self.candidates, self.candidates[:, ::-1])
+        return replace(self, edges=np.take_along_axis(self.edges, order[..., None], 1), candidates=candidates)
+
     @checked
     def renamed(self, names: NDArray[Any]) -> ReachabilityEpisodes:
         """The same graphs with other names: node ``i`` of episode ``e`` becomes ``names[e, i]``."""

@@ -42,18 +42,9 @@ def _by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: 
     rows = []
     for depth in np.unique(episodes.depths):
         at = episodes.depths == depth
+        predictor = {"regime": episodes.regime, "key": key, "depth": int(depth)}
         for t in range(episodes.n_rounds):
-            accuracy = mean_interval(right[at, t], seed=seed)
-            rows.append(
-                {
-                    "regime": episodes.regime,
-                    "key": key,
-                    "depth": int(depth),
-                    "round": t,
-                    **vars(accuracy),
-                    "n": int(at.sum()),
-                }
-            )
+            rows.append({**predictor, "round": t, **vars(mean_interval(right[at, t], seed=seed)), "n": int(at.sum())})
     return pd.DataFrame(rows)
 
 

@@ -250,19 +250,9 @@ def moved(
         share = 1 - losses(predictions, episodes, slice(None)).double().numpy(force=True)
         for later, searched in enumerate(_searched(episodes, wanted)):
             at = share[np.arange(len(episodes)), depths + later][possible]
-            answered = mean_interval(at, seed=seed)
-            rows.append(
-                {
-                    "move": name,
-                    "later": later,
-                    "model": answered.estimate,
-                    "low": answered.low,
-                    "high": answered.high,
-                    "search": float(searched[possible].mean()),
-                    "n": int(possible.sum()),
-                }
-            )
-    return pd.DataFrame(rows)
+            of_search = {"search": float(searched[possible].mean()), "n": int(possible.sum())}
+            rows.append({"move": name, "later": later, **vars(mean_interval(at, seed=seed)), **of_search})
+    return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 
 
 def _with(model: HookedLatentTransformer, episodes: ReachabilityEpisodes, wanted: _Set, write: Write) -> Tensor:

@@ -42,14 +42,12 @@ def read_prosqa(
     edges = np.stack([np.resize(np.array(g["edges"]), (n_edges, 2)) for g in graphs])
     candidates = np.array([[g["target"], g["neg_target"]] for g in graphs])
     roots = np.array([g["root"] for g in graphs])
+    published = ReachabilityEpisodes(edges, roots, candidates, n_nodes, n_rounds, "prosqa, published", seed)
     if seed is None:
-        return ReachabilityEpisodes(edges, roots, candidates, n_nodes, n_rounds, "prosqa, published")
+        return published
     rng = np.random.default_rng(seed)
-    order = rng.permuted(np.arange(n_edges)[None].repeat(len(graphs), 0), axis=1)
-    swapped = np.where(rng.random((len(graphs), 1)) < 0.5, candidates, candidates[:, ::-1])
-    names = rng.permuted(np.arange(n_nodes)[None].repeat(len(graphs), 0), axis=1)
-    edges = np.take_along_axis(edges, order[..., None], 1)
-    return ReachabilityEpisodes(edges, roots, swapped, n_nodes, n_rounds, "prosqa, published", seed).renamed(names)
+    shuffled = published.shuffled(rng)
+    return shuffled.renamed(rng.permuted(np.arange(n_nodes)[None].repeat(len(graphs), 0), axis=1))
 
 
 def _load(path: str | Path) -> list[dict[str, Any]]:

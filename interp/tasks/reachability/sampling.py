@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked, integer
-from interp.errors import InputError, require, unknown_name
+from interp.errors import require, unknown_name
 from interp.memory import refuse_beyond_machine
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -66,11 +66,8 @@ def sample(
         asked = _depths(record, n_rounds) if depths is None else tuple(depths)
         drawn = _of_depths(record, rng, n_episodes, (n_nodes, n_edges), asked)
     names = np.random.default_rng([seed, _NAMES]).random((n_episodes, n_nodes)).argsort(-1)
-    order = np.random.default_rng([seed, _ORDER])
-    edges = order.permuted(np.arange(n_edges)[None].repeat(n_episodes, 0), axis=1)
-    candidates = np.where(order.random((n_episodes, 1)) < 0.5, drawn.candidates, drawn.candidates[:, ::-1])
-    arrays = np.take_along_axis(drawn.edges, edges[..., None], 1), drawn.roots, candidates
-    return ReachabilityEpisodes(*arrays, n_nodes, n_rounds, regime, seed).renamed(names)
+    episodes = ReachabilityEpisodes(*drawn, n_nodes, n_rounds, regime, seed)
+    return episodes.shuffled(np.random.default_rng([seed, _ORDER])).renamed(names)
 
 
 @checked
@@ -120,25 +117,19 @@ def _of_depths(
         if waited == _PATIENCE:
             depths, waited = _give_up(wanted, depths, parts, record, sizes), 0
     order = rng.permutation(n_episodes)
-    return Drawn(
-        *(np.concatenate([getattr(p, name) for p in parts])[order] for name in ("edges", "roots", "candidates"))
-    )
+    return Drawn(*(np.concatenate(arrays)[order] for arrays in zip(*parts, strict=True)))
 
 
 def _give_up(
     wanted: dict[int, int], depths: tuple[int, ...], parts: list[Drawn], record: Regime, sizes: tuple[int, int]
 ) -> tuple[int, ...]:
     """Let depths that do not come be replaced by the largest one that does; gives those that are still asked for."""
-    require(
-        bool(parts) or any(wanted[depth] == 0 for depth in depths),
-        f"no {record.key!r} graph of {sizes[0]} nodes and {sizes[1]} edges has a target of depth "
-        f"{' or '.join(map(str, depths))}; take more nodes and edges, or smaller depths",
-    )
     came = [depth for depth in depths if wanted[depth] == 0]
-    if not came:
-        raise InputError(
-            f"{record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have too few targets of these depths"
-        )
+    require(
+        bool(came),
+        f"{'too few' if parts else 'no'} {record.key!r} graphs of {sizes[0]} nodes and {sizes[1]} edges have a target "
+        f"of depth {' or '.join(map(str, depths))}; take more nodes and edges, or smaller depths",
+    )
     for depth in depths:
         if depth not in came:
             wanted[max(came)] += wanted.pop(depth)

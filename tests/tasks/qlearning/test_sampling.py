@@ -7,11 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from interp.checks import unique
 from interp.errors import InputError
 from interp.tasks import mdp
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
-from interp.tasks.qlearning.regimes import REGIMES, allocate, register
+from interp.tasks.qlearning.regimes import REGIMES, allocate
 
 SIZES = {"n_states": st.integers(1, 5), "n_actions": st.integers(1, 4)}
 RATES = {"alpha": st.floats(0.01, 1.0), "gamma": st.floats(0.0, 0.99), "seed": st.integers(0, 10_000)}
@@ -240,7 +241,10 @@ REFUSED = {
         lambda: episodes().permuted(np.zeros((3, 3), int), np.tile([0, 1], (3, 1))),
         "states must hold a permutation of 0 to 2 for each of the 3 episodes",
     ),
-    "regime twice": (lambda: register(REGIMES["grid"]), "'grid' is already registered"),
+    "regime twice": (
+        lambda: unique((*REGIMES.values(), REGIMES["grid"]), "MDP regime"),
+        "MDP regime 'grid' reuses the key 'grid'",
+    ),
 }
 
 
