@@ -43,7 +43,7 @@ from interp.errors import require, unknown_name
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
-from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, drawn_from, one_each
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 
 QUANTITIES: dict[str, str] = {
     "untied": "agreement, untied steps",
@@ -80,11 +80,7 @@ class AgreementResult(Tabled):
     provenance: dict[str, Any] = field(default_factory=dict)
 
     def get(self, quantity: str, phase: str = "all") -> Interval:
-        """One quantity (a key of ``QUANTITIES``) in one phase ("all", "early", "middle", "late").
-
-        Raises:
-            InputError: no such name, or no step that it could rest on.
-        """
+        """One quantity (a key of ``QUANTITIES``) in one phase ("all", "early", "middle", "late")."""
         for kind, name, valid in (("quantity", quantity, [q for q, _ in self.intervals]), ("phase", phase, PHASES)):
             if name not in valid:
                 raise unknown_name(kind, name, valid, limit=20)
@@ -121,12 +117,9 @@ def agreement(
         table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax Q_t(s_{t+1}, .)``,
             that of a machine which chooses before it updates. They differ only where ``s_{t+1} = s_t``.
         n_resamples, seed: of the bootstrap over episodes.
-
-    Raises:
-        InputError: predictions of another shape, or that are neither choices nor probabilities.
     """
-    batches = as_batches(episodes)
-    counted = [_count(_policy(p, b), b, table) for p, b in one_each("predictions", predictions, episodes)]
+    pairs = one_each("predictions", predictions, episodes)
+    batches, counted = [b for _, b in pairs], [_count(_policy(p, b), b, table) for p, b in pairs]
     quantities = [q for q in QUANTITIES if all(q in counts for counts in counted)]
     intervals, n_steps = {}, {}
     weights = resample_weights(sum(map(len, batches)), n_resamples, seed)

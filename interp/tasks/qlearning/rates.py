@@ -46,7 +46,7 @@ from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman, sampling
-from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, as_batches, drawn_from, one_each
+from interp.tasks.qlearning.episodes import Batches, MDPEpisodes, drawn_from, one_each
 from interp.tasks.qlearning.layout import representative_sizes
 
 _Array = NDArray[np.float64]
@@ -96,8 +96,8 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
         InputError: tables of another shape or not finite, or changes that determine no rates (a table that is
             constant, or rewards that are all zero).
     """
-    batches = as_batches(episodes)
-    moments = [_moments(_finite(t, batch), batch) for t, batch in one_each("tables", tables, episodes)]
+    pairs = one_each("tables", tables, episodes)
+    moments = [_moments(_finite(t, batch), batch) for t, batch in pairs]
     xx, xy, zx, zy, yy = (np.concatenate(column) for column in zip(*moments, strict=True))
     weights = resample_weights(len(xx), n_resamples, seed)
     alpha, gamma, _ = _rates(zx, zy, weights)
@@ -110,8 +110,8 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
         gamma_plain,
         r2=float(explained / yy.sum()),
         n_episodes=len(xx),
-        n_steps=sum(batch.states.size for batch in batches),
-        provenance=drawn_from(batches, bootstrap_seed=seed),
+        n_steps=sum(batch.states.size for _, batch in pairs),
+        provenance=drawn_from([batch for _, batch in pairs], bootstrap_seed=seed),
     )
 
 
