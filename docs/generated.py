@@ -75,7 +75,7 @@ def registries() -> str:
     from interp.interventions.metrics import METRICS
     from interp.interventions.sites import COMPONENTS
     from probes.activations import OF_LATENTS, UPDATE
-    from probes.targets.target import every as targets_of
+    from probes.targets import every as targets_of
     from reports.tasks import parts_for
 
     known = list(interp.tasks.every())

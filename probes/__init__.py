@@ -18,9 +18,9 @@ from interp.model.transformer import untrained
 from probes import targets
 from probes.activations import read
 from probes.controls import Control
+from probes.estimators import to_sklearn
 from probes.fit import fit, probe
 from probes.result import Decoded, ProbeResult
-from probes.scikit import to_sklearn
 from probes.scores import ProbeScore
 from probes.sweep import SweepResult, sweep
 from probes.targets import Target, TargetValues

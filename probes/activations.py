@@ -21,7 +21,7 @@ from interp.interventions.sites import Site, check
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
-from probes.targets.values import When
+from probes.values import When
 
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"

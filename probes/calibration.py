@@ -38,9 +38,8 @@ from interp.workers import each
 from probes.fit import fit_targets
 from probes.linear import cross_validate
 from probes.result import ProbeResult
-from probes.targets.several import compute
-from probes.targets.target import Runs
-from probes.targets.values import TargetValues
+from probes.targets import Runs, compute
+from probes.values import TargetValues
 
 MODELS = ("wma-handwired", "wma-learned", "qlearning-learned")
 EFFECTS = (0.05, 0.1, 0.2, 0.4)

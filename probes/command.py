@@ -20,8 +20,7 @@ from probes.cells import Window
 from probes.fit import probe
 from probes.result import ProbeResult
 from probes.sweep import SweepResult, sweep
-from probes.targets.several import compute
-from probes.targets.target import every
+from probes.targets import compute, every
 
 __all__ = ["fit_at", "sample", "site_names", "sweep", "target_names", "window", "write_sweep"]
 

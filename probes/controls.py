@@ -8,20 +8,36 @@
   wherever it occurs; a probe that can memorise does well. The difference from it is the probe's *selectivity*.
 
 Each has the folds, penalties and score of the probe itself, so that differences are paired by episode.
+
+A verdict compares the probe's score with every control that counts, and R2 with 0 (the best constant):
+
+* ``represented``: every difference has a lower bound above 0, and the inputs control was run;
+* ``uninformative``: the probe beats all others in that way, but an untrained model comes within 0.05
+  of its score, by the estimates, or exceeds it: what is decoded is there without training, so that the score says
+  nothing about what was learned, even where the interval says that a little more is decoded;
+* ``not represented``: the upper bound of some difference is below :data:`SMALLEST_EFFECT` of what that control leaves
+  (``1 - score`` of the control; 1 where the control is below 0), and this sample would have shown an effect of that
+  size; or the upper bound is below 0: the control says more than the probe;
+* ``undecided``: everything else. ``detectable`` says which difference this sample would have shown.
+
+What a verdict is NOT: corrected for several targets or sites; about use (see :mod:`probes.fit`); a statement about a
+model other than this one. "Not represented" means: not by a linear map (or the given estimator), beyond that control.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass
+from math import isnan, nan
+from typing import Literal
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
-from probes.linear import RidgeFit, cross_validate
-from probes.scores import R2, Difference, ProbeScore
-from probes.targets.values import TargetValues
+from interp.statistics import Interval
+from probes.scores import Difference, ProbeScore
+from probes.values import TargetValues
 
 DESCRIPTIONS = {
     "shuffled": "targets shuffled between episodes",
@@ -82,89 +98,7 @@ def round_index(n_episodes: int, n_rounds: int) -> Float[Array, "episode round i
     return np.broadcast_to(np.eye(n_rounds), (n_episodes, n_rounds, n_rounds))
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """One target in one role (as it is, "shuffled", or replaced by its "control_task"), and its columns."""
-
-    target: int
-    role: str
-    columns: slice
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """What one matrix of inputs gave: the fit, and the score of every part by (target, role)."""
-
-    fit: RidgeFit
-    errors: Float[Array, "group k"]
-    scores: dict[tuple[int, str], ProbeScore]
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Real targets side by side, each with its shuffled copy and its control task: what one factorisation fits.
-
-    Attributes:
-        targets: as numbers; class targets as indicators.
-        r2: all columns and their score; those of the targets themselves come first, ``n_own`` of them.
-        blocks: the part that each column belongs to.
-        parts: what the columns are.
-    """
-
-    targets: tuple[TargetValues, ...]
-    r2: R2
-    blocks: Int[Array, " k"]
-    n_own: int
-    parts: tuple[Part, ...]
-
-    @classmethod
-    def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"], n_folds: int) -> Problem:
-        """The targets, with the shuffled ones and those of the control tasks beside them."""
-        numbers = tuple(target.indicators() for target in targets)
-        # A shuffled target brings its mask along; a control task is scored where its target is.
-        roles = [(i, "probe", target.values, target.mask) for i, target in enumerate(numbers)]
-        for i, t in enumerate(numbers):
-            mask = None if t.mask is None else shuffled(t.mask, seed, groups)
-            roles.append((i, "shuffled", shuffled(t.values, seed, groups), mask))
-        roles += [
-            (i, "control_task", control_task(t.values, t.types, seed), t.mask)
-            for i, t in enumerate(numbers)
-            if t.types is not None
-        ]
-        y = np.concatenate([values for _, _, values, _ in roles], axis=-1, dtype=np.float64)
-        masks = [np.ones(v.shape, dtype=bool) if mask is None else mask for _, _, v, mask in roles]
-        mask = np.concatenate(masks, axis=-1) if any(target.mask is not None for target in numbers) else None
-        widths = [values.shape[-1] for _, _, values, _ in roles]
-        starts = np.cumsum([0, *widths])
-        parts = [Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
-        return cls(
-            targets=numbers,
-            r2=R2.of(y, mask, groups, n_folds),
-            blocks=np.repeat(np.arange(len(roles)), widths),
-            n_own=sum(target.values.shape[-1] for target in numbers),
-            parts=tuple(parts),
-        )
-
-    def fit(self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False) -> Fitted:
-        """Fit and score every part, or the targets themselves only, from ``x``."""
-        end = self.n_own if own_only else self.r2.y.shape[-1]
-        fit = cross_validate(x, self.r2.y[..., :end], folds, self.blocks[:end])
-        errors = self.r2.errors(fit.predictions)
-        parts = [part for part in self.parts if part.columns.stop <= end]
-        return Fitted(fit, errors, {(p.target, p.role): self.r2.overall(errors, p.columns) for p in parts})
-
-    def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], ProbeScore]:
-        """The controls that depend on no activation: the round index and, where known, the round's inputs."""
-        known = {"round": (round_index(*self.r2.y.shape[:2]),), "inputs": self.targets[0].inputs}
-        scores: dict[tuple[int, str], ProbeScore] = {}
-        for name, forms in known.items():
-            for x in forms:
-                for (i, _), score in self.fit(x, folds, own_only=True).scores.items():
-                    scores[i, name] = best(scores.get((i, name)), score)
-        return scores
-
-
-def best(one: ProbeScore | None, other: ProbeScore) -> ProbeScore:
+def higher(one: ProbeScore | None, other: ProbeScore) -> ProbeScore:
     """The higher of two scores of a control that has several forms."""
     return other if one is None or other.estimate > one.estimate else one
 
@@ -181,3 +115,92 @@ def controls_of(target: TargetValues, score: ProbeScore, others: dict[str, Probe
 def lacks_inputs(target: TargetValues, names: Container[str]) -> bool:
     """Whether the inputs control is needed for a verdict but was not run; the verdict is then undecided at most."""
     return "inputs" not in names and "inputs" not in target.implied_by
+
+
+@dataclass(frozen=True, eq=False)
+class Data:
+    """What probes are fitted to.
+
+    Attributes:
+        x: activations of the model.
+        blank: those of its untrained copy; None where that control is left out.
+        folds, groups: a number for each episode.
+        seed: of the shuffles.
+    """
+
+    x: Float[Array, "episode round d"]
+    blank: Float[Array, "episode round d"] | None
+    folds: Int[Array, " episode"]
+    groups: Int[Array, " episode"]
+    seed: int
+
+    def controls(
+        self, target: TargetValues, score: ProbeScore, scored: Callable[[Array, Array, Array | None], ProbeScore]
+    ) -> dict[str, Control]:
+        """The controls of a probe of one target: ``scored(inputs, labels, mask)`` fits and scores it anew."""
+        y, mask = target.values, target.mask
+        moved = None if mask is None else shuffled(mask, self.seed, self.groups)
+        others = {"shuffled": scored(self.x, shuffled(y, self.seed, self.groups), moved)}
+        if self.blank is not None:
+            others["untrained"] = scored(self.blank, y, mask)
+        for inputs in target.inputs:
+            others["inputs"] = higher(others.get("inputs"), scored(inputs, y, mask))
+        others["round"] = scored(round_index(*y.shape[:2]), y, mask)
+        if target.types is not None:
+            others["control_task"] = scored(self.x, control_task(y, target.types, self.seed), mask)
+        return controls_of(target, score, others)
+
+
+VerdictWord = Literal["represented", "not represented", "undecided", "uninformative"]
+
+SMALLEST_EFFECT = 0.1
+"""The smallest effect of interest: this share of what a control leaves to be explained."""
+
+_CONSTANT = "constant"
+"""The name under which a score is compared with the best constant."""
+
+_UNINFORMATIVE = 0.05
+"""An untrained control that comes this close to the score makes it uninformative (R2 or accuracy)."""
+
+
+def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool = False) -> VerdictWord:
+    """The verdict, from the score and its controls.
+
+    Args:
+        limited: the inputs control is missing, so that "represented" cannot be said.
+    """
+    counted = {name: control for name, control in controls.items() if control.counted}
+    differences: dict[str, Interval] = {name: control.difference for name, control in counted.items()}
+    if score.kind == "skill":
+        differences[_CONSTANT] = score
+    unlike = all(difference.low > 0 for name, difference in differences.items() if name != "untrained")
+    blank = counted.get("untrained")
+    if unlike and blank is not None and blank.difference.estimate <= _UNINFORMATIVE:
+        return "uninformative"
+    if all(difference.low > 0 for difference in differences.values()):
+        return "undecided" if limited else "represented"
+    absent = any(_absent(score, difference, counted.get(name)) for name, difference in differences.items())
+    return "not represented" if absent else "undecided"
+
+
+def _absent(score: ProbeScore, difference: Interval, control: Control | None) -> bool:
+    """Whether the probe beats a control by no effect of interest, in a sample that would have shown one.
+
+    The control is the constant where it is None.
+    """
+    if difference.high < 0:
+        return True
+    level, shown = (
+        (0.0, score.detectable()) if control is None else (control.score.estimate, score.detectable(control.score))
+    )
+    smallest = SMALLEST_EFFECT * min(1 - level, 1.0)
+    return difference.high < smallest and shown <= smallest
+
+
+def detectable_of(score: ProbeScore, controls: Mapping[str, Control]) -> float:
+    """The smallest difference that this sample would have shown from whichever counted control is hardest to beat."""
+    values = [score.detectable(control.score) for control in controls.values() if control.counted]
+    if score.kind == "skill":
+        values.append(score.detectable())
+    known = [value for value in values if not isnan(value)]
+    return max(known, default=nan)

@@ -1,18 +1,25 @@
 """Estimators of scikit-learn as probes: a clone for every fold and output, and one refitted on all episodes.
 
 What the estimator does to its inputs (scaling, choosing a penalty) it does inside the fold; a search over settings
-must split by episode itself. A pipeline is an estimator, too.
+must split by episode itself. A pipeline is an estimator, too. :func:`to_sklearn` gives activations and targets as the
+arrays that scikit-learn takes, for fits of your own, without the controls that :func:`probes.fit` gives.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int, Shaped
 from numpy import ndarray as Array
 
+from interp.checks import checked
 from interp.errors import require
+from interp.statistics import Interval
+from probes.controls import Data
+from probes.result import Kind, ProbeResult, predict
+from probes.scores import R2, ProbeScore, mean_scores, rank_correlation
+from probes.values import N_FOLDS, TargetValues, as_array
 
 
 def classifies(estimator: Any) -> bool:
@@ -61,8 +68,98 @@ def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "ep
     )
 
 
-def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Float[Array, "episode round k"]:
-    """What the clones of :func:`fit` predict."""
-    rows = x.reshape(-1, x.shape[-1])
-    columns = [np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel() for e in fitted]
-    return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)
+def kind(estimator: Any) -> Kind:
+    """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
+    return Kind(
+        type(estimator).__name__,
+        of_classes=classifies(estimator),
+        fit=lambda data, targets: [_fit_one(estimator, data, one) for one in targets],
+    )
+
+
+def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:
+    of_classes = classifies(estimator)
+    target = target if of_classes else target.indicators()
+
+    def scores(labels: Array, predictions: Array, mask: Array | None) -> list[ProbeScore]:
+        """Of each output and, last, all together."""
+        if of_classes:
+            return mean_scores((predictions != labels).astype(np.float64), mask, data.groups, N_FOLDS, "accuracy")
+        r2, columns = R2.of(labels, mask, data.groups, N_FOLDS), slice(0, labels.shape[-1])
+        errors = r2.errors(predictions)
+        return [*r2.each(errors, columns), r2.overall(errors, columns)]
+
+    def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
+        return scores(labels, cross_validate(estimator, inputs, labels, data.folds), mask)[-1]
+
+    y = target.values
+    predictions = cross_validate(estimator, data.x, y, data.folds)
+    *each, score = scores(y, predictions, target.mask)
+    metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
+    if not of_classes:
+        metrics["rank_correlation"] = rank_correlation(y, predictions, target.mask)
+        metrics["mae"] = mean_scores(np.abs(y - predictions), target.mask, data.groups, N_FOLDS)[-1]
+    return ProbeResult(
+        target=target,
+        method=type(estimator).__name__,
+        score=score,
+        by_output=dict(zip(target.outputs, each, strict=True)),
+        metrics=metrics,
+        controls=data.controls(target, score, scored),
+        predictions=predictions,
+        weights=np.zeros((data.x.shape[-1], 0)),
+        intercept=np.zeros(0),
+        columns=target.outputs,
+        shape=(),
+        settings={"estimator": repr(estimator)},
+        estimators=fit(estimator, data.x, y),
+    )
+
+
+class Rows(NamedTuple):
+    """Arrays for scikit-learn.
+
+    Attributes:
+        x: activations, Float[row, feature]; y: the target, [row, output]; groups: the episode of each row.
+    """
+
+    x: Float[Array, "row feature"]
+    y: Shaped[Array, "row output"]
+    groups: Int[Array, " row"]
+
+
+@checked
+def to_sklearn(activations: Any, target: TargetValues | Any) -> Rows:
+    """``activations`` ``[episode, round, ...]`` and a target ``[episode, round, output]`` as rows of rounds.
+
+    Cross-validate by ``groups``: rounds of one episode say much of each other.
+
+    Args:
+        target: from :mod:`probes.targets`, or values. A target's mask is left alone: it says what is scored.
+
+    Raises:
+        InputError: other numbers of episodes or rounds in one than in the other.
+
+    Example:
+        >>> import interp, probes
+        >>> from interp.tasks import experts
+        >>> from sklearn.linear_model import Ridge
+        >>> from sklearn.model_selection import GroupKFold, cross_val_score
+        >>> episodes = experts.sample(n_episodes=12, n_rounds=6, n_experts=2, seed=0)
+        >>> run = interp.rollout(interp.load("wma-handwired", n_experts=2), episodes)
+        >>> x, y, groups = to_sklearn(run.latents[:, 1:], probes.targets.log_weights(episodes))
+        >>> x.shape[0], y.shape, groups[:7].tolist()
+        (72, (72, 2), [0, 0, 0, 0, 0, 0, 1])
+        >>> bool(cross_val_score(Ridge(1e-6), x, y, groups=groups, cv=GroupKFold(4)).min() > 0.999)
+        True
+    """
+    x = as_array(activations, "activations")
+    values = target.values if isinstance(target, TargetValues) else as_array(target, "the target")
+    require(
+        x.ndim >= 2 and values.ndim >= 2 and x.shape[:2] == values.shape[:2],
+        f"activations and target are [episode, round, ...] of the same episodes and rounds, got {x.shape} and "
+        f"{values.shape}",
+    )
+    rows = x.shape[0] * x.shape[1]
+    groups = np.repeat(np.arange(x.shape[0]), x.shape[1])
+    return Rows(x.reshape(rows, -1), values.reshape(rows, -1), groups)

@@ -3,7 +3,7 @@
 :func:`fit` decodes a target from activations by ridge regression (:mod:`probes.linear`), for classes by logistic
 regression, or by an estimator of scikit-learn. Every prediction is made for an episode that the probe was not fitted
 on, scores have 95 % intervals over episodes (:mod:`probes.scores` says of what), next to them stand the controls
-(:mod:`probes.controls`), and from both comes a verdict (:mod:`probes.verdict`). :func:`probe` runs a model and its
+and from both comes a verdict (:mod:`probes.controls`). :func:`probe` runs a model and its
 untrained copy and fits several targets at once.
 
 What a probe is NOT evidence of: that the model uses what can be read from it. Decoding shows that a linear map of the
@@ -12,13 +12,11 @@ activation carries the target beyond the controls; use is shown by intervening, 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
-from numpy import ndarray as Array
 
 import interp.tasks
 from interp.algorithm import Episodes
@@ -27,19 +25,26 @@ from interp.errors import require, unknown_name
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.provenance import provenance
-from interp.statistics import Interval
-from probes import estimators, logistic
+from probes import estimators
 from probes.activations import read, run_with_sites, without_rounding
-from probes.arrays import as_array
-from probes.checks import N_FOLDS, as_groups, as_inputs, check, check_classes, check_untrained, warn_of_few
-from probes.controls import Problem, best, control_task, controls_of, round_index, shuffled
-from probes.estimators import classifies
-from probes.linear import ALPHAS, assign_folds
-from probes.result import Method, ProbeResult
-from probes.scores import R2, ProbeScore, class_scores, mean_scores, rank_correlation
-from probes.targets.several import compute
-from probes.targets.target import Runs
-from probes.targets.values import TargetValues
+from probes.controls import Data
+from probes.linear import RIDGE, assign_folds
+from probes.logistic import LOGISTIC
+from probes.result import Kind, ProbeResult
+from probes.targets import Runs, compute
+from probes.values import (
+    N_FOLDS,
+    TargetValues,
+    as_array,
+    as_groups,
+    as_inputs,
+    check,
+    check_untrained,
+    warn_of_few,
+)
+
+KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
+"""The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
 
 
 @checked
@@ -86,8 +91,7 @@ def fit(
         (1.0, 'represented')
     """
     if not isinstance(target, TargetValues):
-        of_classes = method == "logistic" if isinstance(method, str) else method is not None and classifies(method)
-        target = TargetValues.of(target, of_classes=of_classes)
+        target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
     require(episodes is None or inputs is None, "give episodes= or inputs=, not both: either makes the inputs control")
     if episodes is not None:
         forms, types = Runs(episodes).round_inputs
@@ -179,20 +183,13 @@ def fit_targets(
     n_groups = int(together.max()) + 1
     warning = warn_of_few(n_groups)
     folds = assign_folds(n_groups, N_FOLDS, seed)[together]
-    methods = [_method(method, target) for target in targets]
-    for target, name in zip(targets, methods, strict=True):
-        if name == "logistic":
-            check_classes(target)
-    by_ridge = [i for i, name in enumerate(methods) if name == "ridge"]
-    results: dict[int, ProbeResult] = {}
-    if by_ridge:
-        fitted = _ridge(x, blank, [targets[i] for i in by_ridge], folds, together, seed)
-        results |= dict(zip(by_ridge, fitted, strict=True))
-    for i, name in enumerate(methods):
-        if name == "logistic":
-            results[i] = _logistic(x, blank, targets[i], folds, together, seed)
-        elif name != "ridge":
-            results[i] = _estimator(name, x, blank, targets[i], folds, together, seed)
+    kinds = [_kind(method, target) for target in targets]
+    for kind, target in zip(kinds, targets, strict=True):
+        kind.check(target)
+    data, results = Data(x, blank, folds, together, seed), dict[int, ProbeResult]()
+    for kind in {kind.name: kind for kind in kinds}.values():
+        alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
+        results |= dict(zip(alike, kind.fit(data, [targets[i] for i in alike]), strict=True))
     about = provenance(
         seed=seed, n_folds=N_FOLDS, n_episodes=len(x), n_groups=n_groups, n_rounds=x.shape[1], **settings
     )
@@ -202,165 +199,16 @@ def fit_targets(
     ]
 
 
-def _method(method: str | Any | None, target: TargetValues) -> str | Any:
-    """A method's name or an estimator, after checking that it serves the target."""
+def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:
+    """The kind of probe that ``method`` names, or the first that serves the target; it must serve the target."""
     if method is None:
-        return "logistic" if target.kind == "class" else "ridge"
-    if isinstance(method, str) and method not in get_args(Method):
-        raise unknown_name("method", method, get_args(Method))
-    of_classes = method == "logistic" if isinstance(method, str) else classifies(method)
+        assert target is not None
+        return next(kind for kind in KINDS.values() if kind.of_classes == (target.kind == "class"))
+    if isinstance(method, str) and method not in KINDS:
+        raise unknown_name("method", method, KINDS)
+    kind = KINDS[method] if isinstance(method, str) else estimators.kind(method)
     require(
-        not of_classes or target.kind == "class",
-        f"target {target.key!r} is a number, not a class; fit it with method='ridge' or a regressor",
+        target is None or not kind.of_classes or target.kind == "class",
+        f"target {target.key if target else ''!r} is a number, not a class; fit it with method='ridge' or a regressor",
     )
-    return method
-
-
-def _ridge(
-    x: Float[Array, "episode round d"],
-    blank: Float[Array, "episode round d"] | None,
-    targets: Sequence[TargetValues],
-    folds: Int[Array, " episode"],
-    groups: Int[Array, " episode"],
-    seed: int,
-) -> list[ProbeResult]:
-    problem = Problem.of(targets, seed, groups, N_FOLDS)
-    fitted = problem.fit(x, folds)
-    others = {key: score for key, score in fitted.scores.items() if key[1] != "probe"} | problem.baselines(folds)
-    if blank is not None:
-        of_blank = problem.fit(blank, folds, own_only=True).scores
-        others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
-    fit = fitted.fit
-    results = []
-    for part in problem.parts[: len(targets)]:
-        target, score = problem.targets[part.target], fitted.scores[part.target, "probe"]
-        predictions = fit.predictions[..., part.columns]
-        errors = mean_scores(np.abs(target.values - predictions), target.mask, groups, N_FOLDS)
-        ranks = rank_correlation(target.values, predictions, target.mask)
-        results.append(
-            ProbeResult(
-                target=targets[part.target],
-                method="ridge",
-                score=score,
-                by_output=dict(zip(target.outputs, problem.r2.each(fitted.errors, part.columns), strict=True)),
-                metrics={"r2": score, "rank_correlation": ranks, "mae": errors[-1]},
-                controls=controls_of(target, score, {n: s for (i, n), s in others.items() if i == part.target}),
-                predictions=predictions,
-                weights=fit.weights[:, part.columns],
-                intercept=fit.intercept[part.columns],
-                columns=target.outputs,
-                shape=(),
-                settings={"alphas": ALPHAS, "alpha": float(fit.alpha[part.target])},
-            )
-        )
-    return results
-
-
-def _logistic(
-    x: Float[Array, "episode round d"],
-    blank: Float[Array, "episode round d"] | None,
-    target: TargetValues,
-    folds: Int[Array, " episode"],
-    groups: Int[Array, " episode"],
-    seed: int,
-) -> ProbeResult:
-    y, n_classes = target.values, int(target.values.max()) + 1
-
-    def fits(inputs: Array, labels: Array, refit: bool = False) -> list[logistic.LogisticFit]:
-        return [
-            logistic.cross_validate(inputs, labels[..., k], folds, n_classes, refit=refit) for k in range(y.shape[-1])
-        ]
-
-    def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
-        return class_scores(labels, [f.probabilities for f in fits(inputs, labels)], mask, groups, N_FOLDS)[0][-1]
-
-    own = fits(x, y, refit=True)
-    accuracy, loss = class_scores(y, [f.probabilities for f in own], target.mask, groups, N_FOLDS)
-    others = _controls_apart(scored, x, blank, target, groups, seed)
-    columns = target.outputs
-    if n_classes > 2:
-        columns = tuple(f"{name}={c}" for name in target.outputs for c in range(n_classes))
-    return ProbeResult(
-        target=target,
-        method="logistic",
-        score=accuracy[-1],
-        by_output=dict(zip(target.outputs, accuracy[:-1], strict=True)),
-        metrics={"accuracy": accuracy[-1], "log_loss": loss[-1]},
-        controls=controls_of(target, accuracy[-1], others),
-        predictions=np.stack([f.probabilities.argmax(-1) for f in own], axis=-1).astype(np.float64),
-        weights=np.concatenate([f.weights for f in own], axis=-1),
-        intercept=np.concatenate([f.intercept for f in own]),
-        columns=columns,
-        shape=(),
-        settings={"penalties": [f.penalties for f in own]},
-    )
-
-
-def _estimator(
-    estimator: Any,
-    x: Float[Array, "episode round d"],
-    blank: Float[Array, "episode round d"] | None,
-    target: TargetValues,
-    folds: Int[Array, " episode"],
-    groups: Int[Array, " episode"],
-    seed: int,
-) -> ProbeResult:
-    """A scikit-learn estimator in the same folds, with the same controls."""
-    of_classes = classifies(estimator)
-    target = target if of_classes else target.indicators()
-
-    def scores(labels: Array, predictions: Array, mask: Array | None) -> list[ProbeScore]:
-        """Of each output and, last, all together."""
-        if of_classes:
-            return mean_scores((predictions != labels).astype(np.float64), mask, groups, N_FOLDS, "accuracy")
-        r2, columns = R2.of(labels, mask, groups, N_FOLDS), slice(0, labels.shape[-1])
-        errors = r2.errors(predictions)
-        return [*r2.each(errors, columns), r2.overall(errors, columns)]
-
-    def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
-        return scores(labels, estimators.cross_validate(estimator, inputs, labels, folds), mask)[-1]
-
-    y = target.values
-    predictions = estimators.cross_validate(estimator, x, y, folds)
-    *each, score = scores(y, predictions, target.mask)
-    metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
-    if not of_classes:
-        metrics["rank_correlation"] = rank_correlation(y, predictions, target.mask)
-        metrics["mae"] = mean_scores(np.abs(y - predictions), target.mask, groups, N_FOLDS)[-1]
-    return ProbeResult(
-        target=target,
-        method=type(estimator).__name__,
-        score=score,
-        by_output=dict(zip(target.outputs, each, strict=True)),
-        metrics=metrics,
-        controls=controls_of(target, score, _controls_apart(scored, x, blank, target, groups, seed)),
-        predictions=predictions,
-        weights=np.zeros((x.shape[-1], 0)),
-        intercept=np.zeros(0),
-        columns=target.outputs,
-        shape=(),
-        settings={"estimator": repr(estimator)},
-        estimators=estimators.fit(estimator, x, y),
-    )
-
-
-def _controls_apart(
-    scored: Callable[[Array, Array, Array | None], ProbeScore],
-    x: Float[Array, "episode round d"],
-    blank: Float[Array, "episode round d"] | None,
-    target: TargetValues,
-    groups: Int[Array, " episode"],
-    seed: int,
-) -> dict[str, ProbeScore]:
-    """The controls of a probe that is fitted to one target at a time; ``scored(inputs, labels, mask)`` is its score."""
-    y, mask = target.values, target.mask
-    moved = None if mask is None else shuffled(mask, seed, groups)
-    others = {"shuffled": scored(x, shuffled(y, seed, groups), moved)}
-    if blank is not None:
-        others["untrained"] = scored(blank, y, mask)
-    for inputs in target.inputs:
-        others["inputs"] = best(others.get("inputs"), scored(inputs, y, mask))
-    others["round"] = scored(round_index(*y.shape[:2]), y, mask)
-    if target.types is not None:
-        others["control_task"] = scored(x, control_task(y, target.types, seed), mask)
-    return others
+    return kind

@@ -17,6 +17,12 @@ from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 from scipy import special
 
+from interp.errors import require
+from probes.controls import Data
+from probes.result import Kind, ProbeResult
+from probes.scores import ProbeScore, class_scores
+from probes.values import N_FOLDS, TargetValues
+
 if TYPE_CHECKING:
     from sklearn.linear_model import LogisticRegression
 
@@ -138,7 +144,7 @@ class _Fits:
             if left_out not in self._scalings:
                 self._scalings[left_out] = _Scaling.of(self.rows[train])
             scaled = self._scalings[left_out](self.rows[train])
-            self._fitted[left_out, penalty] = _fit(scaled, labels, penalty)
+            self._fitted[left_out, penalty] = _regression(scaled, labels, penalty)
         return self._scalings[left_out], self._fitted[left_out, penalty]
 
     def _training(self, left_out: frozenset[int]) -> Bool[Array, " row"]:
@@ -171,7 +177,7 @@ def _probabilities(probe: LogisticRegression, x: Float[Array, "row d"]) -> Float
     return np.asarray(special.softmax(scores, axis=1))
 
 
-def _fit(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> LogisticRegression:
+def _regression(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> LogisticRegression:
     """Logistic regression on scaled rows of several classes."""
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.linear_model import LogisticRegression
@@ -182,3 +188,49 @@ def _fit(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float) -> Log
         # Separable classes have no finite optimum; the penalised fit is used where the optimiser stopped.
         warnings.simplefilter("ignore", ConvergenceWarning)
         return LogisticRegression(C=penalty, max_iter=_MAX_ITER, solver=solver).fit(x, y)
+
+
+def _fit_one(data: Data, target: TargetValues) -> ProbeResult:
+    y, n_classes = target.values, int(target.values.max()) + 1
+
+    def fits(inputs: Array, labels: Array, refit: bool = False) -> list[LogisticFit]:
+        return [cross_validate(inputs, labels[..., k], data.folds, n_classes, refit=refit) for k in range(y.shape[-1])]
+
+    def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
+        return class_scores(labels, [f.probabilities for f in fits(inputs, labels)], mask, data.groups, N_FOLDS)[0][-1]
+
+    own = fits(data.x, y, refit=True)
+    accuracy, loss = class_scores(y, [f.probabilities for f in own], target.mask, data.groups, N_FOLDS)
+    columns = target.outputs
+    if n_classes > 2:
+        columns = tuple(f"{name}={c}" for name in target.outputs for c in range(n_classes))
+    return ProbeResult(
+        target=target,
+        method="logistic",
+        score=accuracy[-1],
+        by_output=dict(zip(target.outputs, accuracy[:-1], strict=True)),
+        metrics={"accuracy": accuracy[-1], "log_loss": loss[-1]},
+        controls=data.controls(target, accuracy[-1], scored),
+        predictions=np.stack([f.probabilities.argmax(-1) for f in own], axis=-1).astype(np.float64),
+        weights=np.concatenate([f.weights for f in own], axis=-1),
+        intercept=np.concatenate([f.intercept for f in own]),
+        columns=columns,
+        shape=(),
+        settings={"penalties": [f.penalties for f in own]},
+    )
+
+
+def _check(target: TargetValues) -> None:
+    """Refuse classes that no logistic probe can tell apart because an output has one of them only."""
+    rows = target.values.reshape(-1, target.values.shape[-1])
+    constant = [name for name, values in zip(target.outputs, rows.T, strict=True) if (values == values[0]).all()]
+    require(
+        not constant,
+        f"output {constant[0] if constant else ''!r} of target {target.key!r} is one class in all {len(rows)} rounds, "
+        "so there is nothing to decode; sample more episodes or rounds",
+    )
+
+
+LOGISTIC = Kind(
+    "logistic", of_classes=True, fit=lambda data, targets: [_fit_one(data, one) for one in targets], check=_check
+)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import isnan
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -20,16 +20,12 @@ from interp.errors import InputError, require, unknown_name
 from interp.model.run import Rollout
 from interp.statistics import Interval
 from probes.activations import read
-from probes.arrays import as_array
-from probes.checks import as_inputs
-from probes.controls import DESCRIPTIONS, Control, lacks_inputs
-from probes.estimators import predict
+from probes.controls import DESCRIPTIONS, Control, Data, VerdictWord, detectable_of, lacks_inputs, verdict_of
 from probes.scores import ProbeScore
-from probes.targets.target import parse
-from probes.targets.values import TargetValues
-from probes.verdict import VerdictWord, detectable_of, verdict_of
+from probes.targets import parse
+from probes.values import TargetValues, as_array, as_inputs
 
-Method = Literal["ridge", "logistic"]
+_MAX_LINES, _MAX_POINTS = 8, 4000
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +106,7 @@ class ProbeResult(Tabled):
 
     @property
     def verdict(self) -> VerdictWord:
-        """Represented, not represented, undecided or uninformative; :mod:`probes.verdict` says when.
+        """Represented, not represented, undecided or uninformative; :mod:`probes.controls` says when.
 
         It is about the controls that were run; :attr:`missing` names the others. Without the inputs control nothing is
         represented.
@@ -119,7 +115,7 @@ class ProbeResult(Tabled):
 
     @property
     def detectable(self) -> float:
-        """The smallest difference from its controls that this sample would have shown (:mod:`probes.verdict`)."""
+        """The smallest difference from its controls that this sample would have shown (:mod:`probes.controls`)."""
         return detectable_of(self.score, self.controls)
 
     @property
@@ -281,12 +277,51 @@ class Decoded:
     def plot(self, episode: int = 0) -> Any:
         """A matplotlib figure: decoded against true trajectories of one episode, and decoded against true values.
 
+        The first eight outputs are drawn; of many points a regular subset.
+
         Raises:
             InputError: no true values, or no such episode.
         """
-        from probes.figures import decoded_figure
+        from matplotlib.figure import Figure
 
         if self.true is None:
             raise InputError("there are no true values to draw against; call decode(run, episodes)")
         require(0 <= episode < len(self.values), f"episode {episode} is not one of the {len(self.values)}")
-        return decoded_figure(self.true, self.values, self.target, self.outputs, episode)
+        figure = Figure(figsize=(9, 3.4), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=(2, 1))
+        rounds = np.arange(self.values.shape[1]) + 1
+        for k, name in enumerate(self.outputs[:_MAX_LINES]):
+            (line,) = left.plot(rounds, self.true[episode, :, k], label=name, linewidth=1.5)
+            left.plot(rounds, self.values[episode, :, k], "--", color=line.get_color(), linewidth=1.5)
+        left.set(xlabel="round", ylabel=self.target, title=f"episode {episode}: true (solid), decoded (dashed)")
+        left.legend(fontsize="small", frameon=False, ncols=2)
+        step = max(1, self.true.size // _MAX_POINTS)
+        right.scatter(self.true.reshape(-1)[::step], self.values.reshape(-1)[::step], s=4, alpha=0.3, linewidths=0)
+        ends = [min(self.true.min(), self.values.min()), max(self.true.max(), self.values.max())]
+        right.plot(ends, ends, color="black", linewidth=1)
+        right.set(xlabel="true", ylabel="decoded", title="all episodes and rounds")
+        return figure
+
+
+@dataclass(frozen=True, eq=False)
+class Kind:
+    """A kind of probe.
+
+    Attributes:
+        name: what ``method`` calls it.
+        of_classes: whether it decodes classes; others decode numbers, and classes as indicators.
+        fit: fits several targets, each with its controls.
+        check: refuses a target that it cannot fit.
+    """
+
+    name: str
+    of_classes: bool
+    fit: Callable[[Data, Sequence[TargetValues]], list[ProbeResult]]
+    check: Callable[[TargetValues], None] = lambda target: None
+
+
+def predict(fitted: tuple[Any, ...], x: Float[Array, "episode round d"]) -> Float[Array, "episode round k"]:
+    """What fitted estimators of scikit-learn, one per output, predict."""
+    rows = x.reshape(-1, x.shape[-1])
+    columns = [np.full(len(rows), e) if isinstance(e, float) else np.asarray(e.predict(rows)).ravel() for e in fitted]
+    return np.stack(columns, axis=-1).astype(np.float64).reshape(*x.shape[:2], -1)

@@ -1,6 +1,6 @@
 """Where is it represented? Every target, with its controls, at every component, layer, position and round window.
 
-A *cell* is one site in one window of rounds (:mod:`probes.cells`). Its probe is the one of :func:`probes.fit.fit`
+A *cell* is one site in one window of rounds. Its probe is the one of :func:`probes.fit.fit`
 (ridge; classes as indicators), its controls are the same, and all targets share its factorisations. Cells run in
 parallel (joblib), and finished ones are kept: an interrupted sweep goes on where it stopped.
 
@@ -19,7 +19,7 @@ from typing import Any, Literal
 import numpy as np
 import pandas as pd
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from joblib.parallel import get_active_backend
 from numpy import ndarray as Array
 from torch import Tensor
@@ -27,7 +27,7 @@ from torch import Tensor
 from interp.algorithm import Episodes
 from interp.checks import checked, integer
 from interp.display import Tabled
-from interp.errors import require
+from interp.errors import require, unknown_name
 from interp.files import writable
 from interp.finished import Finished
 from interp.interventions.sites import Site, sites
@@ -40,18 +40,86 @@ from interp.progress import bar
 from interp.provenance import provenance
 from interp.threads import one_thread
 from interp.workers import each
-from probes.cells import COLUMNS, Row, Shared, Window, cell
-from probes.checks import N_FOLDS, check, warn_of_few
-from probes.controls import Problem
-from probes.linear import ALPHAS, assign_folds
-from probes.targets.several import compute
-from probes.targets.values import TargetValues
+from probes.activations import without_rounding
+from probes.controls import DESCRIPTIONS, controls_of, detectable_of, lacks_inputs, verdict_of
+from probes.linear import ALPHAS, Problem, assign_folds
+from probes.scores import ProbeScore
+from probes.targets import compute
+from probes.values import N_FOLDS, TargetValues, check, check_untrained, warn_of_few
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
 
 _FORMAT = 4
-Done = tuple[Shared, Site, list[Row]]
+Window = tuple[int, int]
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Shared:
+    """What all cells of a window share.
+
+    Attributes:
+        window: first round, and the round after the last.
+        problem: the targets in these rounds.
+        folds: the fold of each episode.
+        digest: of everything that a cell depends on but its site.
+        baselines: scores of the controls that read no activation, by (target, control).
+    """
+
+    window: Window
+    problem: Problem
+    folds: Int[Array, " episode"]
+    digest: str
+    baselines: dict[tuple[int, str], ProbeScore] = field(default_factory=dict)
+
+
+def cell(
+    shared: Shared, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
+) -> tuple[Shared, Site, list[Row]]:
+    """One row per target, from activations of the model and of its untrained copy."""
+    check_untrained(x, blank)
+    problem = shared.problem
+    fitted = problem.fit(without_rounding(x), shared.folds).scores
+    of_blank = problem.fit(without_rounding(blank), shared.folds, own_only=True).scores
+    others = shared.baselines | {key: score for key, score in fitted.items() if key[1] != "probe"}
+    others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
+    rows = []
+    for i, target in enumerate(problem.targets):
+        score = fitted[i, "probe"]
+        controls = controls_of(target, score, {name: s for (j, name), s in others.items() if j == i})
+        differences = [control.difference for control in controls.values() if control.counted]
+        closest = min(differences, key=lambda difference: difference.low)
+        verdict = verdict_of(score, controls, limited=lacks_inputs(target, controls))
+        rows.append(
+            {
+                "target": target.key,
+                "site": str(site),
+                "component": site.component,
+                "layer": site.layer,
+                "head": site.head,
+                "position": site.position,
+                "start": shared.window[0],
+                "stop": shared.window[1],
+                "r2": score.estimate,
+                "low": score.low,
+                "high": score.high,
+                **{name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS},
+                "difference": closest.estimate,
+                "difference_low": closest.low,
+                "verdict": verdict,
+                "detectable": detectable_of(score, controls),
+                "represented": verdict == "represented",
+            }
+        )
+    return shared, site, rows
+
+
+_PLACE = ("target", "site", "component", "layer", "head", "position", "start", "stop")
+_RESULT = ("difference", "difference_low", "verdict", "detectable", "represented")
+COLUMNS = (*_PLACE, "r2", "low", "high", *DESCRIPTIONS, *_RESULT)
+"""The columns of a sweep, in their order."""
+_Done = tuple[Shared, Site, list[Row]]
 """A cell with its rows."""
 
 
@@ -61,7 +129,7 @@ class SweepResult(Tabled):
 
     Columns: target, site, component, layer, head, position, start, stop (the window's rounds), r2, low, high, one
     column for each control's R2, difference and difference_low (from the control that is least surely beaten), verdict
-    and detectable (:mod:`probes.verdict`), represented. Intervals are of R2 on new episodes of each probe, refitted on
+    and detectable (:mod:`probes.controls`), represented. Intervals are of R2 on new episodes of each probe, refitted on
     all episodes.
     """
 
@@ -73,14 +141,38 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:
-        """A matplotlib figure of one target: layers by positions, one panel per component.
+        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented".
 
         Raises:
             InputError: a target, column or window that was not swept.
         """
-        from probes.figures import sweep_figure
+        from matplotlib.figure import Figure
 
-        return sweep_figure(self.frame, target, value, window)
+        frame = self.frame
+        if target not in set(frame["target"]):
+            raise unknown_name("swept target", target, frame["target"].unique(), limit=40)
+        numbers = [name for name in frame.columns if pd.api.types.is_float_dtype(frame[name])]
+        if value not in numbers:
+            raise unknown_name("column", value, numbers, limit=20)
+        windows = list(dict.fromkeys(zip(frame["start"], frame["stop"], strict=True)))
+        window = windows[0] if window is None else window
+        require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
+        rows = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
+        panels = dict(list(rows.groupby("component", sort=False)))
+        positions = list(dict.fromkeys(rows["position"]))
+        figure = Figure(figsize=(2.2 + 0.42 * len(positions), 0.6 + 1.6 * len(panels)), layout="constrained")
+        axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
+        for axis, (name, part) in zip(axes, panels.items(), strict=True):
+            grid = part.pivot_table(index="layer", columns="position", values=value, sort=False)[positions]
+            axis.imshow(grid.to_numpy(), vmin=0, vmax=1, aspect="auto", cmap="viridis")
+            for _, row in part[part["represented"]].iterrows():
+                axis.plot(positions.index(row["position"]), grid.index.get_loc(row["layer"]), "o", color="white", ms=3)
+            axis.set_yticks(range(len(grid)), [f"layer {int(layer)}" for layer in grid.index], fontsize="small")
+            axis.set_title(name, fontsize="medium", loc="left")
+        axes[-1].set_xticks(range(len(positions)), positions, rotation=60, ha="right", fontsize="small")
+        figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: represented)", fontsize="medium")
+        figure.colorbar(axes[0].images[0], ax=list(axes), label=value.replace("_", " "), extend="min")
+        return figure
 
 
 @checked
@@ -126,7 +218,8 @@ def sweep(
     warn_of_few(len(episodes))
     integer("n_jobs", n_jobs, most=1024)
     layout = model.layout.fit(episodes)
-    components = default_components(model) if components is None else components
+    if components is None:
+        components = COMPONENTS if model.config.d_mlp else ("resid_pre", "attn_out", "resid_post")
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
     in_windows = of_windows(model, episodes, values, windows, seed)
@@ -155,11 +248,6 @@ def sweep(
         alphas=list(ALPHAS),
     )
     return SweepResult(frame, settings)
-
-
-def default_components(model: HookedLatentTransformer) -> tuple[str, ...]:
-    """The residual stream and what is added to it."""
-    return COMPONENTS if model.config.d_mlp else ("resid_pre", "attn_out", "resid_post")
 
 
 def of_windows(
@@ -208,7 +296,7 @@ def _run(
     seed: int,
     n_jobs: int,
     scheduler: str,
-) -> Iterator[Done]:
+) -> Iterator[_Done]:
     """The rows of the missing cells, as they are done.
 
     Workers that share this process's memory take the cells of one layer at a time, whose activations are computed once.
@@ -236,7 +324,7 @@ def _run(
 
 def _of_cell(
     shared: tuple[dict[Window, Shared], Sequence[dict[str, Tensor]], RoundLayout], one: tuple[Window, Site]
-) -> Done:
+) -> _Done:
     """One cell, from the activations of the model and of its untrained copy."""
     (ready, caches, layout), (window, site) = shared, one
     return cell(ready[window], site, *(_read(cache, site, layout, window) for cache in caches))
@@ -245,7 +333,7 @@ def _of_cell(
 def _of_hook(
     shared: tuple[dict[Window, Shared], Sequence[HookedLatentTransformer], Sequence[Rollout], RoundLayout],
     several: Sequence[tuple[Window, Site]],
-) -> list[Done]:
+) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
     ready, models, runs, layout = shared
     with one_thread():

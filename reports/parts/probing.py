@@ -14,7 +14,7 @@ import probes
 from interp.algorithm import NEXT
 from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
-from probes.targets.several import compute as compute_targets
+from probes.targets import compute as compute_targets
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, Word, cell, number
 from reports.page import Section

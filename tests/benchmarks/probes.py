@@ -28,10 +28,9 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes.activations import read
-from probes.cells import cell
 from probes.linear import ALPHAS
-from probes.sweep import of_windows
-from probes.targets.several import compute
+from probes.sweep import cell, of_windows
+from probes.targets import compute
 
 N_EPISODES, N_ROUNDS, SITE, N_CELLS = 256, 100, "resid_post[1]@w?", 5 * 4 * 13
 

@@ -13,7 +13,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes.fit import fit_targets
-from probes.targets.several import compute
+from probes.targets import compute
 
 SITES = {"components": ["resid_post", "attn_out"], "layers": [1, 2], "positions": ["<z>", "w?"]}
 TARGETS = ["log_weights_centred", "log_weights_centred:before", "label"]
@@ -126,7 +126,7 @@ def test_a_sweep_goes_on_where_it_stopped(model, episodes, swept, tmp_path, monk
 def test_cells_of_another_seed_model_or_target_are_kept_apart(model, episodes):
     """Each is kept under a digest of everything that it depends on."""
     from probes.sweep import of_windows
-    from probes.targets.several import compute
+    from probes.targets import compute
 
     other = interp.load("wma-handwired", n_experts=2, log_gamma=0.7)
     labels, votes = (compute([key], episodes, model) for key in ("label", "votes"))

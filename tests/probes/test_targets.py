@@ -14,9 +14,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from probes import targets
-from probes.targets import every, get, parse
-from probes.targets.several import compute
-from probes.targets.target import Runs
+from probes.targets import Runs, compute, every, get, parse
 
 EVERY = [(task.key, target.key) for task in interp.tasks.every() for target in every(task)]
 

@@ -14,10 +14,9 @@ from sklearn.preprocessing import StandardScaler
 import probes
 from interp import refit
 from interp.errors import InputError
-from probes.controls import Control
+from probes.controls import SMALLEST_EFFECT, Control, detectable_of, verdict_of
 from probes.scores import ProbeScore
 from probes.targets import TargetValues
-from probes.verdict import SMALLEST_EFFECT, detectable_of, verdict_of
 
 N, T = 24, 8
 

@@ -1,4 +1,19 @@
-"""What a target is: a variable of an algorithm of a task, at a moment, as something to decode.
+"""What can be decoded: every variable of every algorithm of every registered task, by its key.
+
+    >>> from probes import targets
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(n_episodes=8, n_rounds=20, n_experts=3, seed=0)
+    >>> after = targets.log_weights(episodes, gain=0.5)
+    >>> after.values.shape, after.outputs, after.when
+    ((8, 20, 3), ('e_1', 'e_2', 'e_3'), 'after')
+    >>> targets.log_weights(episodes, when="before").key
+    'log_weights:before'
+    >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
+    ('P(y=1)',)
+
+``targets.<key>`` and :func:`get` look a target up, :func:`parse` reads ``key:before``, :func:`every` lists those of a
+task with their meaning, symbol, units, role and moments. What the variables are is written once, in the ``algorithms``
+of each task (``interp.tasks``); a target of your own needs no name: :meth:`TargetValues.of` takes an array.
 
 Time: a variable of the carried state stands, at round t, for the state after round t (what ``run.latents[:, 1:]``
 hold) or, with ``when="before"``, before it (what ``run.latents[:, :-1]`` hold: what round t reads). Every other
@@ -12,7 +27,8 @@ and has one name.
 from __future__ import annotations
 
 import inspect
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -24,12 +40,15 @@ from numpy import ndarray as Array
 import interp.tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord, Episodes, Values, Variable
 from interp.checks import checked
-from interp.errors import require, unknown_name
+from interp.errors import InputError, require, unknown_name
+from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import Task
-from probes.targets.values import TargetValues, When
+from probes.values import TargetValues, When, check
 
-OF_THE_STATE: tuple[When, ...] = ("after", "before")
-OF_THE_ROUND: tuple[When, ...] = ("round",)
+__all__ = ["Target", "TargetValues", "every", "get", "parse"]
+
+_OF_THE_STATE: tuple[When, ...] = ("after", "before")
+_OF_THE_ROUND: tuple[When, ...] = ("round",)
 
 
 @dataclass(frozen=True)
@@ -49,7 +68,7 @@ class Target:
     task: str
     variable: Variable = field(compare=False)
     record: AlgorithmRecord | None = field(default=None, compare=False)
-    moments: tuple[When, ...] = OF_THE_ROUND
+    moments: tuple[When, ...] = _OF_THE_ROUND
     of_the_inputs: bool = False
 
     def __call__(self, episodes: Episodes, when: str | None = None, **parameters: Any) -> TargetValues:
@@ -98,7 +117,7 @@ class Target:
 
 
 ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
-ROUND_INDEX = Target(ROUND.key, "", ROUND)
+_ROUND_INDEX = Target(ROUND.key, "", ROUND)
 """The one target that belongs to no algorithm, for the episodes of any task."""
 
 
@@ -119,10 +138,10 @@ def every(task: Task | str) -> tuple[Target, ...]:
             later = key.startswith(NEXT) and key.removeprefix(NEXT) in algorithm.of_the_state
             if later or (known is not None and known.of_the_inputs and of_inputs):
                 continue
-            moments = OF_THE_STATE if key in algorithm.of_the_state else OF_THE_ROUND
+            moments = _OF_THE_STATE if key in algorithm.of_the_state else _OF_THE_ROUND
             name = key if known is None else f"{record.key}.{key}"
             targets[name] = Target(name, task.key, variable, record, moments, of_inputs)
-    return (*targets.values(), ROUND_INDEX)
+    return (*targets.values(), _ROUND_INDEX)
 
 
 @checked
@@ -140,7 +159,7 @@ def get(key: str, task: Task | str | None = None) -> Target:
     algorithm, _, variable = key.rpartition(".")
     for one in tasks:
         own = {target.key: target for target in every(one)}
-        # An algorithm's variable that has no name of its own is the first one's of that key, or the same in both.
+        # A variable without a name of its own is that of the first algorithm that has its key, or the same in both.
         record = one.algorithm_records().get(algorithm)
         name = variable if record and key not in own and variable in record.make().keys else key
         if name in own:
@@ -257,3 +276,54 @@ def _scored(algorithm: Algorithm, key: str, moment: When, values: Values) -> Arr
             return later.scored(values)
         values = {**values, **{known: values[NEXT + known] for known in algorithm.of_the_state}}
     return None if variable.scored is None else variable.scored(values)
+
+
+@checked
+def compute(
+    targets: Sequence[str] | None, episodes: Episodes, model: HookedLatentTransformer | None = None
+) -> list[TargetValues]:
+    """The values of several targets, sharing runs of their algorithms and one copy of the round's inputs.
+
+    Args:
+        targets: keys, ``key:before`` for a state before each round; when None, every variable that varies in these
+            episodes, of the first algorithm that has it, states at both moments.
+        model: a handwired one sets the parameters of its own algorithm (its log gamma); the episodes' own when None or
+            learned.
+
+    Raises:
+        InputError: no targets, an unknown one, or one that cannot be fitted.
+    """
+    task = interp.tasks.of(episodes)
+    if targets is None:
+        own_names = [target for target in every(task) if "." not in target.key]
+        listed = [(target, moment) for target in own_names for moment in target.moments]
+    else:
+        require(bool(targets), "no targets were given; name at least one, see probes.targets.every(task)")
+        listed = [parse(text, task) for text in dict.fromkeys(targets)]
+    handwired = model is not None and model.is_handwired and bool(task.algorithms.records())
+    algorithm = task.explains(model) if model is not None and handwired else None
+    runs, values = Runs(episodes), []
+    for target, moment in listed:
+        own = algorithm is not None and target.record is not None and target.record.key == algorithm.key
+        given = dict(algorithm.parameters) if algorithm is not None and own else {}
+        values.append(runs.target(target.key, moment, **given))
+    kept = [value for value in values if value.varies or targets is not None]
+    require(bool(kept), "no variable varies in these episodes, so there is nothing to decode; sample longer ones")
+    for value in kept:
+        check(np.zeros((len(episodes), episodes.n_rounds, 1)), value)
+    return [replace(value, inputs=kept[0].inputs, types=kept[0].types) for value in kept]
+
+
+def __getattr__(name: str) -> Target:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    try:
+        return get(name)
+    except InputError as error:
+        raise AttributeError(str(error)) from None
+
+
+def __dir__() -> list[str]:
+    from interp import tasks
+
+    return sorted({*__all__, *(t.key for task in tasks.every() for t in every(task) if t.key.isidentifier())})

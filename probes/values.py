@@ -1,0 +1,252 @@
+"""The values that a probe decodes; and arrays, groups and targets as users give them, checked before any work."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
+
+import numpy as np
+import pandas as pd
+from einops import rearrange
+from jaxtyping import Bool, Float, Int, Shaped
+from numpy import ndarray as Array
+
+from interp.checks import array_of, checked
+from interp.errors import InputError, require
+from interp.refit import FEW_EPISODES
+
+When = Literal["before", "after", "round"]
+
+
+@dataclass(frozen=True, eq=False)
+class TargetValues:
+    """Values to decode, with what the controls need.
+
+    Attributes:
+        key: the target's name; ":before" is added where it is meant before each round.
+        values: ``[episode, round, output]``; class numbers 0, 1, ... where ``kind`` is "class".
+        outputs: a name for each output.
+        when: "after" or "before" each round (what is carried from round to round), or "round".
+        kind: "real" or "class".
+        mask: entries that are scored; all when None. The others are fitted (a linear readout of a state must be right
+            everywhere) but count in no score.
+        inputs: what the current round alone says, ``[episode, round, feature]``, in several forms of which the control
+            takes the best; that control is left out when there are none.
+        types: a number for each kind of round, ``[episode, round]``, for the control task; left out when None.
+        implied_by: controls that hold this target by construction; a verdict does not ask the probe to beat these.
+        parameters: of the algorithm, where others were given than the episodes' own.
+
+    Example:
+        >>> noise = np.random.default_rng(0).normal(size=(8, 5, 2))
+        >>> target = TargetValues.of(noise, "noise")
+        >>> target.outputs, target.rounds(1, 3).values.shape
+        (('output 0', 'output 1'), (8, 2, 2))
+    """
+
+    key: str
+    values: Shaped[Array, "episode round k"]
+    outputs: tuple[str, ...]
+    when: When = "round"
+    kind: Literal["real", "class"] = "real"
+    mask: Bool[Array, "episode round k"] | None = None
+    inputs: tuple[Float[Array, "episode round _"], ...] = ()
+    types: Int[Array, "episode round"] | None = None
+    implied_by: tuple[str, ...] = ()
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    @checked
+    def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
+        """A target from bare values ``[episode, round]`` or ``[episode, round, output]``, which are numbers.
+
+        Args:
+            of_classes: whether whole numbers (and truth values) are classes.
+
+        Raises:
+            InputError: values of another shape, or no numbers.
+        """
+        array = as_array(values, "a target")
+        of_classes = of_classes and array.dtype.kind in "biu"
+        array = array.astype(np.int64) if of_classes else array if array.dtype.kind == "f" else array.astype(np.float64)
+        array = array[..., None] if array.ndim == 2 else array
+        require(array.ndim == 3, f"a target is an array [episode, round, output], got shape {array.shape}")
+        kind: Literal["real", "class"] = "class" if of_classes else "real"
+        return cls(key, array, tuple(f"output {i}" for i in range(array.shape[-1])), kind=kind)
+
+    def as_numbers(self) -> TargetValues:
+        """The same with everything as arrays: values may be given as tensors, whole numbers or truth values.
+
+        Raises:
+            InputError: what is no number; class numbers below 0.
+        """
+        values = as_array(self.values, f"target {self.key!r}")
+        if self.kind == "class":
+            require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
+            values = values.astype(np.int64)
+        elif values.dtype.kind != "f":
+            values = values.astype(np.float64)
+        mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
+        types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
+        return replace(self, values=values, mask=mask, types=types, inputs=tuple(map(_as_floats, self.inputs)))
+
+    @property
+    def varies(self) -> bool:
+        """Whether there is anything to decode: a constant has no score."""
+        return bool((self.values != self.values[:1, :1]).any())
+
+    @checked
+    def rounds(self, start: int, stop: int) -> TargetValues:
+        """The rounds from ``start`` to before ``stop``."""
+        cut = slice(start, stop)
+        parts: dict[str, Any] = {name: getattr(self, name) for name in ("values", "mask", "types")}
+        kept = {name: part[:, cut] for name, part in parts.items() if part is not None}
+        return replace(self, **kept, inputs=tuple(part[:, cut] for part in self.inputs))
+
+    def indicators(self) -> TargetValues:
+        """A class target as numbers: 0 or 1 for two classes, else one output per class; a real target as it is."""
+        if self.kind == "real":
+            return self
+        n_classes = int(self.values.max()) + 1
+        if n_classes <= 2:
+            return replace(self, values=self.values.astype(np.float64), kind="real")
+        values = rearrange(np.eye(n_classes)[self.values], "episode round k c -> episode round (k c)")
+        mask = None if self.mask is None else np.repeat(self.mask, n_classes, axis=-1)
+        outputs = tuple(f"{name}={c}" for name in self.outputs for c in range(n_classes))
+        return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
+
+
+def _as_floats(inputs: Any) -> Float[Array, "episode round _"]:
+    array = as_array(inputs, "the round's inputs")
+    return array if array.dtype.kind == "f" else array.astype(np.float64)
+
+
+def as_array(values: Any, what: str) -> Array:
+    """Numbers as an array: of arrays, tensors of any precision (gradients are let go) and pandas objects.
+
+    A pandas object whose index has two levels, episode and round, becomes ``[episode, round, column]`` (a series
+    ``[episode, round]``), in the order of the levels' values; any other is its table.
+
+    Raises:
+        InputError: what holds no real numbers; an index that lacks rounds of some episodes or holds them twice.
+
+    >>> rows = pd.MultiIndex.from_product([["ann", "bob"], range(3)], names=["episode", "round"])
+    >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
+    (2, 3, 2)
+    """
+    return array_of(what, _of_pandas(values, what) if isinstance(values, pd.Series | pd.DataFrame) else values)
+
+
+def _of_pandas(table: pd.Series | pd.DataFrame, what: str) -> Array:
+    if table.index.nlevels != 2:
+        return table.to_numpy()
+    table = table.sort_index()
+    sizes = [len(table.index.unique(level)) for level in (0, 1)]
+    require(
+        sizes[0] * sizes[1] == len(table) and not table.index.has_duplicates,
+        f"{what}: an index of episode and round holds every round of every episode once; this one has {len(table)} "
+        f"rows for {sizes[0]} episodes and {sizes[1]} rounds",
+    )
+    return table.to_numpy().reshape(*sizes, *table.shape[1:])
+
+
+N_FOLDS = 5
+
+
+def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
+    """Activations as an array with one feature axis.
+
+    Raises:
+        InputError: fewer than three axes.
+
+    >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
+    (4, 7, 32)
+    """
+    x = as_array(activations, "activations")
+    x = x if x.dtype.kind == "f" else x.astype(np.float64)
+    require(x.ndim >= 3, f"activations are [episode, round, feature...], got shape {x.shape}")
+    return rearrange(x, "episode round ... -> episode round (...)")
+
+
+def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
+    """The warning for few independent episodes (or groups), which is also raised; None where they suffice."""
+    if n >= FEW_EPISODES:
+        return None
+    text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
+    warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    return text
+
+
+def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
+    """A number for each episode, the same for the episodes of a group; with "episode", each is a group of its own.
+
+    Raises:
+        InputError: another word, not one id per episode, fewer groups than folds, or a group so large that its episodes
+            cannot all be given values of other groups (the shuffled control).
+
+    >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
+    array([0, 1, 2, 3, 4, 0])
+    """
+    what = "groups"
+    if isinstance(groups, str):
+        require(
+            groups == "episode",
+            f"groups must be 'episode' or an array of one group id per episode, got {groups!r}: rounds of an episode "
+            "are not independent",
+        )
+        what, groups = "episodes", np.arange(n_episodes)
+    ids = np.asarray(groups.tolist() if hasattr(groups, "tolist") else groups)
+    require(ids.shape == (n_episodes,), f"groups must hold {n_episodes} ids, one per episode, got shape {ids.shape}")
+    numbers = np.unique(ids, return_inverse=True)[1]
+    sizes = np.bincount(numbers)
+    require(len(sizes) >= N_FOLDS, f"{N_FOLDS} folds of {what} need at least {N_FOLDS} {what}, got {len(sizes)}")
+    require(
+        bool(2 * sizes.max() <= n_episodes),
+        f"one group holds {sizes.max()} of {n_episodes} episodes; the shuffled control needs at most half in one group",
+    )
+    return numbers
+
+
+def check(x: Array, target: TargetValues) -> None:
+    """Refuse what cannot be fitted.
+
+    Raises:
+        InputError: shapes that do not fit, too few episodes, NaN, a constant target, or one that is scored nowhere.
+    """
+    y = target.values
+    if x.shape[:2] != y.shape[:2]:
+        hint = "; for a state after each round give run.latents[:, 1:]" if x.shape[1] == y.shape[1] + 1 else ""
+        raise InputError(
+            f"activations have {x.shape[0]} episodes of {x.shape[1]} rounds but target {target.key!r} has {y.shape[0]} "
+            f"of {y.shape[1]}{hint}"
+        )
+    as_groups("episode", len(x))
+    for what, values in (("the activations", x), (f"target {target.key!r}", y)):
+        finite = np.isfinite(values)
+        require(
+            bool(finite.all()),
+            f"{what} hold {int((~finite).sum())} values that are NaN or infinite; a probe needs finite numbers",
+        )
+    for inputs in target.inputs:
+        require(bool(np.isfinite(inputs).all()), "the round's inputs hold NaN or infinite values")
+    require(
+        target.varies,
+        f"target {target.key!r} is constant over these episodes, so there is nothing to decode; choose another target",
+    )
+    if target.mask is not None:
+        require(bool(target.mask.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more")
+
+
+def check_untrained(x: Array, blank: Array) -> None:
+    """Refuse an untrained control of another shape, or one that ran away.
+
+    Raises:
+        InputError: either of these.
+    """
+    require(
+        x.shape == blank.shape,
+        f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
+        "use probes.untrained(model) on the same episodes",
+    )
+    require(bool(np.isfinite(blank).all()), "activations of the untrained model hold NaN or infinite values")
