@@ -16,10 +16,9 @@ from interp.files import writable, write_atomic, write_json, write_text
 from interp.interventions.sites import COMPONENTS
 from interp.model.transformer import HookedLatentTransformer
 from probes.activations import OF_LATENTS, UPDATE, check_sites
-from probes.cells import Window
 from probes.fit import probe
 from probes.result import ProbeResult
-from probes.sweep import SweepResult, sweep
+from probes.sweep import SweepResult, Window, sweep
 from probes.targets import compute, every
 
 __all__ = ["fit_at", "sample", "site_names", "sweep", "target_names", "window", "write_sweep"]
