@@ -157,7 +157,6 @@ class CircuitResult:
         random: faithfulness of random circuits of equal size.
         incompleteness: ``[set]``, the difference to the model without the same random sets of its edges.
         minimality: edge -> how much it matters given some set of others; empty where it was not asked for.
-        settings: every choice behind these numbers.
     """
 
     edges: tuple[str, ...]
@@ -244,7 +243,6 @@ class FaithfulnessCurve:
         shares, sizes: circuit sizes, as shares of all edges and in edges.
         faithfulness: of the best-scored circuits.
         random: of random ones, ``[size, circuit]``.
-        settings: every choice behind these numbers.
     """
 
     shares: tuple[float, ...]

@@ -81,7 +81,6 @@ class AttributionResult(Tabled):
         graph: the edges.
         scores: ``[source, destination, episode]``; 0 where there is no edge.
         metric, steps: what was attributed, and how finely.
-        settings: model, round, versions.
     """
 
     graph: EdgeGraph

@@ -17,7 +17,7 @@ from interp import catalog
 from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
 from interp.errors import require
-from interp.files import write_atomic
+from interp.files import write_text
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
@@ -214,7 +214,4 @@ def tables(
 @checked
 def write(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     """One CSV per table."""
-    return [
-        write_atomic(folder / f"{name}.csv", lambda path, frame=frame: frame.to_csv(path, index=False))  # type: ignore
-        for name, frame in frames.items()
-    ]
+    return [write_text(folder / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]

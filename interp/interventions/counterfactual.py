@@ -55,7 +55,6 @@ class InterchangeResult(Tabled):
         effect: how far the intervention moved the model's outcome, ``[episode, round, number]``: the probability of
             each outcome, or each number of the state that the round writes.
         wanted: how far setting the variable moves the algorithm's.
-        settings: model, algorithm, rounds, tolerance, versions.
     """
 
     variable: str

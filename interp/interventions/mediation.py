@@ -81,19 +81,14 @@ class MediationResult(Tabled):
     """Shares of one effect, by mediator and for all mediators jointly, with their controls.
 
     Attributes:
-        cause: the places that are swapped, as text.
-        outcome: what the effect is on: "prediction", "state" or "latents".
+        cause, outcome: the places that are swapped, as text, and what the effect is on.
         mediators: the sites that are frozen, as text, and last "all": all of them at once.
-        total: <TE, TE>, summed over the rounds of an episode.
-        lost: <TE - DE, TE>, summed likewise: over ``total`` it is the share blocked.
-        brought: <IE, TE>, summed likewise: over ``total`` it is the share carried.
+        total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an episode.
         moved: the share of pairs in which the swap changes the mediator at all.
         random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random.
         n_random_sites: how many sites such a draw holds; fewer than the mediators where the model has no more of them.
-        n_pairs: pairs of rounds.
         reason: why there are no shares (they are NaN then); empty where there are.
         untrained: the same for an untrained model, where it was asked for.
-        settings: model, rounds, seed, versions.
     """
 
     cause: tuple[str, ...]
@@ -150,10 +145,7 @@ class EffectMap:
     Attributes:
         cause, outcome: what is swapped, and what is read: "prediction", "state" or "latents".
         layers: after which the residual stream is read, counted from 0.
-        positions: labels.
         shares: of the effect; NaN where no effect can pass.
-        n_pairs: base rounds with their source's.
-        settings: model, rounds, versions.
     """
 
     cause: tuple[str, ...]
@@ -171,17 +163,12 @@ class EffectMap:
 
 @checked
 def paths(model: HookedLatentTransformer, component: str, position: str | None = None) -> list[Site]:
-    """Every site of a component, one for each layer and head, at one position or (None) everywhere.
+    """Every site of a component, one for each layer and head, at one position (of a pattern: the query) or everywhere.
 
-    Args:
-        component: such as "pattern", "z" or "mlp_out".
-        position: a label of the model's layout; that of the query for "pattern".
-
-    Example:
-        >>> import interp
-        >>> model = interp.load("wma-learned")
-        >>> len(paths(model, "z", "w?")), str(paths(model, "mlp_out")[0])
-        (16, 'mlp_out[0]')
+    >>> import interp
+    >>> model = interp.load("wma-learned")
+    >>> len(paths(model, "z", "w?")), str(paths(model, "mlp_out")[0])
+    (16, 'mlp_out[0]')
     """
     return sites(model, components=component, positions=position)
 
@@ -281,8 +268,7 @@ def effect_map(
     """The share of the effect of ``cause`` that the residual stream carries, layer by position.
 
     Args:
-        base, source: episodes of the same sizes that pair up; each is run through its own history.
-        cause, outcome, rounds, decode: as in :func:`mediate`.
+        base, source, cause, outcome, rounds, decode: as in :func:`mediate`.
 
     Example:
         >>> import interp
@@ -322,20 +308,13 @@ def effect_map(
 
 @dataclass(frozen=True)
 class _Sums:
-    """Sums over outcomes of products of effects, row by row, for every set of sites that was held.
-
-    Attributes:
-        total: <TE, TE> ``[row]``.
-        lost: <TE - DE, TE>, and brought: <IE, TE>, by set, ``[row]``.
-        moved: the share of rows in which the swap changes some site of the set.
-        is_null: the total effect is 0, but for rounding.
-    """
+    """Products of effects, row by row; for every set of sites that was held: lost and brought, by row, and moved."""
 
     total: Float[np.ndarray, " row"]
     lost: dict[Sites, Float[np.ndarray, " row"]]
     brought: dict[Sites, Float[np.ndarray, " row"]]
     moved: dict[Sites, float]
-    is_null: bool
+    is_null: bool  # the total effect is 0, but for rounding
 
     def shares(self, case: Sites) -> tuple[float, float]:
         """The shares (blocked, carried) over all rows; NaN where there is no effect, or no site."""

@@ -100,7 +100,7 @@ class Writer:
             if key not in values:
                 raise unknown_name("variable", key, values, limit=40)
         at = select_rounds(rounds, run.n_rounds)
-        held = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
+        decoded = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
         if place == Site("latent"):
             activation = run.latents[:, at]
         else:
@@ -111,7 +111,7 @@ class Writer:
             place,
             {key: tuple(np.shape(values[key])[2:]) for key in keys},
             (activation.shape[-2], activation.shape[-1]),
-            Decoder.fit(activation, held, ridge=ridge),
+            Decoder.fit(activation, decoded, ridge=ridge),
         )
 
     @classmethod

@@ -12,7 +12,7 @@ import pandas as pd
 from interp import catalog
 from interp.checks import checked
 from interp.errors import require
-from interp.files import write_atomic, write_json
+from interp.files import write_atomic, write_json, write_text
 from interp.interventions.metrics import EXITS, METRICS
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
@@ -93,7 +93,7 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
     measured = [{name: getattr(swept, name) for name in ("metric", "read", "gap")} for swept in result.sweeps]
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
-    paths = [_csv(frame, folder / "patching.csv")]
+    paths = [write_text(folder / "patching.csv", frame.to_csv(index=False))]
     paths.append(write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings}))
     title = f"{first.settings['model']}: {first.direction} at round {first.round}"
     for swept in result.sweeps:
@@ -105,7 +105,8 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     if result.rounds is not None:
         table, name = result.rounds.grid(), f"{title}\nlatents, round x round"
         figure = heatmap(table, name, x="read at", y="patched at", unit=f"effect on {result.rounds.metric}")
-        paths += [_csv(result.rounds.to_frame(), folder / "rounds.csv"), _svg(figure, folder / "rounds.svg")]
+        paths.append(write_text(folder / "rounds.csv", result.rounds.to_frame().to_csv(index=False)))
+        paths.append(_svg(figure, folder / "rounds.svg"))
     return paths
 
 
@@ -127,10 +128,6 @@ def corruption_names() -> str:
 def metric_names() -> str:
     """The metrics, for the command's help."""
     return ", ".join(METRICS)
-
-
-def _csv(frame: pd.DataFrame, path: Path) -> Path:
-    return write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
 
 
 def _svg(figure: Any, path: Path) -> Path:

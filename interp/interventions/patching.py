@@ -57,14 +57,11 @@ class PatchingResult(Tabled):
     """Effects of patching each site on its own.
 
     Attributes:
-        sites: the patched sites.
         values: the metric of the patched runs, ``[site, episode]``.
         clean, corrupted: the metric of the two unpatched runs, ``[episode]``.
-        metric, unit: its name and unit.
         direction: "denoising" or "noising".
         round, read: where the patch acts and where it is read.
         propagate: whether the patch runs on into later rounds.
-        settings: model, digest, chunk size, versions.
     """
 
     sites: tuple[Site, ...]
@@ -285,12 +282,9 @@ class RoundMap:
     """Effects of patching one site at some rounds, read at the same rounds.
 
     Attributes:
-        site: the patched site.
-        rounds: the rounds of both axes.
+        rounds: of both axes.
         effects: patched minus base, ``[patched round, read round, episode]``; NaN before the patch.
         gaps: source minus base, unpatched, ``[read round, episode]``.
-        metric, direction: as in a sweep.
-        settings: model, versions.
     """
 
     site: str

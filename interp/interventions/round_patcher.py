@@ -23,6 +23,7 @@ from interp.interventions.sites import Site
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
+from interp.model.rollout import run_round
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
@@ -118,47 +119,35 @@ class RoundPatcher:
             yield self._chunk(indices, [cells[i] for i in indices], min(start, layout.predict_position), end)
 
     def _chunk(self, indices: list[int], cells: list[Site], start: int, end: int) -> Patched:
-        n, layer = len(cells), cells[0].layer
-        patches = _Patches(cells, self.source, self.run.layout)
+        n, layer, layout = len(cells), cells[0].layer, self.run.layout
+        patches, rows, before = _Patches(cells, self.source, layout), repeated(self.base, n), tile(self.latents, n)
         if layer is None:
-            return self._whole(indices, tile(self.base.tokens, n), patches)
+            return self._whole(indices, rows, before, patches)
         with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):
             resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
             names = (f"blocks.{i}.attn.hook_" for i in range(layer, self.model.config.n_layers))
             past = (KeyValues(*(tile(self.known[name + kv][:, :start], n) for kv in "kv")) for name in names)
             resid = self.model.run_from(resid, layer, past=past if start else None)
-            patches.check()
-            before = tile(self.latents, n)
+            patches.counter.check()
             if not self.update:
                 outcomes = self.model.unembed(self.model.ln_final(resid[:, -1:]))[:, 0]
-                prediction = self.model.read_prediction(outcomes, self.run.layout.n_positions)
+                prediction = self.model.read_prediction(outcomes, layout.n_positions)
                 return Patched(indices, prediction, tile(self.run.latents[:, self.t + 1], n))
             output = self.model.read_out(torch.cat([tile(self.final[:, :start], n), resid], 1), before)
-            tokens = self._own_choices(output.prediction, n)
-            if tokens is None:
-                latents = self.model.write(before, output.update, tile(self.base.slots, n))
-                return Patched(indices, output.prediction, latents)
-        return self._whole(indices, tokens, patches)
+            tokens = rows.tokens
+            if self.run.commit == "own":
+                tokens = layout.commit(tokens, layout.choose(output.prediction))
+            if torch.equal(tokens, rows.tokens):
+                return Patched(indices, output.prediction, self.model.write(before, output.update, rows.slots))
+        return self._whole(indices, EncodedRounds(tokens, rows.values, rows.slots), before, patches)
 
-    def _whole(self, indices: list[int], tokens: Tensor, patches: _Patches) -> Patched:
+    def _whole(self, indices: list[int], rows: EncodedRounds, before: Tensor, patches: _Patches) -> Patched:
         """The patched round from its tokens on, its own choice committed."""
-        n = len(indices)
-        before, rows = tile(self.latents, n), repeated(self.base, n)
-        with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks(None)):
-            output = self.model(tokens, before, rows.values)
-            patches.check()
-            own = self._own_choices(output.prediction, n) if self.update else None
-            if own is not None and not torch.equal(own, tokens):
-                output = self.model(own, before, rows.values)
-        return Patched(indices, output.prediction, self.model.write(output.latents, output.update, rows.slots))
-
-    def _own_choices(self, prediction: Tensor, n: int) -> Tensor | None:
-        """The tokens with the choices of the patched run; None where no choice changed."""
-        layout, tokens = self.run.layout, tile(self.base.tokens, n)
-        if self.run.commit != "own":
-            return None
-        own = layout.commit(tokens, layout.choose(prediction))
-        return None if torch.equal(own, tokens) else own
+        commit = self.run.commit if self.update else "target"
+        with torch.no_grad():
+            after = run_round(self.model, rows, before, self.run.layout, commit, patches.hooks(None))
+        patches.counter.check()
+        return Patched(indices, after.prediction, after.latents)
 
 
 def _depth(cell: Site) -> int:
@@ -216,7 +205,3 @@ class _Patches:
         source = source[..., : activation.shape[-1]]
         parts = activation.unflatten(0, (self.n_cells, len(source)))
         return torch.where(mask, source.to(parts.dtype), parts).flatten(0, 1)
-
-    def check(self) -> None:
-        for name, times in zip(self.sources, self.counter.fired, strict=True):
-            require(times == 1, f"the patch at {name!r} fired {times} times in one round, which must be once")

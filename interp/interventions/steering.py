@@ -111,7 +111,6 @@ class SteeringResult(Tabled):
         random: the model's along random directions of equal norm, ``[dose, direction, episode]``.
         outcome: the outcome's name, or "one per episode".
         round: where the latents were changed and the prediction read.
-        settings: model, algorithm, seed, versions.
     """
 
     doses: tuple[float, ...]

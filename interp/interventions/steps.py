@@ -51,7 +51,6 @@ class StepResult(Tabled):
         missed: squared distance between the decoded state and the algorithm's, in units of each variable's step,
             ``[episode, start]``.
         varied: squares of the algorithm's steps about the round's mean.
-        settings: model, algorithm, start rounds, versions.
     """
 
     keys: tuple[str, ...]
@@ -79,7 +78,6 @@ class Transition:
         episodes, starts, horizon: whose rounds, from which on, and how many.
         shapes: of the decoded variables.
         before, after: decoded, ``{key: [episode, start, ...]}``.
-        settings: model, start rounds, versions.
     """
 
     episodes: Episodes

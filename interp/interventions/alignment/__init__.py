@@ -87,7 +87,6 @@ class AlignmentResult(Tabled):
         informative: does the counterfactual differ from the algorithm's choice on the base, ``[episode, pair]``.
         decided: pairs that hang on no tie, ``[episode, pair]``; the others count nowhere.
         fits: condition -> the trained subspace: its basis, its loss where training stops, the steps of every start.
-        settings: model, algorithm, budget, numbers of pairs, seed, versions.
     """
 
     variable: str

@@ -216,9 +216,9 @@ def _start(
         if i % _CHECK_EVERY == 0 or batch is None:
             with torch.no_grad():
                 basis = frame @ subspace.basis
-                held = float(_loss(rounds, SubspaceInterchange(basis), stopping, looked_at))
-            if held < best.loss:
-                best = Fit(basis, held, (i,))
+                loss = float(_loss(rounds, SubspaceInterchange(basis), stopping, looked_at))
+            if loss < best.loss:
+                best = Fit(basis, loss, (i,))
         if batch is None or best.loss <= solved or i - best.steps[0] >= _PATIENCE * _CHECK_EVERY:
             break
         optimizer.zero_grad()
