@@ -121,7 +121,7 @@ def greedy_sets(
 # Optima of known MDPs.
 
 
-class DiscountedPlan(NamedTuple):
+class _DiscountedPlan(NamedTuple):
     """The optimum of the discounted problem.
 
     Attributes:
@@ -135,7 +135,7 @@ class DiscountedPlan(NamedTuple):
     policy: Int[np.ndarray, "mdp state"]
 
 
-class FinitePlan(NamedTuple):
+class _FinitePlan(NamedTuple):
     """The optimum over a fixed number of rounds.
 
     Attributes:
@@ -148,7 +148,7 @@ class FinitePlan(NamedTuple):
 
 
 @checked
-def discounted(mdps: MDPs, gamma: float = 0.9) -> DiscountedPlan:
+def discounted(mdps: MDPs, gamma: float = 0.9) -> _DiscountedPlan:
     """Policy iteration on every MDP of the batch; ``gamma`` lies in [0, 1)."""
     check_rates(1.0, gamma)
     rows, at = np.arange(len(mdps))[:, None], np.arange(mdps.n_states)[None]
@@ -161,12 +161,12 @@ def discounted(mdps: MDPs, gamma: float = 0.9) -> DiscountedPlan:
         kept = entries_at(action_values, policy)
         better = action_values.max(-1) > kept + tolerance
         if not better.any():
-            return DiscountedPlan(values, action_values, greedy_sets(action_values, tolerance).argmax(-1))
+            return _DiscountedPlan(values, action_values, greedy_sets(action_values, tolerance).argmax(-1))
         policy = np.where(better, greedy(action_values), policy)
 
 
 @checked
-def finite_horizon(mdps: MDPs, n_rounds: int) -> FinitePlan:
+def finite_horizon(mdps: MDPs, n_rounds: int) -> _FinitePlan:
     """Backward induction on every MDP of the batch."""
     require(n_rounds >= 1, f"n_rounds must be at least 1, got {n_rounds}")
     values = np.zeros((len(mdps), n_rounds + 1, mdps.n_states))
@@ -175,7 +175,7 @@ def finite_horizon(mdps: MDPs, n_rounds: int) -> FinitePlan:
         action_values = _lookahead(mdps, values[:, t + 1], 1.0)
         values[:, t] = action_values.max(-1)
         policy[:, t] = greedy_sets(action_values).argmax(-1)
-    return FinitePlan(values, policy)
+    return _FinitePlan(values, policy)
 
 
 @checked

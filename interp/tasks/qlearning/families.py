@@ -35,7 +35,6 @@ from interp.checks import checked
 from interp.errors import require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import no_bootstrap, pair, q_learning
-from interp.tasks.qlearning.episodes import MDPEpisodes
 
 _Array = NDArray[Any]
 
@@ -52,12 +51,12 @@ def families() -> tuple[Family, ...]:
     alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", _GAMMAS)
     sign = Searched("sign", (-1.0, 1.0), kind="choice")
     return (
-        _family("q_learning", "tabular Q-learning", q_learning, alpha, gamma),
-        _family("no_bootstrap", "Q-learning without bootstrapping", no_bootstrap, alpha),
-        _family("mean_bootstrap", "Q-learning with the mean in place of the maximum", mean_bootstrap, alpha, gamma),
-        _family("sarsa", "SARSA, on-policy", sarsa, alpha, gamma),
-        _family("mean_reward", "mean reward of every pair", mean_reward),
-        _family("visit_counts", "counts of visits", visit_counts, sign, temperatures=_COUNTS),
+        _family(q_learning, alpha, gamma),
+        _family(no_bootstrap, alpha),
+        _family(mean_bootstrap, alpha, gamma),
+        _family(sarsa, alpha, gamma),
+        _family(mean_reward),
+        _family(visit_counts, sign, temperatures=_COUNTS),
     )
 
 
@@ -73,14 +72,15 @@ def updates() -> tuple[Family, ...]:
     )
 
 
-def _family(key: str, name: str, learner: Callable[..., Algorithm], *searched: Searched,
+def _family(learner: Callable[..., Algorithm], *searched: Searched,
             temperatures: tuple[float, ...] = _TEMPERATURES) -> Family:  # fmt: skip
     acts = (
         Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",)),
         Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",)),
         Searched("temperature", temperatures, enters=("policy",)),
     )
-    return Family(key, name, partial(_acting, learner), (*searched, *acts))
+    known = learner()
+    return Family(known.key, known.name, partial(_acting, learner), (*searched, *acts))
 
 
 def _acting(learner: Callable[..., Algorithm], temperature: float, shared_ties: float, after: float,
@@ -137,9 +137,9 @@ _Q = q_learning()
 def _learner(
     key: str,
     name: str,
-    parameters: dict[str, Any],
     table: Callable[[Values], _Array],
     memories: tuple[tuple[str, str, Callable[[Values], _Array]], ...] = (),
+    **parameters: Any,
 ) -> Algorithm:
     """A learner that chooses greedily by its table.
 
@@ -166,21 +166,13 @@ def _learner(
         parents=("next_table", "action"), outputs=_Q.variable("column").outputs,
         equation=lambda v: bellman.columns_at(v["next_table"], v["action"]),
     )  # fmt: skip
-
-    def initial(episodes: MDPEpisodes) -> dict[str, _Array]:
-        return {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states}
-
-    learner = Algorithm(
+    learner = replace(
+        _Q,
         key=key,
         name=name,
-        task="qlearning",
         parameters=parameters,
         variables=(*inputs, *states, *round_, column),
-        inputs=_Q.inputs,
-        initial=initial,
-        distribution=lambda v: v["policy"],
-        memory="table",
-        written="next_column",
+        initial=lambda episodes: {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states},
     )
     return acting(learner)
 
@@ -190,16 +182,22 @@ def _towards(v: Values, rate: _Array | float, target: _Array) -> _Array:
     return v["table"] + rate * pair(v) * (target[..., None, None] - v["table"])
 
 
-@checked
-def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
-    """Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
+def _bootstrapping(key: str, name: str, value: Callable[[_Array], _Array], alpha: float, gamma: float,
+                   **parameters: Any) -> Algorithm:  # fmt: skip
+    """Q-learning that makes of the next values ``[..., action]`` another value than their maximum."""
     bellman.check_rates(alpha, gamma)
 
     def table(v: Values) -> _Array:
-        return _towards(v, alpha, v["reward"] + gamma * bellman.rows_at(v["table"], v["next_state"]).mean(-1))
+        return _towards(v, alpha, v["reward"] + gamma * value(bellman.rows_at(v["table"], v["next_state"])))
 
-    parameters = {"alpha": alpha, "gamma": gamma}
-    return _learner("mean_bootstrap", "Q-learning with the mean in place of the maximum", parameters, table)
+    return _learner(key, name, table, alpha=alpha, gamma=gamma, **parameters)
+
+
+@checked
+def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
+    """Q-learning that bootstraps from the mean over actions, as for a policy of uniform actions."""
+    name = "Q-learning with the mean in place of the maximum"
+    return _bootstrapping("mean_bootstrap", name, lambda values: values.mean(-1), alpha, gamma)
 
 
 @checked
@@ -209,16 +207,13 @@ def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 
     Args:
         temperature: of the softmax, in units of reward; near 0 the maximum, large the mean.
     """
-    bellman.check_rates(alpha, gamma)
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 
-    def table(v: Values) -> _Array:
-        following = bellman.rows_at(v["table"], v["next_state"])
-        value = (special.softmax(following / temperature, axis=-1) * following).sum(-1)
-        return _towards(v, alpha, v["reward"] + gamma * value)
+    def soft(values: _Array) -> _Array:
+        return np.asarray((special.softmax(values / temperature, axis=-1) * values).sum(-1))
 
-    parameters = {"alpha": alpha, "gamma": gamma, "temperature": temperature}
-    return _learner("soft_bootstrap", "Q-learning with a soft maximum", parameters, table)
+    name = "Q-learning with a soft maximum"
+    return _bootstrapping("soft_bootstrap", name, soft, alpha, gamma, temperature=temperature)
 
 
 def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
@@ -232,23 +227,22 @@ def sarsa(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
         return known + alpha * here * (v["reward"][..., None, None] - v["table"])
 
     memories = (("last_pair", "the pair of the round before", pair),)
-    return _learner("sarsa", "SARSA, on-policy", {"alpha": alpha, "gamma": gamma}, table, memories)
+    return _learner("sarsa", "SARSA, on-policy", table, memories, alpha=alpha, gamma=gamma)
 
 
 def mean_reward() -> Algorithm:
     """The mean reward of every pair, 0 where it was never visited."""
-    return _learner(
-        "mean_reward",
-        "mean reward of every pair",
-        {},
-        lambda v: _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"]),
-    )
+
+    def table(v: Values) -> _Array:
+        return _towards(v, 1 / np.maximum(v["next_visits"], 1), v["reward"])
+
+    return _learner("mean_reward", "mean reward of every pair", table)
 
 
 @checked
 def visit_counts(sign: float = 1.0) -> Algorithm:
     """How often every pair was visited: the habit (sign 1), or what was tried least (sign -1)."""
-    return _learner("visit_counts", "counts of visits", {"sign": sign}, lambda v: sign * (v["visits"] + pair(v)))
+    return _learner("visit_counts", "counts of visits", lambda v: sign * (v["visits"] + pair(v)), sign=sign)
 
 
 @checked
@@ -259,14 +253,11 @@ def monte_carlo(gamma: float = 0.9) -> Algorithm:
     def returns(v: Values) -> _Array:
         return v["returns"] + v["next_credit"] * v["reward"][..., None, None]
 
+    def table(v: Values) -> _Array:
+        return v["next_returns"] / np.maximum(v["next_visits"], 1)
+
     memories = (
         ("credit", "how much of a reward every pair earns", lambda v: gamma * v["credit"] + pair(v)),
         ("returns", "discounted rewards since every pair's visits", returns),
     )
-    return _learner(
-        "monte_carlo",
-        "Monte Carlo returns",
-        {"gamma": gamma},
-        lambda v: v["next_returns"] / np.maximum(v["next_visits"], 1),
-        memories,
-    )
+    return _learner("monte_carlo", "Monte Carlo returns", table, memories, gamma=gamma)

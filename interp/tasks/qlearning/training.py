@@ -16,8 +16,8 @@ from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import Bounds, TrainingGoal
 
-SIZES = {"n_states": (2, 8), "n_actions": (2, 4)}
-PRESETS = {
+_SIZES = {"n_states": (2, 8), "n_actions": (2, 4)}
+_PRESETS = {
     "laptop": TrainingConfig(
         task="qlearning",
         # Few states first: where every entry of the table is visited often, values matter from the first rounds.
@@ -27,7 +27,7 @@ PRESETS = {
             Stage(15, 200, {"n_actions": 3}),
             *(Stage(20, 500), Stage(25, 1200), Stage(50, 600), Stage(100, 400)),
         ),
-        sizes=SIZES,
+        sizes=_SIZES,
         d_model=128,
         d_mlp=512,
         muon_lr=2e-3,
@@ -43,7 +43,7 @@ PRESETS = {
     "paper": TrainingConfig(
         task="qlearning",
         stages=tuple(Stage(50, 6500, {"n_actions": n}) for n in (2, 3, 4)),
-        sizes=SIZES,
+        sizes=_SIZES,
         d_model=256,
         n_heads=8,
         d_mlp=1024,
@@ -60,7 +60,7 @@ PRESETS = {
 }
 
 
-def targets(episodes: MDPEpisodes) -> NDArray[Any]:
+def _targets(episodes: MDPEpisodes) -> NDArray[Any]:
     """Uniform over the tied greedy actions, ``[episode, round, action]``."""
     ties = episodes.greedy_sets
     return ties / ties.sum(-1, keepdims=True)
@@ -72,7 +72,7 @@ def _every_number_of_actions(bounds: Bounds) -> tuple[Mapping[str, int], ...]:
     return tuple({"n_actions": n} for n in range(low, high + 1))
 
 
-def evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
+def _evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
     """``cross_entropy``, its ``excess`` over the floor, and ``agreement`` on untied steps (NaN without any)."""
     result = agreement(policy, episodes, n_resamples=1)  # no interval is read
     names = {"cross_entropy": "cross_entropy", "excess": "cross_entropy_excess", "agreement": "untied"}
@@ -82,11 +82,11 @@ def evaluate(policy: NDArray[Any], episodes: MDPEpisodes) -> dict[str, float]:
 def goal() -> TrainingGoal:
     """What ``interp train qlearning`` learns."""
     return TrainingGoal(
-        targets=targets,
-        presets=PRESETS,
+        targets=_targets,
+        presets=_PRESETS,
         drawn=("n_actions", "n_states"),
         held_out=_every_number_of_actions,
-        evaluate=evaluate,
+        evaluate=_evaluate,
         learns="imitation of tabular Q-learning",
         limits=(
             "It imitates a tabular learner's choices, mistakes included; it was never trained on reward.",
