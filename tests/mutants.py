@@ -60,7 +60,14 @@ TARGETS = {
     "circuits/compare/question.py::Verdict,above": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/algorithm.py::module,judge_behaviour": Target((f"{_COMPARE}/test_verdicts.py",)),
     "circuits/compare/state.py::module,judge_state": Target((f"{_COMPARE}/test_verdicts.py",)),
-    "circuits/compare/fitting.py": Target((f"{_COMPARE}/test_fitting.py",)),
+    "circuits/compare/fitting.py": Target(
+        (f"{_COMPARE}/test_fitting.py",),
+        {
+            "divergence: nats < ROUNDING -> nats <= ROUNDING": "no divergence of given predictions is exactly 1e-14",
+            "checked_distributions: np.abs(total - 1) < 0.001 -> np.abs(total - 1) <= 0.001": "no float sum is 1.001",
+            "_refined: best + size <= last -> best + size < last": "no grid point is half a step from the last one",
+        },
+    ),
     "circuits/compare/update.py": Target((f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_update.py")),
     "circuits/compare/circuit.py": Target(
         (f"{_COMPARE}/test_verdicts.py", f"{_COMPARE}/test_circuit.py"),

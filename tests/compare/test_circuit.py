@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import interp
-from circuits.compare.circuit import Needed, Path, circuits, needed, shared
+from circuits.compare import circuit
+from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
 from circuits.compare.question import Effort, Samples, Subject
-from circuits.compare.roles import Role, looks, match, profile
+from circuits.compare.roles import Look, Role, looks, match, profile
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
 from interp.interventions.mediation import mediate, paths
@@ -31,7 +34,7 @@ def samples():
 
 
 def compared(model, reference, samples):
-    fresh = [[Subject(untrained(m, i), samples) for i in range(2)] for m in (model, reference)]
+    fresh = [[Subject(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
     return circuits(Subject(model, samples), Subject(reference, samples), *fresh, SMALL)
 
 
@@ -55,7 +58,7 @@ def test_a_rotated_circuit_is_the_same_one(turned):
         for share in (path.blocked, path.carried, path.reference_blocked, path.reference_carried):
             assert share.estimate == pytest.approx(1, abs=1e-6)
     assert turned.similarity.estimate == pytest.approx(1, abs=1e-6)
-    assert max(turned.untrained) < 0.5 and len(turned.untrained) == 4
+    assert max(turned.untrained) < 0.5 and len(turned.untrained) == 3
     assert all(role.head == role.reference for role in turned.roles if role.weight > 0.01)
     assert sum(role.weight for role in turned.roles) == pytest.approx(1)
 
@@ -132,13 +135,167 @@ def test_profiles_of_other_rounds_are_refused(hand_profile):
 
 
 @pytest.mark.parametrize(
-    ("blocked", "reference", "told"), [(0.9, 1.0, True), (0.5, 1.0, True), (0.5, 0.5, False), (0.9, 0.5, True)]
+    ("model", "reference", "told"),
+    [
+        ((0.45, 0.55), (0.75, 0.85), False),
+        ((0.65, 0.7), (0.75, 0.85), True),
+        ((0.3, 0.35), (0.75, 0.85), True),
+        ((0.45, 0.55), (0.95, 1.0), True),
+        ((0.45, 0.55), (0.5, 0.6), True),
+        ((0.35, 0.4), (0.75, 0.85), False),  # an interval that touches the range is not outside it
+        ((0.6, 0.65), (0.75, 0.85), False),
+        ((0.3, 0.7), (0.6, 1.0), False),
+    ],
 )
-def test_a_path_on_which_both_are_like_untrained_models_does_not_discriminate(blocked, reference, told):
-    """Untrained models of both shapes block .4 to .6."""
-    mine, theirs = (Interval(x, x - 0.05, x + 0.05) for x in (blocked, reference))
-    path = Path("latent", "prediction", "p?", mine, mine, theirs, theirs, (0.4, 0.6), (0.4, 0.6))
+def test_a_path_on_which_both_are_like_their_own_untrained_models_does_not_discriminate(model, reference, told):
+    """Untrained models of the first shape block .4 to .6, those of the second .7 to .9; one could not be measured."""
+    mine, theirs = (Interval(sum(bounds) / 2, *bounds) for bounds in (model, reference))
+    nothing = Interval(0.0, 0.0, 0.0)
+    path = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (0.6, 0.4, np.nan), (0.9, np.nan, 0.7))
     assert path.discriminates is told
+    unknown = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (np.nan,), ())
+    assert unknown.discriminates is False
+
+
+def _part(**changes):
+    path = Path(
+        *("latent", "state", "w?", Interval(0.5, 0.4, 0.6), Interval(0.7, 0.65, 0.75)),
+        *(Interval(0.2, 0.1, 0.3), Interval(0.25, 0.22, 0.28), (0.8, 0.9), (0.15, 0.35)),
+    )
+    looks = [
+        Look("1.0", "counts", "p", Interval(0.5, 0.4, 0.6), Interval(0.1, 0.05, 0.15)),
+        Look("1.1", "counts", "p", Interval(0.49, 0.4, 0.9), Interval(0.1, 0.05, 0.15)),
+        Look("1.2", "counts", "p", Interval(0.9, 0.8, 0.95), Interval(0.1, 0.05, 0.16)),
+    ]
+    needed = Needed("a", 3, 10), Needed("b", 0, 0, reason="hard attention")
+    options = {"similarity": Interval(0.6, 0.55, 0.65), "untrained": (0.2, np.nan, 0.5), "needed": needed}
+    options |= {
+        "shared": Shared(2, 0.5, 1),
+        "looks": tuple(looks),
+        "reference_looks": (looks[0],),
+        "settings": {"s": 1},
+    }
+    roles = (Role("0.1 x", "2.0 y", 0.3, 0.4, 0.7),)
+    return CircuitPart("a", "b", (path,), roles=roles, **{**options, **changes})
+
+
+def test_the_table_says_every_measurement_with_its_bounds_and_controls():
+    records = _part().to_frame().fillna({"share": ""}).to_dict("records")
+    rows = {(row["name"], row["share"] or row["what"]): row for row in records}
+    blocked, carried = rows["mediated share", "blocked"], rows["mediated share", "carried"]
+    assert [blocked[k] for k in ("what", "at", "value", "low", "high")] == ["latent -> state", "w?", 0.5, 0.4, 0.6]
+    assert [blocked[f"reference {k}"] for k in ("value", "low", "high")] == [0.2, 0.1, 0.3]
+    assert [blocked[f"{k}untrained {b}"] for k in ("", "reference ") for b in ("low", "high")] == [0.8, 0.9, 0.15, 0.35]
+    assert blocked["discriminates"] is True
+    assert [carried[k] for k in ("value", "low", "high", "reference value", "reference low", "reference high")] == [
+        0.7, 0.65, 0.75, 0.25, 0.22, 0.28,
+    ]  # fmt: skip
+    alike = next(row for (name, _), row in rows.items() if name == "similarity of roles")
+    assert [alike[k] for k in ("value", "low", "high", "untrained low", "untrained high")] == [
+        0.6,
+        0.55,
+        0.65,
+        0.2,
+        0.5,
+    ]
+    assert alike["discriminates"] is True
+    role = rows["role", "0.1 x ~ 2.0 y"]
+    assert [role[k] for k in ("value", "weight", "reference weight")] == [0.7, 0.3, 0.4]
+    assert rows["edges needed", "of 10"]["value"] == 3 and rows["edges needed", "hard attention"]["model"] == "b"
+    shared_row = next(row for (name, _), row in rows.items() if name == "edges shared")
+    assert [shared_row[k] for k in ("value", "untrained low", "untrained high")] == [2, 0.5, 1]
+    frame = _part().to_frame()
+    looks = frame[frame["name"] == "attention R2"]
+    assert list(looks["model"]) == ["a", "a", "a", "b"] and list(looks["look-alike"]) == [True, False, False, True]
+    assert list(looks["value"]) == [0.5, 0.49, 0.9, 0.5]
+    assert list(frame[frame["name"] == "attention carries"]["high"]) == [0.15, 0.15, 0.16, 0.15]
+    assert "edges shared" not in set(_part(shared=None).to_frame()["name"])
+
+
+@pytest.mark.parametrize(("low", "above"), [(0.5, False), (0.49, False), (0.51, True)])
+def test_heads_are_more_alike_than_untrained_ones_where_the_whole_interval_is(low, above):
+    frame = _part(similarity=Interval(0.9, low, 0.95)).to_frame()
+    assert frame[frame["name"] == "similarity of roles"]["discriminates"].item() is above
+
+
+def test_the_json_leaves_out_what_does_not_exist():
+    told = _part().to_dict()
+    assert told["untrained"] == [0.2, None, 0.5] and told["settings"] == {"s": 1}
+    role = next(row for row in told["measurements"] if row["name"] == "role")
+    assert set(role) == {"name", "what", "value", "weight", "reference weight"}
+
+
+def test_look_alikes_follow_a_variable_and_carry_little():
+    assert [look.head for look in _part().look_alikes] == ["1.0"]
+
+
+def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
+    """Each path's untrained shares are those of the model's own shape, then of the reference's."""
+    assert [(len(p.untrained), len(p.reference_untrained)) for p in turned.paths] == [(2, 1), (2, 1)]
+    fresh, (latents, label) = untrained(handwired(), 0), turned.paths
+    options = {"rounds": SMALL.at[::3], "n_random": 0, "seed": SMALL.seed}
+    for path, outcome in ((latents, {}), (label, {"outcome": "latents"})):
+        through = paths(fresh, "pattern", path.at)
+        cause = path.cause if path is latents else [path.cause]
+        result = mediate(fresh, samples.test, samples.other, cause, through, each=False, **options, **outcome)
+        assert path.reference_untrained == (result.blocked().estimate,)
+    assert turned.settings["untrained_rounds"] == SMALL.at[::3] != turned.settings["rounds"] == SMALL.at
+    assert (turned.settings["state"], turned.settings["seed"]) == ("log_weights", 0)
+
+
+def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):
+    """Sixteen that end with the last start round, of a seed that no other batch has; what fails is said."""
+    drawn = {}
+
+    class Stopped:
+        def build(self, episodes, round):
+            drawn.update(episodes=episodes, round=round)
+            raise InputError("stopped here")
+
+    monkeypatch.setattr(circuit, "corruption", lambda model: Stopped())
+    effort = replace(SMALL, seed=2)
+    found = needed(Subject(handwired(eta=60.0), samples), effort)
+    assert (found.n, found.of, found.reason) == (0, 0, "stopped here")
+    batch, last = drawn["episodes"], effort.at[-1]
+    assert (len(batch), batch.n_rounds, drawn["round"]) == (16, last + 1, last)
+    assert np.array_equal(batch.advice, experts.sample(16, last + 1, 3, seed=1009).advice)
+
+
+def test_random_matchings_are_two_hundred_permutations_of_the_references_heads():
+    """One edge between two heads, of four that a matching may pick: 1 in 12 ordered pairs is the right one."""
+    mine, theirs = (Needed(name, 2, 9, (("0.0", "1.0.q"), ("embed", "0.0.v"))) for name in "ab")
+    roles = [Role(head, head, 1.0, 1.0, 1.0) for head in ("0.0 first", "1.0 second")]
+    found = shared(mine, theirs, roles, ["0.0", "0.1", "1.0", "1.1"], 3)
+    rng, counts = np.random.default_rng([3, 11]), []
+    for _ in range(200):
+        first, second = rng.permutation(["0.0", "0.1", "1.0", "1.1"])[:2]
+        counts.append((first == "0.0") + (first == "0.0" and second == "1.0"))
+    assert (found.n, found.random_mean, found.random_most) == (2, np.mean(counts), 2)
+    unmatched = [Role("0.1", "0.1", 1.0, 1.0, 1.0)]
+    assert shared(mine, theirs, unmatched, ["0.0"], 0).n == 0
+    unknown = Needed("c", 0, 0, reason="no")
+    assert shared(unknown, theirs, roles, ["0.0"], 0) is None is shared(mine, unknown, roles, ["0.0"], 0)
+
+
+def test_the_state_is_the_first_carried_variable_that_differs_between_episodes():
+    rounds = np.tile(np.arange(4.0), (3, 1))
+    values = {"elapsed": rounds, "q": rounds * np.arange(3)[:, None]}
+    subject = SimpleNamespace(samples=SimpleNamespace(known=None))
+
+    def state(*keys):
+        return circuit._state(subject, SimpleNamespace(state=keys, run=lambda episodes: values))
+
+    assert (state("elapsed", "q"), state("q", "elapsed"), state("elapsed"), state()) == ("q", "q", "", "")
+    assert circuit._state(subject, None) == "" and circuit._inputs(subject, None) == []
+
+
+@pytest.mark.parametrize(
+    ("hypothesis", "algorithms", "known"), [(None, {}, False), (1, {}, True), (None, {"a": 1}, True)]
+)
+def test_a_task_without_algorithms_has_no_state_to_look_for(hypothesis, algorithms, known):
+    known_algorithms = SimpleNamespace(hypothesis=hypothesis, records=lambda: algorithms)
+    task = SimpleNamespace(algorithms=known_algorithms, explains=lambda model: "algorithm")
+    assert circuit._algorithm(SimpleNamespace(task=task, model=None)) == ("algorithm" if known else None)
 
 
 def test_wma_learned_has_heads_that_only_look_as_if_they_weighed_votes():

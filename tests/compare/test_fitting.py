@@ -52,7 +52,7 @@ def _with_first(episodes, *pair):
     return given
 
 
-@pytest.mark.parametrize("pair", [(0.4, 0.6008), (0.4, 0.5992), (-5e-7, 1.0)])
+@pytest.mark.parametrize("pair", [(0.4, 0.6008), (0.4, 0.5992), (-5e-7, 1.0), (-1e-6, 1.0)])
 def test_predictions_that_nearly_sum_to_one_are_made_to(episodes, pair):
     checked = checked_distributions(_with_first(episodes, *pair), episodes)
     assert (checked >= 0).all() and checked.shape == (2, 3, 2)
@@ -244,3 +244,5 @@ def test_a_parameter_with_one_value_is_left_alone():
     least, best, tried = searched((fixed, X), lambda p: 1 + abs(p["x"] - 1.5))
     assert best["z"] == 3.0 and least == pytest.approx(1.0, abs=0.01) and {z for z, _ in tried} == {3.0}
     assert searched((), lambda p: 2.0) == (2.0, {}, [(), ()])
+    falling = iter(range(10**6, 0, -1))
+    assert len(searched((fixed, X), lambda p: float(next(falling)))[2]) == 4 + 2 * 30
