@@ -15,7 +15,7 @@ from circuits.compiler import wired
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
-from interp.tasks.experts.calibration import Calibration, calibration
+from interp.tasks.experts.regret import Calibration, calibration
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.page import Section

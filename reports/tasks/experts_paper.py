@@ -15,7 +15,7 @@ from interp.model.rollout import rollout
 from interp.statistics import Interval
 from interp.tasks.experts import sample
 from interp.tasks.experts.evaluation import by_regime
-from interp.tasks.experts.evaluation.attention import attention_to_experts
+from interp.tasks.experts.evaluation.latent import attention_to_experts
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
 from reports.evaluation import SHOWN

@@ -23,7 +23,7 @@ from circuits.compare.fitting import predictor
 from interp import tasks
 from interp.model.transformer import untrained
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts import rivals as expert_rivals
+from interp.tasks.experts import families as expert_rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals

@@ -20,7 +20,7 @@ from interp.errors import InputError
 from interp.task import Algorithms
 from interp.tasks.experts import TASK, sample
 from interp.tasks.experts import algorithms as experts
-from interp.tasks.experts import rivals as expert_rivals
+from interp.tasks.experts import families as expert_rivals
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals

@@ -19,8 +19,9 @@ from interp.model.checkpoints import save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
-from interp.tasks.experts.evaluation import appendix_b, lengths
+from interp.tasks.experts import evaluation
 from interp.tasks.experts.evaluation import by_regime as experts
+from interp.tasks.experts.evaluation import lengths
 from interp.tasks.qlearning import evaluation as qlearning
 from interp.tasks.qlearning import returns
 from interp.tasks.qlearning.layout import QLearningRound
@@ -89,7 +90,7 @@ def test_a_model_s_excess_is_its_divergence_from_bayes():
     torch.manual_seed(0)
     layout = interp.load("wma-handwired", n_experts=4).layout
     model = HookedLatentTransformer(LatentTransformerConfig(layout, d_model=8, n_layers=1, n_heads=1, d_head=8)).eval()
-    check = appendix_b.excess_is_divergence(model, n_episodes=50)
+    check = evaluation.excess_is_divergence(model, n_episodes=50)
     assert check.holds and check.left > 10
 
 

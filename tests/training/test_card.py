@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 from interp import tasks
 from interp.errors import InputError
 from interp.library import load
-from interp.tasks.experts.evaluation import headline
+from interp.tasks.experts import evaluation
 from interp.training import card
 from interp.training.config import Stage, TrainingConfig, merge, override, parse_assignment
 from interp.training.goal import goal_of, preset
@@ -36,7 +36,7 @@ def shipped(run_folder, tmp_path_factory):
     """Shipped with the real headline numbers, on shorter long episodes."""
     out = tmp_path_factory.mktemp("checkpoints")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(headline, "WINDOWS", ((5, 10), (20, 30)))
+        patch.setattr(evaluation, "WINDOWS", ((5, 10), (20, 30)))
         return card.ship(run_folder, "tiny", n_episodes=8, machine="a test", notes="Shared.", out=out)
 
 

@@ -6,10 +6,10 @@
     ((2, 5, 4), (2, 5))
 
 ``episodes`` and ``regimes`` (the data), ``layout`` (the round), ``algorithms`` (causal models), ``predictors``
-(baselines, Bayes predictors, the oracle), ``rivals``, ``families`` and ``battery`` (what could explain a model, and
-episodes that tell it), ``posterior`` and ``assignments`` (what they are made of), ``regret``,
-``calibration`` and ``theory`` (scores and the paper's Appendix B), ``corruptions``, ``hypotheses`` (what interventions
-test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``) lives here.
+(baselines, Bayes predictors, the oracle), ``families`` (what could explain a model), ``posterior`` (what a record says
+of an accuracy), ``regret`` and ``theory`` (scores and the paper's Appendix B), ``corruptions``, ``hypotheses`` (what
+interventions test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``)
+lives here.
 """
 
 from interp.lazy import lazy
@@ -34,7 +34,7 @@ TASK = Task(
         records=lazy("interp.tasks.experts.algorithms:records"),
         hypothesis=lazy("interp.tasks.experts.hypotheses:hypothesis"),
         families=lazy("interp.tasks.experts.families:families"),
-        battery=lazy("interp.tasks.experts.battery:battery"),
+        battery=lazy("interp.tasks.experts.episodes:battery"),
     ),
     analysis=Analysis(
         round_inputs=lazy("interp.tasks.experts.hypotheses:round_inputs"),

@@ -17,13 +17,14 @@ which the prediction depends on, do not.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Values, Variable, numbered
+from interp.algorithm import Algorithm, AlgorithmRecord, Equation, Role, Values, Variable, numbered
 from interp.checks import checked
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
@@ -31,12 +32,13 @@ from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_ac
 PER_EXPERT = numbered("e_")
 
 
-def _inputs(episodes: ExpertEpisodes) -> dict[str, NDArray[Any]]:
-    return {"votes": episodes.advice, "label": episodes.labels}
-
-
 def _two(values: Values) -> int:
     return 2
+
+
+def _each(key: str, symbol: str, meaning: str, units: str, role: Role = "round", **made: Any) -> Variable:
+    """A variable with a number for each expert."""
+    return Variable(key, symbol, meaning, units, role, outputs=PER_EXPERT, **made)
 
 
 VOTES = Variable(
@@ -44,46 +46,42 @@ VOTES = Variable(
 )
 LABEL = Variable("label", "y_t", "the truth", "class", "input", outputs=lambda v: ("y",), kind="class", n_classes=_two)
 MATCH = Variable(
-    "match",
-    "m_i",
-    "whether each expert was right",
-    "class",
-    parents=("votes", "label"),
+    "match", "m_i", "whether each expert was right", "class", parents=("votes", "label"),
     equation=lambda v: (v["votes"] == v["label"][..., None]).astype(np.int64),
-    outputs=numbered("m_"),
-    kind="class",
-    n_classes=_two,
-)
-COUNTS = Variable("counts", "k_i", "how often each expert was right", "rounds", "state", outputs=PER_EXPERT)
-NEXT_COUNTS = Variable(
-    "next_counts",
-    "k_{i,t+1}",
-    "how often each expert was right, this round included",
-    "rounds",
-    parents=("counts", "match"),
-    equation=lambda v: v["counts"] + v["match"],
-    outputs=PER_EXPERT,
-)
+    outputs=numbered("m_"), kind="class", n_classes=_two,
+)  # fmt: skip
+_COUNTS = _each("counts", "k_i", "how often each expert was right", "rounds", "state")
+_NEXT_COUNTS = _each(
+    "next_counts", "k_{i,t+1}", "how often each expert was right, this round included", "rounds",
+    parents=("counts", "match"), equation=lambda v: v["counts"] + v["match"],
+)  # fmt: skip
 
 
-def _prediction(meaning: str, parents: tuple[str, ...], equation: Any) -> Variable:
+def _prediction(meaning: str, parents: tuple[str, ...], equation: Equation) -> Variable:
     return Variable(
-        "prediction",
-        "P(y_t = 1)",
-        meaning,
-        "probability",
-        parents=parents,
-        equation=equation,
+        "prediction", "P(y_t = 1)", meaning, "probability", parents=parents, equation=equation,
         outputs=lambda v: ("P(y=1)",),
-    )
-
-
-def _distribution(values: Values) -> NDArray[Any]:
-    return np.stack([1 - values["prediction"], values["prediction"]], -1)
+    )  # fmt: skip
 
 
 def _zeros(episodes: ExpertEpisodes, dtype: Any = np.float64) -> NDArray[Any]:
     return np.zeros((len(episodes), episodes.n_experts), dtype)
+
+
+def _algorithm(
+    key: str,
+    name: str,
+    variables: tuple[Variable, ...],
+    initial: Callable[[Any], dict[str, NDArray[Any]]],
+    parameters: Mapping[str, float] | None = None,
+    memory: str = "",
+) -> Algorithm:
+    return Algorithm(
+        key=key, name=name, task="experts", parameters=parameters or {}, variables=(VOTES, LABEL, *variables),
+        inputs=lambda episodes: {"votes": episodes.advice, "label": episodes.labels}, initial=initial,
+        distribution=lambda v: np.stack([1 - v["prediction"], v["prediction"]], -1),
+        memory=memory, written=memory and f"next_{memory}",
+    )  # fmt: skip
 
 
 @checked
@@ -93,69 +91,34 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
     >>> weighted_majority(0.5).state, weighted_majority().written
     (('log_weights',), 'next_log_weights')
     """
-    return Algorithm(
-        key="weighted_majority",
-        name="Weighted Majority",
-        task="experts",
-        parameters={"gain": gain},
-        variables=(
-            VOTES,
-            LABEL,
-            Variable(
-                "log_weights",
-                "lambda_i",
-                "log-weight of each expert before the round",
-                "nats",
-                "state",
-                outputs=PER_EXPERT,
-            ),
-            Variable(
-                "log_weights_centred",
-                "lambda_i - mean",
-                "log-weights less their mean over experts: all of them that the prediction depends on",
-                "nats",
-                parents=("log_weights",),
-                equation=lambda v: v["log_weights"] - v["log_weights"].mean(-1, keepdims=True),
-                outputs=PER_EXPERT,
-            ),
-            Variable(
-                "weights",
-                "w_i",
-                "normalised weights: the softmax of the log-weights",
-                "probability",
-                parents=("log_weights",),
-                equation=lambda v: special.softmax(v["log_weights"], axis=-1),
-                outputs=PER_EXPERT,
-            ),
-            Variable(
-                "binding",
-                "e(p_i)",
-                "each vote knows its expert",
-                "indicator",
-                parents=("votes",),
-                equation=lambda v: np.ones(v["votes"].shape),
-                outputs=numbered("p_"),
-            ),
-            _prediction(
-                "the weighted share of votes for 1", ("weights", "votes"), lambda v: share(v["weights"], v["votes"])
-            ),
-            MATCH,
-            Variable(
-                "next_log_weights",
-                "lambda_{i,t+1}",
-                "log-weight of each expert after the round",
-                "nats",
-                parents=("log_weights", "match"),
-                equation=lambda v: v["log_weights"] + gain * v["match"],
-                outputs=PER_EXPERT,
-            ),
+    variables = (
+        _each("log_weights", "lambda_i", "log-weight of each expert before the round", "nats", "state"),
+        _each(
+            "log_weights_centred", "lambda_i - mean",
+            "log-weights less their mean over experts: all of them that the prediction depends on", "nats",
+            parents=("log_weights",), equation=lambda v: v["log_weights"] - v["log_weights"].mean(-1, keepdims=True),
         ),
-        inputs=_inputs,
-        initial=lambda episodes: {"log_weights": _zeros(episodes)},
-        distribution=_distribution,
-        memory="log_weights",
-        written="next_log_weights",
-    )
+        _each(
+            "weights", "w_i", "normalised weights: the softmax of the log-weights", "probability",
+            parents=("log_weights",), equation=lambda v: special.softmax(v["log_weights"], axis=-1),
+        ),
+        Variable(
+            "binding", "e(p_i)", "each vote knows its expert", "indicator",
+            parents=("votes",), equation=lambda v: np.ones(v["votes"].shape), outputs=numbered("p_"),
+        ),
+        _prediction(
+            "the weighted share of votes for 1", ("weights", "votes"), lambda v: share(v["weights"], v["votes"])
+        ),
+        MATCH,
+        _each(
+            "next_log_weights", "lambda_{i,t+1}", "log-weight of each expert after the round", "nats",
+            parents=("log_weights", "match"), equation=lambda v: v["log_weights"] + gain * v["match"],
+        ),
+    )  # fmt: skip
+    return _algorithm(
+        "weighted_majority", "Weighted Majority", variables, lambda episodes: {"log_weights": _zeros(episodes)},
+        {"gain": gain}, "log_weights",
+    )  # fmt: skip
 
 
 @checked
@@ -174,118 +137,68 @@ def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
         accuracy = keep_uncertain(v["accuracies"])
         return np.log(accuracy) - np.log1p(-accuracy)
 
-    return Algorithm(
-        key="bayes",
-        name="Bayes predictor",
-        task="experts",
-        parameters={"low": low, "high": high},
-        variables=(
-            VOTES,
-            LABEL,
-            COUNTS,
-            Variable("elapsed", "t", "the number of rounds before this one", "rounds", "state"),
-            Variable(
-                "accuracies",
-                "E[q_i]",
-                "posterior mean accuracy of each expert",
-                "probability",
-                parents=("counts", "elapsed"),
-                equation=accuracies,
-                outputs=PER_EXPERT,
-            ),
-            Variable(
-                "log_odds",
-                "logit E[q_i]",
-                "log-odds of the posterior mean accuracy: the weight of each expert in the vote",
-                "nats",
-                parents=("accuracies",),
-                equation=log_odds,
-                outputs=PER_EXPERT,
-            ),
-            Variable(
-                "evidence",
-                "logit P(y_t = 1)",
-                "log-odds of y = 1: what the votes say together, before the label is seen",
-                "nats",
-                parents=("log_odds", "votes"),
-                equation=lambda v: ((2 * v["votes"] - 1) * v["log_odds"]).sum(-1),
-                outputs=lambda v: ("log-odds of y=1",),
-            ),
-            _prediction("the probability that y = 1", ("evidence",), lambda v: special.expit(v["evidence"])),
-            MATCH,
-            NEXT_COUNTS,
-            Variable(
-                "next_elapsed",
-                "t + 1",
-                "the number of rounds, this one included",
-                "rounds",
-                parents=("elapsed",),
-                equation=lambda v: v["elapsed"] + 1,
-            ),
+    variables = (
+        _COUNTS,
+        Variable("elapsed", "t", "the number of rounds before this one", "rounds", "state"),
+        _each(
+            "accuracies", "E[q_i]", "posterior mean accuracy of each expert", "probability",
+            parents=("counts", "elapsed"), equation=accuracies,
         ),
-        inputs=_inputs,
-        initial=lambda episodes: {"counts": _zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)},
-        distribution=_distribution,
-        memory="log_odds",
-        written="next_log_odds",
-    )
+        _each(
+            "log_odds", "logit E[q_i]",
+            "log-odds of the posterior mean accuracy: the weight of each expert in the vote", "nats",
+            parents=("accuracies",), equation=log_odds,
+        ),
+        Variable(
+            "evidence", "logit P(y_t = 1)",
+            "log-odds of y = 1: what the votes say together, before the label is seen", "nats",
+            parents=("log_odds", "votes"), equation=lambda v: ((2 * v["votes"] - 1) * v["log_odds"]).sum(-1),
+            outputs=lambda v: ("log-odds of y=1",),
+        ),
+        _prediction("the probability that y = 1", ("evidence",), lambda v: special.expit(v["evidence"])),
+        MATCH,
+        _NEXT_COUNTS,
+        Variable(
+            "next_elapsed", "t + 1", "the number of rounds, this one included", "rounds",
+            parents=("elapsed",), equation=lambda v: v["elapsed"] + 1,
+        ),
+    )  # fmt: skip
+    return _algorithm(
+        "bayes", "Bayes predictor", variables,
+        lambda episodes: {"counts": _zeros(episodes, np.int64), "elapsed": np.zeros(len(episodes), np.int64)},
+        {"low": low, "high": high}, "log_odds",
+    )  # fmt: skip
 
 
 def follow_the_leader() -> Algorithm:
     """Follow those who were right most often so far, a tie broken uniformly at random."""
-    return Algorithm(
-        key="follow_the_leader",
-        name="follow the leader",
-        task="experts",
-        parameters={},
-        variables=(
-            VOTES,
-            LABEL,
-            COUNTS,
-            Variable(
-                "leads",
-                "[k_i = max k]",
-                "who was right most often",
-                "indicator",
-                parents=("counts",),
-                equation=lambda v: (v["counts"] == v["counts"].max(-1, keepdims=True)).astype(np.float64),
-                outputs=PER_EXPERT,
-            ),
-            _prediction("the share of leaders that say 1", ("leads", "votes"), lambda v: share(v["leads"], v["votes"])),
-            MATCH,
-            NEXT_COUNTS,
+    variables = (
+        _COUNTS,
+        _each(
+            "leads", "[k_i = max k]", "who was right most often", "indicator", parents=("counts",),
+            equation=lambda v: (v["counts"] == v["counts"].max(-1, keepdims=True)).astype(np.float64),
         ),
-        inputs=_inputs,
-        initial=lambda episodes: {"counts": _zeros(episodes, np.int64)},
-        distribution=_distribution,
-        memory="counts",
-        written="next_counts",
-    )
+        _prediction("the share of leaders that say 1", ("leads", "votes"), lambda v: share(v["leads"], v["votes"])),
+        MATCH,
+        _NEXT_COUNTS,
+    )  # fmt: skip
+    return _algorithm(
+        "follow_the_leader", "follow the leader", variables,
+        lambda episodes: {"counts": _zeros(episodes, np.int64)}, memory="counts",
+    )  # fmt: skip
 
 
 def majority_vote() -> Algorithm:
     """The share of all experts that say 1, whatever happened before."""
-    return Algorithm(
-        key="majority_vote",
-        name="majority vote",
-        task="experts",
-        parameters={},
-        variables=(VOTES, LABEL, _prediction("the share of votes for 1", ("votes",), lambda v: v["votes"].mean(-1))),
-        inputs=_inputs,
-        initial=lambda episodes: {},
-        distribution=_distribution,
-    )
-
-
-RECORDS = (
-    AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
-    AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),
-    AlgorithmRecord("follow_the_leader", "follow the leader", "FTL", follow_the_leader),
-    AlgorithmRecord("majority_vote", "majority vote", "majority", majority_vote),
-)
-"""What the task registers."""
+    prediction = _prediction("the share of votes for 1", ("votes",), lambda v: v["votes"].mean(-1))
+    return _algorithm("majority_vote", "majority vote", (prediction,), lambda episodes: {})
 
 
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task."""
-    return RECORDS
+    return (
+        AlgorithmRecord("weighted_majority", "Weighted Majority", "WM", weighted_majority),
+        AlgorithmRecord("bayes", "Bayes predictor", "Bayes", bayes),
+        AlgorithmRecord("follow_the_leader", "follow the leader", "FTL", follow_the_leader),
+        AlgorithmRecord("majority_vote", "majority vote", "majority", majority_vote),
+    )

@@ -1,14 +1,299 @@
-"""The families of algorithms that could explain a model of expert advice, and where a fit looks for their parameters.
+"""Rivals of Weighted Majority and the Bayes predictor: what else a model of expert advice could be doing.
 
-Two answer without a memory; what each explains beyond the better of these is what it explains at all. Intervals are
-searched by their low end and by how much of the room above it they take: never so little (.05) that the prior is all
-but certain, which would be a vote without a memory.
+    bayes_mixture         the regime of the episode is one of two intervals; its posterior weighs their log-odds votes
+    bayes_fading          the Bayes predictor of counts that fade:  counts <- decay counts + match
+    bayes_window          the Bayes predictor of the last ``window`` rounds
+    fading_majority       Weighted Majority whose log-weights fade
+    fixed_share           Weighted Majority that hands a share of all weight out evenly after each round
+    sigmoid_vote          P = sigmoid(gain sum_i s_i (hits_i - misses_i)),  s_i = 2 votes_i - 1
+    follow_previous_winners   the majority of those who were right in the last round
+    fixed_vote            P = sigmoid(logit(accuracy) sum_i s_i): keeps nothing
+
+Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. They exist to be
+wrong about a model: one that fits no better than its base says nothing for it.
+
+:func:`families` lists all that could explain a model, and where a fit looks for their parameters. Two answer without a
+memory; what each other one explains beyond the better of these is what it explains at all. Intervals are searched by
+their low end and by how much of the room above it they take: never so little (.05) that the prior is all but certain,
+which would be a vote without a memory.
 """
 
 from __future__ import annotations
 
-from interp.algorithm import Algorithm, Family, Searched
-from interp.tasks.experts import algorithms, rivals
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import special
+
+from interp.algorithm import Algorithm, Family, Searched, Values, Variable
+from interp.checks import checked
+from interp.errors import require
+from interp.tasks.experts import algorithms
+from interp.tasks.experts.algorithms import LABEL, MATCH, PER_EXPERT, VOTES
+from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy, share
+
+Array = NDArray[Any]
+
+
+def _varied(
+    base: Algorithm,
+    key: str,
+    name: str,
+    parameters: Mapping[str, Any],
+    changes: Mapping[str, tuple[tuple[str, ...], Callable[[Values], Array]]],
+    **others: Any,
+) -> Algorithm:
+    """``base`` with the parents and equations of some variables exchanged."""
+
+    def changed(variable: Variable) -> Variable:
+        if variable.key not in changes:
+            return variable
+        parents, equation = changes[variable.key]
+        return replace(variable, parents=parents, equation=equation)
+
+    variables = tuple(changed(v) for v in others.pop("variables", base.variables))
+    return replace(base, key=key, name=name, parameters=dict(parameters), variables=variables, **others)
+
+
+def _signs(v: Values) -> Array:
+    return 2 * v["votes"] - 1
+
+
+def _check_decay(decay: float) -> None:
+    require(0 < decay <= 1, f"decay must lie in (0, 1], got {decay}; 1 forgets nothing")
+
+
+@checked
+def bayes_mixture(
+    low: float = 0.3, high: float = 0.9, other_low: float = 0.0, other_high: float = 1.0, weight: float = 0.5
+) -> Algorithm:
+    """The Bayes predictor of episodes whose experts are all from U[low, high], or all from U[other_low, other_high].
+
+    Args:
+        weight: prior probability of the first interval, in (0, 1).
+
+    Raises:
+        InputError: a weight outside (0, 1).
+    """
+    require(0 < weight < 1, f"weight must lie in (0, 1), got {weight}")
+    first, second = algorithms.bayes(low, high), algorithms.bayes(other_low, other_high)
+    bounds = (low, high), (other_low, other_high)
+
+    def posterior(v: Values) -> Array:
+        hits = v["counts"]
+        misses = v["elapsed"][..., None] - hits
+        one, other = (log_evidence(hits, misses, interval).sum(-1) for interval in bounds)
+        return special.expit(special.logit(weight) + one - other)
+
+    def evidence(v: Values) -> Array:
+        misses, said = v["elapsed"][..., None] - v["counts"], _signs(v) > 0
+        means = [keep_uncertain(mean_accuracy(v["counts"], misses, interval)) for interval in bounds]
+        prior = np.stack([v["regime"], 1 - v["regime"]], -1)
+
+        def likelihood(agreeing: Array) -> Array:
+            """Log-probability of the votes, averaged over the intervals, where these experts are right."""
+            votes = [np.where(agreeing, np.log(mean), np.log1p(-mean)).sum(-1) for mean in means]
+            return np.asarray(special.logsumexp(np.stack(votes, -1), b=prior, axis=-1))
+
+        return likelihood(said) - likelihood(~said)
+
+    regime = Variable(
+        "regime",
+        "P(first interval)",
+        "posterior probability that the experts are from the first interval",
+        "probability",
+        parents=("counts", "elapsed"),
+        equation=posterior,
+        outputs=lambda v: ("P(first)",),
+    )
+    kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
+    at = [v.key for v in kept].index("evidence")
+    return _varied(
+        first,
+        "bayes_mixture",
+        "Bayes predictor of two intervals",
+        {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight},
+        {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)},
+        variables=(*kept[:at], regime, *kept[at:]),
+        memory="counts",
+        written="next_counts",
+    )
+
+
+@checked
+def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
+    """The Bayes predictor of counts that fade by ``decay`` a round.
+
+    Raises:
+        InputError: no interval in [0, 1], or a decay outside (0, 1].
+    """
+    _check_decay(decay)
+    base = algorithms.bayes(low, high)
+
+    def accuracies(v: Values) -> Array:
+        hits = np.asarray(v["counts"], np.float64)
+        return mean_accuracy(hits, np.maximum(v["elapsed"][..., None] - hits, 0.0), (low, high))
+
+    return _varied(
+        base,
+        "bayes_fading",
+        "Bayes predictor of fading counts",
+        {**base.parameters, "decay": decay},
+        {
+            "accuracies": (("counts", "elapsed"), accuracies),
+            "next_counts": (("counts", "match"), lambda v: decay * v["counts"] + v["match"]),
+            "next_elapsed": (("elapsed",), lambda v: decay * v["elapsed"] + 1),
+        },
+    )
+
+
+@checked
+def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algorithm:
+    """The Bayes predictor of the last ``window`` rounds.
+
+    Raises:
+        InputError: no interval in [0, 1], or a window below 1.
+    """
+    window = int(window)
+    require(window >= 1, f"window must be an integer >= 1, got {window}")
+    base = algorithms.bayes(low, high)
+
+    def held(key: str, parents: tuple[str, ...], equation: Callable[[Values], Array]) -> Variable:
+        return replace(base.variable(key), role="round", parents=parents, equation=equation)
+
+    recent = Variable(
+        "recent", "m_{t-w..t-1}", "who was right in the last rounds, -1 before the first", "class", "state"
+    )
+    following = replace(
+        recent,
+        key="next_recent",
+        role="round",
+        parents=("recent", "match"),
+        equation=lambda v: np.concatenate([v["recent"][..., 1:, :], v["match"][..., None, :]], -2),
+    )
+    memory = (
+        recent,
+        held("counts", ("recent",), lambda v: (v["recent"] > 0).sum(-2)),
+        held("elapsed", ("recent",), lambda v: (v["recent"][..., 0] >= 0).sum(-1)),
+    )
+    round_ = [v for v in base.variables[2:] if v.key not in ("counts", "elapsed", "next_counts", "next_elapsed")]
+    return _varied(
+        base,
+        "bayes_window",
+        "Bayes predictor of the last rounds",
+        {**base.parameters, "window": window},
+        {},
+        variables=(VOTES, LABEL, *memory, *round_, following),
+        initial=lambda episodes: {"recent": np.full((len(episodes), window, episodes.n_experts), -1)},
+    )
+
+
+@checked
+def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
+    """Weighted Majority whose log-weights fade by ``decay`` a round.
+
+    Raises:
+        InputError: a decay outside (0, 1].
+    """
+    _check_decay(decay)
+    return _varied(
+        algorithms.weighted_majority(gain),
+        "fading_majority",
+        "Weighted Majority that forgets",
+        {"gain": gain, "decay": decay},
+        {"next_log_weights": (("log_weights", "match"), lambda v: decay * v["log_weights"] + gain * v["match"])},
+    )
+
+
+@checked
+def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
+    """Weighted Majority that hands a share ``alpha`` of all weight out evenly after each round.
+
+    Source: Herbster and Warmuth, Tracking the best expert, 1998.
+
+    Raises:
+        InputError: alpha outside (0, 1).
+    """
+    require(0 < alpha < 1, f"alpha must lie in (0, 1), got {alpha}")
+
+    def following(v: Values) -> Array:
+        weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
+        return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
+
+    return _varied(
+        algorithms.weighted_majority(gain),
+        "fixed_share",
+        "fixed share",
+        {"gain": gain, "alpha": alpha},
+        {"next_log_weights": (("log_weights", "match"), following)},
+    )
+
+
+@checked
+def sigmoid_vote(gain: float = 0.1) -> Algorithm:
+    """Each expert votes with ``gain`` times its hits less its misses, in log-odds."""
+    base = algorithms.bayes()
+    return _varied(
+        base,
+        "sigmoid_vote",
+        "sigmoid vote",
+        {"gain": gain},
+        {"log_odds": (("counts", "elapsed"), lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]))},
+        variables=tuple(v for v in base.variables if v.key != "accuracies"),
+    )
+
+
+def follow_previous_winners() -> Algorithm:
+    """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
+
+    def prediction(v: Values) -> Array:
+        everyone = share(np.ones(v["votes"].shape), v["votes"])
+        recent = share(v["won"], v["votes"])
+        undecided = (v["won"].sum(-1) == 0) | (recent == 0.5)
+        return np.where(undecided, everyone, recent)
+
+    won = Variable("won", "m_{t-1}", "who was right in the last round", "indicator", "state", outputs=PER_EXPERT)
+    following = replace(
+        won,
+        key="next_won",
+        meaning="who was right in this round",
+        role="round",
+        parents=("match",),
+        equation=lambda v: v["match"].astype(np.float64),
+    )
+    base = algorithms.majority_vote()
+    return _varied(
+        base,
+        "follow_previous_winners",
+        "follow the previous winners",
+        {},
+        {"prediction": (("won", "votes"), prediction)},
+        variables=(VOTES, LABEL, won, base.variable("prediction"), MATCH, following),
+        initial=lambda episodes: {"won": np.zeros((len(episodes), episodes.n_experts))},
+        memory="won",
+        written="next_won",
+    )
+
+
+@checked
+def fixed_vote(accuracy: float = 0.6) -> Algorithm:
+    """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before.
+
+    Raises:
+        InputError: an accuracy outside (0, 1).
+    """
+    require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")
+    return _varied(
+        algorithms.majority_vote(),
+        "fixed_vote",
+        "fixed log-odds vote",
+        {"accuracy": accuracy},
+        {"prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * _signs(v).sum(-1)))},
+    )
+
 
 LOWS, ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)
 FEW_LOWS, FEW_ROOMS = (0.0, 0.3, 0.6), (0.2, 0.6, 1.0)
@@ -24,7 +309,7 @@ def _interval(low: float, room: float) -> dict[str, float]:
 
 def _mixture(low: float, room: float, other_low: float, other_room: float, weight: float) -> Algorithm:
     other = {f"other_{key}": value for key, value in _interval(other_low, other_room).items()}
-    return rivals.bayes_mixture(**_interval(low, room), **other, weight=weight)
+    return bayes_mixture(**_interval(low, room), **other, weight=weight)
 
 
 def _prior(
@@ -58,14 +343,14 @@ def families() -> tuple[Family, ...]:
         Family(
             "bayes_fading",
             "Bayes predictor of fading counts",
-            lambda low, room, decay: rivals.bayes_fading(**_interval(low, room), decay=decay),
+            lambda low, room, decay: bayes_fading(**_interval(low, room), decay=decay),
             (decay, *_prior(FEW_LOWS, FEW_ROOMS)),
             extends="bayes",
         ),
         Family(
             "bayes_window",
             "Bayes predictor of the last rounds",
-            lambda low, room, window: rivals.bayes_window(**_interval(low, room), window=window),
+            lambda low, room, window: bayes_window(**_interval(low, room), window=window),
             (Searched("window", WINDOWS, kind="choice"), *_prior(FEW_LOWS, FEW_ROOMS)),
             extends="bayes",
         ),
@@ -73,30 +358,30 @@ def families() -> tuple[Family, ...]:
         Family(
             "fading_majority",
             "Weighted Majority that forgets",
-            rivals.fading_majority,
+            fading_majority,
             (few_gains, decay),
             extends="weighted_majority",
         ),
         Family(
             "fixed_share",
             "fixed share",
-            rivals.fixed_share,
+            fixed_share,
             (few_gains, Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))),
             extends="weighted_majority",
         ),
         Family(
             "sigmoid_vote",
             "sigmoid vote",
-            rivals.sigmoid_vote,
+            sigmoid_vote,
             (Searched("gain", GAINS, enters=("log_odds",)),),
         ),
         Family("follow_the_leader", "follow the leader", algorithms.follow_the_leader),
-        Family("follow_previous_winners", "follow the previous winners", rivals.follow_previous_winners),
+        Family("follow_previous_winners", "follow the previous winners", follow_previous_winners),
         Family("majority_vote", "majority vote", algorithms.majority_vote, memoryless=True),
         Family(
             "fixed_vote",
             "fixed log-odds vote",
-            rivals.fixed_vote,
+            fixed_vote,
             (Searched("accuracy", (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9), enters=("prediction",)),),
             memoryless=True,
         ),

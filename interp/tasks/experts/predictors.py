@@ -28,8 +28,15 @@ from scipy import special
 
 from interp.checks import checked, unique
 from interp.errors import InputError, require, unknown_name
-from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, assignments, get_regime
-from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
+from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime
+from interp.tasks.experts.posterior import (
+    average_orders,
+    check_bounds,
+    filter_switches,
+    keep_uncertain,
+    mean_accuracy,
+    share,
+)
 
 Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]
@@ -180,14 +187,14 @@ def bayes(
         message = f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior"
         require(regime.switch_every is None or not others, message)
     if (every := regimes[0].switch_every) is not None:
-        predictions, state = assignments.filter_switches(episodes, slots, every)
+        predictions, state = filter_switches(episodes, slots, every)
     elif not others and len(set(slots)) == 1:
         hits = counts(episodes)
         misses = np.arange(episodes.n_rounds + 1)[:, None] - hits
         state = mean_accuracy(hits, misses, slots[0])
         predictions = vote(state[:, :-1], episodes.advice)
     else:
-        predictions, state = assignments.average_orders(episodes, alternatives)
+        predictions, state = average_orders(episodes, alternatives)
     ignored = {
         "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
         "shared predictions": any(regime.correlation for regime in regimes),

@@ -14,8 +14,7 @@ from interp.tasks import experts
 from interp.tasks.experts import regret
 from interp.tasks.experts.evaluation import by_regime as evaluation
 from interp.tasks.experts.evaluation import lengths
-from interp.tasks.experts.evaluation.attention import attention_to_experts
-from interp.tasks.experts.evaluation.latent import latent_control
+from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import bayes, weighted_majority
 from interp.tasks.qlearning.layout import QLearningRound

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from interp.errors import InputError
-from interp.tasks.experts import TASK, predictors, rivals, sample
+from interp.tasks.experts import TASK, families, predictors, sample
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
-from interp.tasks.experts.battery import battery
+from interp.tasks.experts.episodes import battery
 from interp.tasks.experts.posterior import mean_accuracy
 
 
@@ -22,12 +22,12 @@ def says(algorithm, episodes):
 @pytest.mark.parametrize(
     ("rival", "base"),
     [
-        (rivals.bayes_fading(0.2, 0.8, decay=1.0), bayes(0.2, 0.8)),
-        (rivals.bayes_window(0.2, 0.8, window=15), bayes(0.2, 0.8)),
-        (rivals.bayes_mixture(0.2, 0.8, 0.2, 0.8, 0.3), bayes(0.2, 0.8)),
-        (rivals.fading_majority(0.7, decay=1.0), weighted_majority(0.7)),
-        (rivals.fixed_share(0.7, alpha=1e-13), weighted_majority(0.7)),
-        (rivals.fixed_vote(0.6), bayes(0.6, 0.6)),
+        (families.bayes_fading(0.2, 0.8, decay=1.0), bayes(0.2, 0.8)),
+        (families.bayes_window(0.2, 0.8, window=15), bayes(0.2, 0.8)),
+        (families.bayes_mixture(0.2, 0.8, 0.2, 0.8, 0.3), bayes(0.2, 0.8)),
+        (families.fading_majority(0.7, decay=1.0), weighted_majority(0.7)),
+        (families.fixed_share(0.7, alpha=1e-13), weighted_majority(0.7)),
+        (families.fixed_vote(0.6), bayes(0.6, 0.6)),
     ],
     ids=lambda algorithm: algorithm.key,
 )
@@ -37,17 +37,17 @@ def test_a_rival_that_varies_nothing_is_its_base(episodes, rival, base):
 
 def test_previous_winners_are_the_baseline(episodes):
     expected = predictors.follow_previous_winners(episodes).predictions
-    assert says(rivals.follow_previous_winners(), episodes) == pytest.approx(expected)
+    assert says(families.follow_previous_winners(), episodes) == pytest.approx(expected)
 
 
 def test_a_window_forgets_what_is_older(episodes):
     """Its predictions are those of the Bayes predictor of episodes that start where the window does."""
     late = type(episodes)(episodes.advice[:, -5:], episodes.labels[:, -5:], episodes.accuracies)
-    assert says(rivals.bayes_window(window=4), episodes)[:, -1] == pytest.approx(says(bayes(), late)[:, -1])
+    assert says(families.bayes_window(window=4), episodes)[:, -1] == pytest.approx(says(bayes(), late)[:, -1])
 
 
 def test_fading_counts_are_the_geometric_sum(episodes):
-    values = rivals.bayes_fading(decay=0.8).run(episodes)
+    values = families.bayes_fading(decay=0.8).run(episodes)
     ages = 0.8 ** np.arange(14)[::-1]
     assert values["counts"][:, -1] == pytest.approx((episodes.correct[:, :14] * ages[:, None]).sum(1))
     assert values["elapsed"][:, -1] == pytest.approx(ages.sum())
@@ -57,7 +57,7 @@ def test_a_mixture_is_bayes_rule_over_two_regimes():
     """By hand: one expert, right once; U[.5, .5] and U[0, 1] are equally likely at first."""
     one = sample(1, 2, 1, seed=0)
     seen = type(one)(np.array([[[1], [1]]]), np.array([[1, 1]]), one.accuracies)
-    values = rivals.bayes_mixture(0.5, 0.5, 0.0, 1.0, 0.5).run(seen)
+    values = families.bayes_mixture(0.5, 0.5, 0.0, 1.0, 0.5).run(seen)
     assert values["regime"][0].tolist() == pytest.approx([0.5, 0.5])
     assert values["prediction"][0].tolist() == pytest.approx([0.5, (0.5 + 2 / 3) / 2])
 
@@ -67,18 +67,18 @@ def test_fractions_have_the_posterior_of_their_beta_distribution():
 
 
 def test_fixed_share_keeps_a_floor_under_every_weight(episodes):
-    values = rivals.fixed_share(2.0, alpha=0.2).run(episodes)
+    values = families.fixed_share(2.0, alpha=0.2).run(episodes)
     assert values["weights"][:, 1:].min() >= 0.2 / 4 and values["weights"].sum(-1) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: rivals.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
-        (lambda: rivals.bayes_window(window=0), "window must be an integer >= 1, got 0"),
-        (lambda: rivals.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
-        (lambda: rivals.bayes_mixture(weight=0.0), r"weight must lie in \(0, 1\), got 0"),
-        (lambda: rivals.fixed_vote(1.0), r"accuracy must lie in \(0, 1\), got 1"),
+        (lambda: families.bayes_fading(decay=0.0), r"decay must lie in \(0, 1\], got 0"),
+        (lambda: families.bayes_window(window=0), "window must be an integer >= 1, got 0"),
+        (lambda: families.fixed_share(alpha=1.0), r"alpha must lie in \(0, 1\), got 1"),
+        (lambda: families.bayes_mixture(weight=0.0), r"weight must lie in \(0, 1\), got 0"),
+        (lambda: families.fixed_vote(1.0), r"accuracy must lie in \(0, 1\), got 1"),
     ],
 )
 def test_parameters_outside_their_range_are_refused(make, message):

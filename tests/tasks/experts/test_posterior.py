@@ -9,12 +9,10 @@ import pytest
 
 from interp.errors import InputError
 from interp.statistics import mean_interval
-from interp.tasks.experts import REGIMES, ExpertRegime, rivals, sample
+from interp.tasks.experts import REGIMES, ExpertRegime, families, sample
 from interp.tasks.experts import predictors as algorithms
-from interp.tasks.experts.assignments import different_orders, filter_switches
-from interp.tasks.experts.calibration import calibration
-from interp.tasks.experts.posterior import log_evidence, mean_accuracy
-from interp.tasks.experts.regret import excess_log_loss, log_loss
+from interp.tasks.experts.posterior import different_orders, filter_switches, log_evidence, mean_accuracy
+from interp.tasks.experts.regret import calibration, excess_log_loss, log_loss
 
 INTERVALS = [(0.3, 0.9), (0.0, 1.0), (0.55, 0.65), (0.0, 0.1), (0.9, 1.0)]
 
@@ -103,7 +101,7 @@ def test_bayes_of_a_regime_equals_enumeration(name):
 def test_bayes_of_one_of_two_regimes_is_the_algorithm_of_two_intervals_and_equals_enumeration():
     episodes = sample(6, 40, 4, "uniform", seed=3)
     run = algorithms.bayes(episodes, ["uniform", "wide"])
-    named = rivals.bayes_mixture(0.3, 0.9, 0.0, 1.0, 0.5).run(episodes)
+    named = families.bayes_mixture(0.3, 0.9, 0.0, 1.0, 0.5).run(episodes)
     assert np.allclose(run.predictions, named["prediction"], rtol=0, atol=1e-12)
     both, few = ("wide", "stratified"), sample(1, 12, 4, "stratified", seed=2)
     apart = [by_enumeration(few, REGIMES[name].slots(4), joint=True) for name in both]
@@ -173,7 +171,7 @@ def test_posterior_means_approach_the_accuracies():
 def test_blocks_of_episodes_change_nothing(name, monkeypatch):
     episodes = sample(11, 30, 4, name, seed=0)
     whole = algorithms.bayes(episodes)
-    monkeypatch.setattr("interp.tasks.experts.assignments._BLOCK", 1)
+    monkeypatch.setattr("interp.tasks.experts.posterior._BLOCK", 1)
     alone = algorithms.bayes(episodes)
     assert np.allclose(whole.predictions, alone.predictions, rtol=0, atol=1e-14)
     assert np.allclose(whole.state, alone.state, rtol=0, atol=1e-14)

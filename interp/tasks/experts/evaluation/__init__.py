@@ -5,17 +5,180 @@
     30
 
 ``by_regime`` (scores beside every baseline), ``lengths`` (episodes longer than training's), ``latent`` (what the latent
-is needed for), ``attention`` (what is paid to each expert), ``appendix_b`` (the theory, on a model's own predictions),
-``parts`` (all tables), ``headline`` (the model card's rows).
+is needed for, and what attention is paid to each expert). This file puts them together: all tables of ``interp
+evaluate``, the rows of a model's card, and the paper's appendix B on a model's own predictions.
 """
 
-from interp.evaluation.plan import EvaluationPlan
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, joined, row
+from interp.model.rollout import rollout
+from interp.model.transformer import HookedLatentTransformer
+from interp.provenance import provenance
+from interp.tasks.experts import regret, theory
+from interp.tasks.experts.episodes import sample
+from interp.tasks.experts.evaluation import by_regime, lengths
+from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
+from interp.tasks.experts.predictors import bayes
+from interp.tasks.experts.regret import calibration
 
 __all__ = ["plan"]
 
 
 def plan() -> EvaluationPlan:
     """What ``interp evaluate`` measures of a model of expert advice."""
-    from interp.tasks.experts.evaluation import appendix_b, headline, parts
+    return EvaluationPlan(_parts, _measure, _tables, _card_rows, _theory, min_episodes=30)
 
-    return EvaluationPlan(parts.parts, parts.measure, parts.tables, headline.rows, appendix_b.checks, min_episodes=30)
+
+LONG, BATCH = "long episodes", "one batch"
+"""The parts beside the regimes."""
+_N_ATTENDED = 64
+"""Episodes that attention is averaged over, at most."""
+
+
+def _parts(model: HookedLatentTransformer) -> list[str]:
+    """The regimes that fit the model, episodes longer than training's, and what is read from one batch of episodes."""
+    return [*by_regime.fitting_regimes(model), LONG, BATCH]
+
+
+def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+    """Scores of a regime or of long episodes, or the tables that are read from one batch."""
+    if part == LONG:
+        return lengths.evaluate(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
+    if part == BATCH:
+        return _of_batch(model, n_episodes, seed)
+    return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+
+
+def _of_batch(model: HookedLatentTransformer, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
+    """What the latent is needed for, calibration, and attention to experts, by the table's name."""
+    episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
+    run = rollout(model, episodes)
+    control = latent_control(model, episodes, seed, run)
+    reliability = [
+        calibration(predictions, episodes, seed=seed)
+        for predictions in (run.predictions.double().numpy(force=True), bayes(episodes).predictions)
+    ]
+    calibrated = [
+        result.to_frame().assign(key=key, error=result.error, error_by_chance=result.chance.estimate)
+        for key, result in zip((MODEL, "bayes"), reliability, strict=True)
+    ]
+    few = episodes.select(slice(_N_ATTENDED))
+    attended = attention_to_experts(model, few, seed=seed, run=run if len(few) == len(episodes) else None)
+    return {
+        "latent_control": control.to_frame(),
+        "calibration": pd.concat(calibrated, ignore_index=True),
+        "attention": attended.to_frame(),
+    }
+
+
+def _tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+    """All tables of a model of expert advice, by name."""
+    by_name = [part for name, part in found.items() if name not in (LONG, BATCH)]
+    scored = joined(by_name, "scores", "divergences", "best_etas")
+    frame = scored.to_frame()
+    return {
+        "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
+        "regimes": frame,
+        "regret_curves": scored.curves(),
+        "lengths": found[LONG].to_frame(),
+        **found[BATCH],
+    }
+
+
+def _wide(frame: pd.DataFrame) -> pd.DataFrame:
+    """Final regret of every predictor by regime, and the model's accuracy."""
+    regret = frame[frame["metric"] == "regret"].pivot(index="regime", columns="key", values="estimate")
+    own = frame[(frame["metric"] == "accuracy") & (frame["key"] == MODEL)].set_index("regime")["estimate"]
+    order = [MODEL, *(key for key in by_regime.BASELINES if key in regret)]
+    table = regret.loc[frame["regime"].unique(), order].assign(accuracy=own)
+    return table.rename_axis(index="regime", columns=None).reset_index()
+
+
+WINDOWS = ((50, 100), (400, 500), (900, 1000))
+"""Rounds of long episodes: the late ones are set beside the early ones."""
+_SHIFTED = ("stratified", "flat", "anti-signal")
+
+
+def _card_rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+    """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
+    main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
+    scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)
+    claims = []
+    for regime in main:
+        own, bayes, trained, wm = (
+            scored.get(regime, key) for key in ("model", "bayes", "bayes_training", "weighted_majority_best")
+        )
+        if own.excess is not None:
+            text = f"Bayes predictor {bayes.log_loss.estimate:.4f} nats"
+            if len(main) > 1 and trained.excess is not None:
+                text += f", that of the training prior {trained.excess.estimate:.4f} above it"
+            claims.append(row(f"{regime}: log-loss above Bayes (nats a round)", own.excess, text))
+        if regime in scored.divergences:
+            text = "expected excess, by the KL divergence from the Bayes predictor"
+            claims.append(row(f"{regime}: KL from Bayes (nats a round)", scored.divergences[regime], text))
+        text = f"Bayes {bayes.accuracy.estimate:.4f}, weighted majority at its best eta {wm.accuracy.estimate:.4f}"
+        claims.append(row(f"{regime}: accuracy", own.accuracy, text))
+    for regime in (*main, *_SHIFTED):
+        beside = {
+            "Bayes, training prior": scored.get(regime, "bayes_training"),
+            "Bayes, own prior": scored.get(regime, "bayes"),
+            "weighted majority, best eta": scored.get(regime, "weighted_majority_best"),
+        }
+        text = ", ".join(f"{name} {score.regret.estimate:.2f}" for name, score in beside.items())
+        claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
+    few = max(2, n_episodes // 8)
+    (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
+    long = lengths.evaluate(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
+    for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
+        if (MODEL, metric, *first) not in long.intervals:
+            continue
+        text = f"{long.get(metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
+        for start, stop in late:
+            what = f"uniform: {name}, rounds {start}-{stop} of {n_rounds:,} (nats a round)"
+            claims.append(row(what, long.get(metric, start, stop), text))
+    n_experts = by_regime.n_experts_of(model)
+    episodes = sample(max(2, n_episodes // 4), 100, n_experts, seed=seed + 1)
+    control = latent_control(model, episodes, seed=seed)
+    vote, swapped = control.accuracy["majority_vote"].estimate, control.accuracy["swapped"].estimate
+    text = f"majority vote {vote:.4f}; latents of another episode {swapped:.4f}"
+    claims.append(row("uniform: accuracy with the latent cut", control.accuracy["cut"], text))
+    return claims
+
+
+def _theory(model: HookedLatentTransformer, n_episodes: int = 128, seed: int = 0) -> pd.DataFrame:
+    """The paper's appendix B, one row per statement: posterior update, gradient, excess log-loss = summed KL.
+
+    The first three are about the algorithm, on simulated episodes. For a learned model the last is also
+    measured on its own predictions: summed log-loss above the Bayes predictor against the summed KL from it.
+    """
+    made = theory.check(seed=seed)
+    if not model.is_handwired:
+        made.append(excess_is_divergence(model, n_episodes, seed))
+    return pd.concat([check.to_frame() for check in made], ignore_index=True)
+
+
+def excess_is_divergence(model: HookedLatentTransformer, n_episodes: int = 128, seed: int = 0) -> theory.TheoryCheck:
+    """A model's summed excess log-loss over the Bayes predictor, which is the true conditional, against the summed KL.
+
+    Equal in expectation; the means may differ by four standard errors.
+    """
+    episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 3)
+    predictions, best = by_regime.predict(model, episodes), bayes(episodes).predictions
+    excess = regret.excess_log_loss(predictions, best, episodes).sum(1)
+    divergence = by_regime.divergence(best, predictions).sum(1)
+    difference = excess - divergence
+    return theory.TheoryCheck(
+        f"excess log-loss of {model.config.name} over Bayes = summed KL",
+        float(abs(difference.mean())),
+        float(4 * difference.std(ddof=1) / np.sqrt(len(difference))),
+        float(excess.mean()),
+        float(divergence.mean()),
+        provenance(model=model.config.name, digest=model.digest(), n_episodes=n_episodes, seed=seed),
+    )

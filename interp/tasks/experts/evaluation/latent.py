@@ -6,23 +6,33 @@ channel between rounds, a cut model knows nothing of the past, and can be no bet
 memory: for experts whose accuracies are exchangeable with mean above 1/2, a majority vote. Its accuracy stands beside.
 
 Differences are paired by episode. NOT evidence of what the latent says, only that the prediction depends on it.
+
+*Attention*: at a reading position, the share of a head's attention that falls on the latent ``<z>``, on each expert
+(its tokens ``e_i`` and ``p_i`` together, experts ranked by their true accuracy in the episode), and on the rest (paper,
+figures on the trained Weighted Majority model). Beside each share stands the one that the same head pays when the
+latent is cut: the difference is what the history does. Means over heads or rounds hide heads that split the work. NOT
+evidence of use: attention says where a head looks, not what it moves; patch it (``interp.interventions``) to see.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from interp.checks import checked
+from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.plan import cut, swap
+from interp.model.replay import replay
 from interp.model.rollout import rollout
-from interp.model.run import Rollout
+from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
-from interp.statistics import Interval, mean_interval
+from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks.experts import regret
 from interp.tasks.experts.episodes import ExpertEpisodes
 from interp.tasks.experts.predictors import bayes, majority_vote
@@ -83,3 +93,91 @@ def latent_control(
         above_memoryless=mean_interval(right["cut"] - right["majority_vote"], seed=seed),
         settings=settings,
     )
+
+
+_READERS = ("p?", "w?")
+_MEAN = "mean"
+
+
+@dataclass(frozen=True, eq=False)
+class AttentionResult(Tabled):
+    """Shares of attention, with and without history.
+
+    Attributes:
+        shares: (layer, head or "mean", reader, target) -> share with its 95 % interval; targets "latent",
+            "expert 1" (the most accurate) ... "expert n", "other".
+        without_history: the same with the latent cut: estimates only.
+        settings: model, regime, rounds, sizes, seed, versions.
+    """
+
+    shares: dict[tuple[int, str, str, str], Interval]
+    without_history: dict[tuple[int, str, str, str], float]
+    settings: dict[str, Any] = field(repr=False)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per layer, head, reader and target."""
+        columns = ("layer", "head", "reader", "target")
+        rows = [
+            {**dict(zip(columns, at, strict=True)), **vars(value), "without_history": self.without_history[at]}
+            for at, value in self.shares.items()
+        ]
+        return pd.DataFrame(rows)
+
+
+@checked
+def attention_to_experts(
+    model: HookedLatentTransformer,
+    episodes: ExpertEpisodes,
+    *,
+    rounds: Rounds = slice(20, None, 10),
+    readers: Sequence[str] = _READERS,
+    seed: int = 0,
+    run: Rollout | None = None,
+) -> AttentionResult:
+    """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
+
+    Args:
+        rounds: over which patterns are averaged.
+        readers: labels of the positions that attend.
+        run: the rollout of ``episodes``, where it is known.
+
+    Raises:
+        InputError: episodes that the model cannot read, rounds out of range, an unknown position.
+    """
+    run = rollout(model, episodes) if run is None else run
+    chosen = select_rounds(rounds, run.n_rounds)
+    at = {reader: run.layout.position(reader) for reader in readers}
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    shares, blank = {}, {}
+    _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
+    _, _, forgot = replay(model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024)
+    targets = ["latent", *(f"expert {rank + 1}" for rank in range(episodes.n_experts)), "other"]
+    for layer, name in enumerate(names):
+        with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
+        without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
+        mean, low, high = bootstrap_mean(with_history, seed=seed)
+        heads = [str(head) for head in range(model.config.n_heads)] + [_MEAN]
+        for index in np.ndindex(mean.shape):
+            head, reader, target = index
+            key = (layer, heads[head], readers[reader], targets[target])
+            shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
+            blank[key] = float(without[index])
+    settings = provenance(
+        model=model.config.name, digest=model.digest(), regime=episodes.regime, n_episodes=len(episodes),
+        n_rounds=episodes.n_rounds, rounds=chosen, seed=episodes.seed, bootstrap_seed=seed,
+    )  # fmt: skip
+    return AttentionResult(shares, blank, settings)
+
+
+def _by_target(patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]) -> np.ndarray:
+    """``[episode, round, head, query, key] -> [episode, head + 1, reader, target]``, averaged over rounds."""
+    paid = patterns[:, :, :, list(at.values())]
+    first = 2
+    pairs = paid[..., first : first + 2 * episodes.n_experts]
+    by_expert = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2).sum(-1)
+    rank = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
+    ranked = np.take_along_axis(by_expert, rank[:, :, None, None], axis=-1)
+    latent = paid[..., 1:2]
+    other = paid.sum(-1, keepdims=True) - latent - ranked.sum(-1, keepdims=True)
+    shares = np.concatenate([latent, ranked, other], axis=-1).mean(1)
+    return np.concatenate([shares, shares.mean(1, keepdims=True)], axis=1)
