@@ -22,7 +22,7 @@ from interp.algorithm import Algorithm, Searched
 from interp.errors import InputError
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import majority_vote, weighted_majority
-from interp.tasks.experts.rivals import sigmoid_vote
+from interp.tasks.experts.families import sigmoid_vote
 from interp.tasks.reachability.layout import ReachabilityRound
 
 CERTAIN, EVEN = [1.0, 0.0], [0.5, 0.5]
