@@ -10,13 +10,13 @@
     True
 
 * :mod:`circuits.basis`, :mod:`circuits.heads`, :mod:`circuits.circuit`: labelled residual basis, heads, circuits, and
-  where the variables of their algorithms live;
-* :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`: the machines, one folder each;
-* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.stated`: which locations together hold a variable;
-  :mod:`circuits.compiler`: these as places to interchange; :mod:`circuits.calibration`: how exactly that holds;
+  where the variables of their algorithms live; :mod:`circuits.stated`: edges, and what carries a variable;
+* :mod:`circuits.weighted_majority`, :mod:`circuits.q_learning`, :mod:`circuits.reachability`: the machines, a folder
+  each, which says how the machine is built and what is true of it;
+* :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.calibration`: how far interchanges can be trusted;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
-* :func:`verify` checks a model against its algorithm, every intermediate variable included (``plan``: on what);
+* :func:`verify` checks a model against its algorithm, every intermediate variable included;
 * :mod:`circuits.compare`: is a model the same machine as another: behaviour, state, update, circuit;
 * :mod:`circuits.benchmark`: methods of interpretability, graded on machines whose edges and places are known.
 
@@ -83,4 +83,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return list(__all__)
+    return __all__

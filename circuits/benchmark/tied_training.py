@@ -28,23 +28,19 @@ import numpy as np
 import pandas as pd
 import torch
 from jaxtyping import Float
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from circuits.benchmark import tying
 from circuits.benchmark.trained import Recipe, batch_of, recipes
 from circuits.benchmark.tying import Batch, Pairs, Tie
 from interp.errors import unknown_name
-from interp.files import write_atomic
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import ratio_interval
 from interp.training.muon import Muon, is_stack
+from interp.training.runs import Progression, read_state, write_state
 
-STATE_FILE, LOSSES_FILE = "training.safetensors", "losses.jsonl"
-_OPTIMIZER_STATE = ("momentum",), ("exp_avg", "exp_avg_sq", "step")
-"""What Muon and AdamW keep of every parameter."""
+_LOSSES_FILE = "losses.jsonl"
 
 
 def _divergence(logits: Tensor, wanted: np.ndarray) -> Tensor:
@@ -64,13 +60,9 @@ class Run:
         parameters = dict(self.model.named_parameters())
         stacks = [p for key, p in parameters.items() if is_stack(key, p)]
         rest = [p for key, p in parameters.items() if not is_stack(key, p)]
-        self.optimizers = (
-            Muon(stacks, recipe.lr, 0.0),
-            torch.optim.AdamW(rest, recipe.lr, (0.9, 0.95), weight_decay=0.0),
-        )
+        adam = torch.optim.AdamW(rest, recipe.lr, (0.9, 0.95), weight_decay=0.0)
+        self.optimizers: list[torch.optim.Optimizer] = [adam, Muon(stacks, recipe.lr, 0.0)]
         self.step, self.seconds = 0, 0.0
-
-    # One step.
 
     def losses(self, step: int) -> dict[str, Tensor]:
         """Divergences on the batch of a step: of predictions, of an interchange, and of what must not matter."""
@@ -122,32 +114,18 @@ class Run:
         self.step += 1
         return {key: float(loss.detach()) for key, loss in losses.items()}
 
-    # Its folder.
-
     def save(self) -> None:
-        """Write the whole state in one rename."""
-        tensors: dict[str, Tensor] = {}
-        for key, parameter in self.model.named_parameters():
-            tensors[f"model.{key}"] = parameter.detach()
-            for optimizer in self.optimizers:
-                for entry, tensor in optimizer.state.get(parameter, {}).items():
-                    tensors[f"{entry}.{key}"] = tensor
-        about = {"state": json.dumps({"step": self.step, "seconds": self.seconds})}
-        write_atomic(self.folder / STATE_FILE, lambda path: save_file(tensors, path, metadata=about))
+        """Write the whole state to the folder, in one rename."""
+        progress = Progression(step=self.step, seconds=self.seconds)
+        write_state(self.folder, progress, {"name": self.name, "seed": self.seed}, self.model, self.optimizers)
 
     def resume(self) -> None:
         """Take up the state in the folder, if it holds one."""
-        if not (self.folder / STATE_FILE).is_file():
-            return
-        with safe_open(self.folder / STATE_FILE, framework="pt") as stored:
-            about = json.loads(stored.metadata()["state"])
-            tensors = {key: stored.get_tensor(key) for key in stored.keys()}  # noqa: SIM118
-        self.step, self.seconds = about["step"], about["seconds"]
-        for key, parameter in self.model.named_parameters():
-            parameter.data.copy_(tensors[f"model.{key}"])
-            for optimizer, entries in zip(self.optimizers, _OPTIMIZER_STATE, strict=True):
-                if f"{entries[0]}.{key}" in tensors:
-                    optimizer.state[parameter] = {entry: tensors[f"{entry}.{key}"] for entry in entries}
+        state = read_state(self.folder)
+        if state is not None:
+            self.step, self.seconds = state.progress.step, state.progress.seconds
+            state.weights(self.model)
+            state.moments(self.model, self.optimizers)
 
 
 def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None, every: int = 100) -> Path:
@@ -178,7 +156,7 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
                 "cpu_s": round(run.seconds, 1),
                 **{k: float(np.mean(v)) for k, v in sorted(seen.items())},
             }
-            with open(folder / LOSSES_FILE, "a", encoding="utf-8") as stream:
+            with open(folder / _LOSSES_FILE, "a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
             seen = {}
     if not (folder / "model").exists():
@@ -255,12 +233,6 @@ def measure(
         for head in range(recipe.n_heads):
             rows.append(_row(exam, f"{layer}.{head}", "head", {f"z[{layer}.{head}]": None}, None, every))
     return pd.DataFrame(rows)
-
-
-def dense_share(model: HookedLatentTransformer) -> float:
-    """The share of weights that are farther than 1e-6 from zero; biases, which start there, aside."""
-    weights = [p.detach().flatten() for key, p in model.named_parameters() if ".b_" not in key and p.ndim > 1]
-    return float((torch.cat(weights).abs() > 1e-6).float().mean())
 
 
 def _exam(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed: int) -> _Exam:

@@ -115,14 +115,14 @@ def _integrated(subject: KnownMachine, material: Material) -> Answer:
         def forward(ids: Tensor) -> Tensor:
             return bound.measure(bound.model(ids), ids)
 
+        def gradients(hook: torch.nn.Module) -> Tensor:
+            return LayerIntegratedGradients(forward, hook).attribute(bound.clean, bound.corrupted, n_steps=5)
+
         for layer, block in enumerate(subject.model.blocks):
-            explain = LayerIntegratedGradients(forward, block.attn.hook_z)
-            given = explain.attribute(bound.clean, bound.corrupted, n_steps=5)
-            found |= {f"{layer}.{head}": float(x) for head, x in enumerate(given.sum((1, 3)).mean(0))}
+            heads = gradients(block.attn.hook_z).sum((1, 3)).mean(0)
+            found |= {f"{layer}.{head}": float(x) for head, x in enumerate(heads)}
             if block.mlp is not None:
-                explain = LayerIntegratedGradients(forward, block.hook_mlp_out)
-                given = explain.attribute(bound.clean, bound.corrupted, n_steps=5)
-                found[f"mlp {layer}"] = float(given.sum((1, 2)).mean())
+                found[f"mlp {layer}"] = float(gradients(block.hook_mlp_out).sum((1, 2)).mean())
     return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
 
 
