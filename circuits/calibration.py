@@ -167,8 +167,8 @@ def _measured(
 
 def _elsewhere(places: Sequence[Place], layout: RoundLayout, most: int) -> dict[str, list[Place]]:
     """The subspaces of ``places``, all together, at each of at most ``most`` positions where none of them is."""
-    own = {place.site.position for place in places}
-    others = [label for label in layout.labels if label not in own]
+    taken = {place.site.position for place in places}
+    others = [label for label in layout.labels if label not in taken]
     at = np.unique(np.linspace(0, len(others) - 1, min(most, len(others))).round().astype(int))
     hooks: dict[tuple[str, int | None], list[Place]] = {}
     for place in places:
@@ -210,11 +210,11 @@ def alignment(
         task, smooth = tasks.of(model), differentiable(model)
         pair = [task.sample_for(model, n_episodes, n_rounds, 2 * seed + i) for i in (0, 1)]
         for site in (*machine.true, *machine.wrong):
-            found = align(
+            result = align(
                 *(model, *pair, task.explains(model), machine.variable, site),
                 **{"rounds": slice(1, n_rounds), "smooth": smooth, "seed": seed, **budget},
             )
-            frames.append(found.to_frame().assign(machine=machine.model, true_site=site in machine.true))
+            frames.append(result.to_frame().assign(machine=machine.model, true_site=site in machine.true))
             advance(1)
     return pd.concat(frames, ignore_index=True)
 

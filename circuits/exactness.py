@@ -290,9 +290,9 @@ def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 
             group = [i for i, neuron in enumerate(neurons) if neuron.name == name]
             post = cache[f"blocks.{layer}.mlp.hook_post"][..., group]
             sources.append(((name,), layer + 0.5, post @ rows([neurons[i].write for i in group], circuit)))
-    known: dict[tuple[str, str, str], str] = {(e.source, e.target, e.port): e.carries for e in circuit.edges}
+    told: dict[tuple[str, str, str], str] = {(e.source, e.target, e.port): e.carries for e in circuit.edges}
     labels = circuit.layout.labels
-    found: list[Edge] = []
+    edges: list[Edge] = []
     for targets, port, at, directions in _reads(circuit):
         used = torch.ones(len(labels), dtype=torch.bool)
         if port == "value":
@@ -316,9 +316,9 @@ def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 
             kind = "clean-up" if clears else "content" if varies else "constant"
             positions = tuple(label for label, there in zip(labels, where.tolist(), strict=True) if there)
             for source, target in product(names, targets):
-                carries = known.get((source, target, port), "")
-                found.append(Edge(source, target, port, carries, kind, positions))  # type: ignore[arg-type]
-    return tuple(found)
+                carries = told.get((source, target, port), "")
+                edges.append(Edge(source, target, port, carries, kind, positions))  # type: ignore[arg-type]
+    return tuple(edges)
 
 
 def _wholes(circuit: Circuit, layer: int) -> list[_Names]:

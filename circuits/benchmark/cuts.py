@@ -48,9 +48,9 @@ def cut_each(
         cuts = _Cuts(graph, [edges[i] for i in part], change)
         with torch.no_grad():
             out = graph.forward(repeated(rounds, len(part)), tile(latents, len(part)), cuts.hooks())
-        given = [x.unflatten(0, (len(part), len(latents))) for x in out]
+        outputs = [x.unflatten(0, (len(part), len(latents))) for x in out]
         for row, i in enumerate(part):
-            predictions[i], after[i] = given[0][row], given[1][row]
+            predictions[i], after[i] = outputs[0][row], outputs[1][row]
     return Readout(torch.stack(predictions).unsqueeze(2), torch.stack(after))
 
 

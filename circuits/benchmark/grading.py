@@ -73,8 +73,8 @@ def run(
     """Grade every method on every subject.
 
     Args:
-        subjects: names of :func:`builders`, or builders of your own by name; all when
-            empty (the quick ones where ``quick``).
+        subjects: names of :func:`builders`, or builders of your own by name; all when empty (the quick ones where
+            ``quick``).
         methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
         questions: only these.
         seeds: of episodes and of what methods draw.
@@ -88,8 +88,8 @@ def run(
     refuse_endless("seeds", len(seeds))
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
-    own = [method for method in methods if isinstance(method, Method)]
-    asked = select(keys, questions, quick) if keys or not own else _bounded(own)
+    custom = [method for method in methods if isinstance(method, Method)]
+    asked = select(keys, questions, quick) if keys or not custom else _bounded(custom)
     require(bool(asked), "no method is left; give more methods or questions")
     effort = effort or (QUICK if quick else FULL)
     parts = None if out is None else writable(Path(out) / "parts")
@@ -123,10 +123,10 @@ def _subjects(subjects: Mapping[str, _Builder] | Sequence[str], quick: bool) -> 
     return {name: known[name] for name in names}
 
 
-def _bounded(own: Sequence[Method]) -> list[Method]:
+def _bounded(custom: Sequence[Method]) -> list[Method]:
     """Methods of the caller's, with the bounds of their questions."""
-    bounds = select(["oracle"], list(dict.fromkeys(method.question for method in own)))
-    return [*bounds, *(method for method in own if method not in bounds)]
+    bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
+    return [*bounds, *(method for method in custom if method not in bounds)]
 
 
 @one_thread()

@@ -237,9 +237,9 @@ class Material:
         """The first corruption that shows at an exit."""
         return next(iter(self.cases((exit,))), None)
 
-    def scorer(self, case: Case, ablation: str) -> CircuitScorer:
-        """Measures circuits of a case."""
-        key = ("scorer", case.corruption, case.exit, case.round, ablation)
+    def scorer(self, case: Case, ablation: str, purpose: str = "") -> CircuitScorer:
+        """Measures circuits of a case; what it has run for another purpose is run, and charged, again."""
+        key = ("scorer", case.corruption, case.exit, case.round, ablation, purpose)
         return self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
 
     def contributions(self, pair: Pair, corruption: str = "") -> Contributions:
@@ -260,18 +260,6 @@ class Material:
             return cut_each(self.graph, rounds, latents, change, self.candidates)
 
         return self.once(("cut", corruption, ablation, t), make)
-
-    def circuit(self, corruption: str, edges: Sequence[tuple[int, int]]) -> Readout:
-        """The clean run with only these edges kept and the others resampled."""
-        keep, pair, t = self.graph.mask(list(edges)), self.pair(corruption), self.effort.round
-
-        def make() -> Readout:
-            other = ablated(self.graph, self.contributions(pair, corruption), "resample")
-            latents = pair.clean.latents[:, t]
-            prediction, after = self.graph.run(one_round(pair.clean, t), latents, keep, other)
-            return Readout(prediction.unsqueeze(1), after)
-
-        return self.once(("circuit", corruption, keep.tobytes()), make)
 
     def drops(self, case: Case, ablation: str) -> Float[np.ndarray, "edge episode"]:
         """By how much the metric drops when each candidate edge is cut, as shares of the case's scale."""

@@ -187,14 +187,14 @@ class _Exam:
     @cached_property
     def plain(self) -> Float[np.ndarray, "pair step outcome"]:
         """The model's distributions as they are."""
-        return self.given({})
+        return self.predicted({})
 
     def wanted(self, tie: Tie | None, chosen: np.ndarray) -> Float[np.ndarray, "pair step outcome"]:
         """The algorithm's distributions with the chosen elements set; as they are without a tie."""
         recipe = self.recipe
         return tying.counterfactual(recipe.algorithm, self.batch.values, self.pairs, tie, chosen, recipe.horizon)
 
-    def given(self, projections: Mapping[str, Tensor | None]) -> Float[np.ndarray, "pair step outcome"]:
+    def predicted(self, projections: Mapping[str, Tensor | None]) -> Float[np.ndarray, "pair step outcome"]:
         """The model's distributions under an intervention."""
         with torch.no_grad():
             logits = tying.swapped(self.model, self.batch, self.pairs, projections, self.recipe.horizon)
@@ -246,13 +246,13 @@ def _exam(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, seed:
 def _row(
     exam: _Exam, what: str, kind: str, projections: Mapping[str, Tensor | None], tie: Tie | None, chosen: np.ndarray
 ) -> dict[str, Any]:
-    before, plain, given = exam.before, exam.plain, exam.given(projections)
+    before, plain, predicted = exam.before, exam.plain, exam.predicted(projections)
     wanted = before if tie is None else exam.wanted(tie, chosen)
     decided = _margin(wanted) > _MARGIN
     counted = decided & (_margin(before) > _MARGIN) & (_choice(wanted) != _choice(before)) if tie else decided
-    hits = _choice(given) == _choice(wanted)
+    hits = _choice(predicted) == _choice(wanted)
     iia = ratio_interval((hits & counted).sum(1), counted.sum(1))
-    divergence = (np.where(wanted > 0, wanted * np.log(np.maximum(wanted, 1e-300) / given), 0.0)).sum(-1)
+    divergence = (np.where(wanted > 0, wanted * np.log(np.maximum(wanted, 1e-300) / predicted), 0.0)).sum(-1)
     return {
         "what": what,
         "kind": kind,

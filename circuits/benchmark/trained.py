@@ -154,11 +154,11 @@ def batch_of(recipe: Recipe, model: HookedLatentTransformer, n_episodes: int, se
 def _shipped() -> dict[str, tuple[str, int]]:
     """Name of every shipped subject -> its kind and seed."""
     known = recipes()
-    found = {}
+    names = {}
     for folder in sorted(WEIGHTS.glob("*-*")):
         kind, _, seed = folder.name.rpartition("-")
-        found[f"{known[kind].machine} {known[kind].form}, seed {seed}"] = kind, int(seed)
-    return found
+        names[f"{known[kind].machine} {known[kind].form}, seed {seed}"] = kind, int(seed)
+    return names
 
 
 def load(kind: str, seed: int) -> KnownMachine:

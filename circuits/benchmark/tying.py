@@ -53,13 +53,13 @@ class Tie:
 
 def bases(ties: Sequence[Tie], d_model: int, seed: int) -> dict[str, Float[Tensor, "d_model element"]]:
     """A random orthonormal basis for each tied site: its first directions stand for the site's elements, in order."""
-    found: dict[str, Tensor] = {}
+    vectors: dict[str, Tensor] = {}
     for tie in ties:
         for i, (site, elements) in enumerate(tie.holds.items()):
             rng = np.random.default_rng([seed, ties.index(tie), i])
             rows, _ = np.linalg.qr(rng.standard_normal((d_model, len(elements))))
-            found[site] = torch.from_numpy(rows).float()
-    return found
+            vectors[site] = torch.from_numpy(rows).float()
+    return vectors
 
 
 @dataclass(frozen=True)
@@ -99,20 +99,20 @@ def counterfactual(
     """
     do: dict[str, NDArray[Any]] = {}
     if tie is not None:
-        own, theirs = values[tie.variable][pairs.base, pairs.at], values[tie.variable][pairs.source, pairs.source_at]
-        new = np.array(own, dtype=np.result_type(own, theirs))
+        mine, theirs = values[tie.variable][pairs.base, pairs.at], values[tie.variable][pairs.source, pairs.source_at]
+        new = np.array(mine, dtype=np.result_type(mine, theirs))
         for k, element in enumerate(tie.elements):
             at: tuple[Any, ...] = (slice(None), *element)
-            new[at] = np.where(chosen[:, k], theirs[at], own[at])
+            new[at] = np.where(chosen[:, k], theirs[at], mine[at])
         do = {tie.variable: new[:, None]}
     inputs = [variable.key for variable in algorithm.variables if variable.role == "input"]
     state = {key: values[key][pairs.base, pairs.at][:, None] for key in algorithm.state}
-    found = []
+    distributions = []
     for step in range(horizon + 1):
-        given = {key: values[key][pairs.base, pairs.at + step][:, None] for key in inputs}
-        state, after = algorithm.step(state, given, do if step == 0 else None)
-        found.append(algorithm.distribution(after)[:, 0])
-    return np.stack(found, 1)
+        inputs_now = {key: values[key][pairs.base, pairs.at + step][:, None] for key in inputs}
+        state, after = algorithm.step(state, inputs_now, do if step == 0 else None)
+        distributions.append(algorithm.distribution(after)[:, 0])
+    return np.stack(distributions, 1)
 
 
 # The model's side.
@@ -210,12 +210,12 @@ def swapped(
 
 def inside(tie: Tie, basis: Mapping[str, Tensor], chosen: NDArray[np.bool_]) -> dict[str, Tensor]:
     """Site -> the projection onto the directions of the chosen elements, ``[pair, d_model, d_model]``."""
-    found, start = {}, 0
+    projections, start = {}, 0
     for site, elements in tie.holds.items():
         kept = torch.from_numpy(chosen[:, start : start + len(elements)]).to(basis[site])
-        found[site] = torch.einsum("dk,pk,ek->pde", basis[site], kept, basis[site])
+        projections[site] = torch.einsum("dk,pk,ek->pde", basis[site], kept, basis[site])
         start += len(elements)
-    return found
+    return projections
 
 
 def outside(tie: Tie, basis: Mapping[str, Tensor]) -> dict[str, Tensor]:

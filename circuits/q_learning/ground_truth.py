@@ -293,12 +293,12 @@ def edges(
         "BACK1": every[:-1] if one_hot else every,
         "BACK2": every[:-2] if one_hot else every,
     }
-    own = {
+    of_variant = {
         "mlp": _EDGES_NEURONS + _EDGES_ADDING + _EDGES_MLP,
         "softmlp": _EDGES_NEURONS + _EDGES_SOFTMLP,
         "lin": _EDGES_ADDING + _EDGES_LIN,
     }[variant]
-    lines = _EDGES + own
+    lines = _EDGES + of_variant
     if not exact and _PAIRED[variant]:
         lines += _EDGES_HEAVY_SINK.replace("HEADS", _PAIRED[variant])
     return table(lines, parts, groups)

@@ -82,7 +82,7 @@ def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
     only_actions = one - acting + ids["Update"]  # c_a is an action and an Update: it must not fire.
     copies = wiring.move(states, "id", "id")
     both = tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states) if lin else ()
-    own = match(wiring.basis, wiring.actions, "id", "id")
+    same = match(wiring.basis, wiring.actions, "id", "id")
     extra = ((acting - 2.0 * ids["Update"], ids["Update"]),)
     return (
         fixed_offset(
@@ -137,7 +137,7 @@ def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
         content_chooser(
             "1.6 context fetch",
             0,
-            (*own, *extra),
+            (*same, *extra),
             wiring.move(states, "buf1", "buf3" if lin else "buf1"),
             sink,
             theta=1.5,

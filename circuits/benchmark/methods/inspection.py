@@ -24,7 +24,7 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
     """Attention times the size of what is attended to."""
     written = material.contributions(material.pair(material.corruptions[0])).values.norm(dim=-1)  # source episode pos
     t = material.effort.round
-    run, graph, found = material.run(), material.graph, {}
+    run, graph, scores = material.run(), material.graph, {}
     with torch.no_grad():
         _, cache = subject.model.run_with_cache(run.tokens[:, t], run.latents[:, t], run.values[:, t])
     for s, d in material.candidates:
@@ -35,8 +35,8 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
             size = (pattern * size.unsqueeze(1)).sum(-1)
         elif name in ("prediction", "update"):
             size = size[:, -1 if name == "update" else subject.model.layout.predict_position]
-        found[graph.sources[s], name] = float(size.mean())
-    return Answer(found)
+        scores[graph.sources[s], name] = float(size.mean())
+    return Answer(scores)
 
 
 def _composition(subject: KnownMachine, material: Material) -> Answer:
@@ -49,13 +49,13 @@ def _composition(subject: KnownMachine, material: Material) -> Answer:
         reads = {
             name: _read(model, name) for name in dict.fromkeys(graph.destinations[d] for _, d in material.candidates)
         }
-        found = {}
+        scores = {}
         for s, d in material.candidates:
             write, read = writes[graph.sources[s]], reads[graph.destinations[d]]
             largest = float(write.norm() * read.norm())
             share = float((write @ read).norm()) / largest if largest else 0.0
-            found[graph.sources[s], graph.destinations[d]] = share if share >= FAINT else 0.0
-    return Answer(found)
+            scores[graph.sources[s], graph.destinations[d]] = share if share >= FAINT else 0.0
+    return Answer(scores)
 
 
 def _mlp(model: HookedLatentTransformer, node: str) -> MLP:

@@ -61,7 +61,7 @@ def _solid(score: float) -> float:
 
 def _attributed(subject: KnownMachine, material: Material) -> Answer:
     """Edge attribution patching by TransformerLens, which takes one episode at a time."""
-    found: dict[tuple[str, str], float] = {}
+    scores: dict[tuple[str, str], float] = {}
     if (case := material.case("prediction")) is not None:
         bound, config = _Bound(case), EdgeAttributionConfig(granularity="edge")
         for clean, corrupted in zip(bound.clean.split(1), bound.corrupted.split(1), strict=True):
@@ -75,8 +75,8 @@ def _attributed(subject: KnownMachine, material: Material) -> Answer:
                 raise InputError(f"TransformerLens finds no gradient through this attention: {error}") from error
             for (writer, reader), score in scored.edge_scores.items():
                 edge = _node(writer), _node(reader)
-                found[edge] = found.get(edge, 0.0) + float(score)
-    return Answer({edge: _solid(found.get(edge, 0.0)) for edge in material.items("edges")})
+                scores[edge] = scores.get(edge, 0.0) + float(score)
+    return Answer({edge: _solid(scores.get(edge, 0.0)) for edge in material.items("edges")})
 
 
 def _node(node: Node) -> str:
@@ -89,7 +89,7 @@ def _node(node: Node) -> str:
 
 def _patched(subject: KnownMachine, material: Material) -> Answer:
     """TransformerLens' ``get_act_patch_attn_head_out_all_pos``: clean head outputs put into the corrupted run."""
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     if (case := material.case("prediction")) is not None:
         bound = _Bound(case)
 
@@ -100,15 +100,15 @@ def _patched(subject: KnownMachine, material: Material) -> Answer:
             _, cache = bound.model.run_with_cache(bound.clean)
             values = get_act_patch_attn_head_out_all_pos(bound.model, bound.corrupted, cache, metric)
             effects = values - metric(bound.model(bound.corrupted))
-        found = {f"{layer}.{head}": float(x) for layer, row in enumerate(effects) for head, x in enumerate(row)}
-    return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
+        scores = {f"{layer}.{head}": float(x) for layer, row in enumerate(effects) for head, x in enumerate(row)}
+    return Answer({node: _solid(scores.get(node, 0.0)) for node in material.items("nodes")})
 
 
 def _integrated(subject: KnownMachine, material: Material) -> Answer:
     """Integrated gradients of layers, by captum."""
     from captum.attr import LayerIntegratedGradients
 
-    found: dict[str, float] = {}
+    scores: dict[str, float] = {}
     if (case := material.case("prediction")) is not None:
         bound = _Bound(case)
 
@@ -120,10 +120,10 @@ def _integrated(subject: KnownMachine, material: Material) -> Answer:
 
         for layer, block in enumerate(subject.model.blocks):
             heads = gradients(block.attn.hook_z).sum((1, 3)).mean(0)
-            found |= {f"{layer}.{head}": float(x) for head, x in enumerate(heads)}
+            scores |= {f"{layer}.{head}": float(x) for head, x in enumerate(heads)}
             if block.mlp is not None:
-                found[f"mlp {layer}"] = float(gradients(block.hook_mlp_out).sum((1, 2)).mean())
-    return Answer({node: _solid(found.get(node, 0.0)) for node in material.items("nodes")})
+                scores[f"mlp {layer}"] = float(gradients(block.hook_mlp_out).sum((1, 2)).mean())
+    return Answer({node: _solid(scores.get(node, 0.0)) for node in material.items("nodes")})
 
 
 register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", _patched))

@@ -8,6 +8,7 @@ not known: faithfulness of the circuits of its best edges, with the other edges 
 from __future__ import annotations
 
 import numpy as np
+import torch
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import EXITS, Exit, Material
@@ -40,8 +41,9 @@ def _faithfulness(material: Material, order: np.ndarray, exit: Exit) -> np.ndarr
     case, edges = material.case(exit), material.candidates
     assert case is not None
     sizes = [0, *(round(share * len(edges)) for share in SHARES)]
-    runs = [material.circuit(case.corruption, [edges[i] for i in order[:size]]) for size in sizes]
-    empty, *measured = (float(case.metric.measure(run, case.pair).mean()) for run in runs)
+    scorer = material.scorer(case, "resample", "grades")
+    circuits = [scorer.graph.mask([edges[i] for i in order[:size]]) for size in sizes]
+    empty, *measured = (float(torch.from_numpy(scorer.values(circuit)).mean()) for circuit in circuits)
     return (np.array(measured) - empty) / (measured[-1] - empty)
 
 
