@@ -19,11 +19,10 @@ from torch import Tensor
 from circuits.basis import Direction
 from circuits.circuit import Circuit, Location
 from circuits.heads import Head, Neuron
-from interp.checks import checked
+from interp.checks import MOST_GB, checked
 from interp.errors import require, unknown_name
 from interp.interventions.interchange import Claim, Place
 from interp.interventions.sites import Site
-from interp.memory import MOST_GB
 from interp.model.components import MLP, Attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer

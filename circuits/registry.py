@@ -15,10 +15,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
-from interp.checks import checked, integer, unique
+from interp.checks import MOST_GB, checked, integer, refuse_above, unique
 from interp.errors import InputError, require, unknown_name
 from interp.lazy import named
-from interp.memory import MOST_GB, refuse_above
 
 if TYPE_CHECKING:
     from circuits.circuit import Circuit, VerificationPlan

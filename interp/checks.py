@@ -39,13 +39,12 @@ from numpy.typing import NDArray
 
 from interp.errors import InputError, require
 from interp.kinds import FREE, NO, described, fitted, kind_of, quickly, shown
-from interp.memory import REPEATS, refuse_endless
 from interp.rooms import ROOMS
 
-F = TypeVar("F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., Any])
 _Wanted = tuple[list[str], dict[str, tuple[Any, Any]], dict[str, Callable[[Any], bool]]]
 
-MOST_SEED = 2**63 - 1
+_MOST_SEED = 2**63 - 1
 """The largest seed that NumPy's and torch's generators both take."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.+-]*")
 
@@ -89,7 +88,7 @@ def seed_of(value: Any, name: str = "seed") -> int:
         InputError: no integer from 0 to 2**63 - 1.
     """
     given = integer(name, value, 0)
-    return given if given <= MOST_SEED else integer(name, value, 0, MOST_SEED)
+    return given if given <= _MOST_SEED else integer(name, value, 0, _MOST_SEED)
 
 
 def folder_name(name: str, value: Any) -> str:
@@ -200,7 +199,80 @@ def require_columns(what: str, frame: Any, *names: str) -> None:
     require(not missing, f"{what} needs the columns {', '.join(names)}; it has {held}")
 
 
-def checked(function: F) -> F:
+MOST_GB = 10.0
+"""The default bound for one model."""
+
+
+def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
+    """Refuse what would take more than a bound.
+
+    Args:
+        what: what would be made, with its sizes, for the sentence.
+        n_bytes: the estimate.
+        max_gb: the bound, in units of 1e9 bytes.
+
+    Raises:
+        InputError: the estimate is above the bound.
+    """
+    require(
+        n_bytes <= max_gb * 1e9,
+        f"{what} would take about {n_bytes / 1e9:.3g} GB, more than {max_gb:g} GB; take smaller sizes, "
+        "or give max_gb=...",
+    )
+
+
+def refuse_beyond_machine(what: str, n_bytes: float) -> None:
+    """Refuse what this machine's memory cannot hold.
+
+    Raises:
+        InputError: the estimate is above the memory of the machine.
+    """
+    held = _machine_bytes()
+    require(
+        n_bytes <= held,
+        f"{what} would take about {n_bytes / 1e9:.3g} GB, and this machine has {held / 1e9:.3g} GB; "
+        "take fewer or smaller",
+    )
+
+
+_OF_CONTROLS = ("n_random", "n_resamples", "n_draws", "n_sets", "n_fresh", "n_folds", "n_bins", "n_seeds", "untrained")
+_OF_WORK = ("n_instances", "restarts", "steps", "fits", "battery", "horizon", "starts", "known", "test")
+REPEATS = frozenset(_OF_CONTROLS + _OF_WORK)
+"""Names of arguments and fields that say how often something is done."""
+_MOST_REPEATS = 10**7
+_LEAST_SECONDS = 1e-5
+"""What the quickest of these repetitions takes."""
+
+
+def refuse_endless(name: str, count: int) -> None:
+    """Refuse repetitions that no run lives to finish.
+
+    >>> refuse_endless("n_resamples", 10**12)
+    Traceback (most recent call last):
+    interp.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 microseconds each, the \
+least that any takes; give at most 10000000
+
+    Raises:
+        InputError: more than :data:`_MOST_REPEATS`.
+    """
+    hours = count * _LEAST_SECONDS / 3600
+    require(
+        count <= _MOST_REPEATS,
+        f"{name}={count} would take at least {hours:.4g} hours, at {_LEAST_SECONDS * 1e6:.0f} microseconds each, the "
+        f"least that any takes; give at most {_MOST_REPEATS}",
+    )
+
+
+@cache
+def _machine_bytes() -> float:
+    """The memory of this machine; without end where the system does not say."""
+    try:
+        return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    except (AttributeError, ValueError, OSError):
+        return float("inf")
+
+
+def checked(function: _F) -> _F:
     """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`."""
     known: list[_Wanted] = []
 
@@ -221,7 +293,7 @@ def checked(function: F) -> F:
         return function(*given, *args[len(given) :], **kwargs)
 
     run.checked = True  # type: ignore[attr-defined]
-    return cast(F, run)
+    return cast(_F, run)
 
 
 @cache
@@ -250,7 +322,7 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
 
     Args:
-        name: of the argument, for the sentence; one called ``seed`` is one, and one of :data:`interp.memory.REPEATS`
+        name: of the argument, for the sentence; one called ``seed`` is one, and one of :data:`interp.checks.REPEATS`
             says how often something is done.
         default: of the argument: it fits, and where it is not finite, numbers need not be.
 

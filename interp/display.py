@@ -26,7 +26,7 @@ from interp.statistics import Interval
 if TYPE_CHECKING:
     import pandas as pd
 
-MOST_ROWS, MOST_FIELDS = 30, 6
+MOST_ROWS, _MOST_FIELDS = 30, 6
 """Rows of a table, and fields of a line."""
 
 
@@ -46,7 +46,7 @@ class Tabled:
         raise NotImplementedError
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}({', '.join(list(self._told())[:MOST_FIELDS])})"
+        return f"{type(self).__name__}({', '.join(list(self._told())[:_MOST_FIELDS])})"
 
     def _told(self) -> Iterator[str]:
         for field in fields(self):  # type: ignore[arg-type]

@@ -30,7 +30,7 @@ from interp.errors import InputError, require
 
 _LOG = logging.getLogger(__name__)
 
-LOCK_FILE = ".lock"
+_LOCK_FILE = ".lock"
 _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
@@ -213,7 +213,7 @@ def locked(folder: Path) -> Iterator[None]:
     holder = folder / ".holder"
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = FileLock(folder / LOCK_FILE)
+        lock = FileLock(folder / _LOCK_FILE)
         try:
             lock.acquire(blocking=False)
         except Timeout as error:
@@ -234,6 +234,6 @@ def require_free(folder: Path) -> None:
     Raises:
         InputError: as :func:`locked`.
     """
-    if (folder / LOCK_FILE).is_file():
+    if (folder / _LOCK_FILE).is_file():
         with locked(folder):
             pass

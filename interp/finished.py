@@ -34,7 +34,7 @@ from interp.provenance import versions
 if TYPE_CHECKING:
     import pandas as pd
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _LOG = logging.getLogger(__name__)
 
 
@@ -52,7 +52,7 @@ class Finished:
     settings: Mapping[str, Any]
     named: Mapping[str, Any] = field(default_factory=dict)
 
-    def part(self, name: str, kind: type[T], compute: Callable[[], T]) -> T:
+    def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
         """The part called ``name``, of type ``kind``: read where it was kept, else computed and kept.
 
         Raises:
@@ -61,7 +61,7 @@ class Finished:
         known = self.load(name, kind)
         return self.save(name, kind, compute()) if known is None else known
 
-    def load(self, name: str, kind: type[T]) -> T | None:
+    def load(self, name: str, kind: type[_T]) -> _T | None:
         """The part called ``name``; None where no whole one of these settings is kept."""
         path, about = self._place(name, kind)
         if path is None or not path.is_file():
@@ -69,13 +69,13 @@ class Finished:
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("sha256") == _digest(content) and content["about"] == about:
-                return typing.cast(T, self._decoded(kind, content["part"]))
+                return typing.cast(_T, self._decoded(kind, content["part"]))
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             pass
         _LOG.warning("%s is damaged or was edited; this part is computed again", path)
         return None
 
-    def save(self, name: str, kind: type[T], part: T) -> T:
+    def save(self, name: str, kind: type[_T], part: _T) -> _T:
         """Keep a part, where there is a folder, and give it back.
 
         Raises:

@@ -13,11 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from interp import catalog
-from interp.checks import checked, file_path
+from interp.checks import MOST_GB, checked, file_path
 from interp.errors import InputError, unknown_name
 from interp.files import read_json, reading
 from interp.lazy import entry
-from interp.memory import MOST_GB
 
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer

@@ -10,7 +10,7 @@ from typing import Protocol
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
-class Update(Protocol):
+class _Update(Protocol):
     """Changes what a bar shows; what is left out stays."""
 
     def __call__(self, *, advance: int | None = None, completed: int | None = None, text: str | None = None) -> None:
@@ -18,7 +18,7 @@ class Update(Protocol):
 
 
 @contextmanager
-def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[Update]:
+def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[_Update]:
     """A bar from ``completed`` to ``total`` steps; call what it gives as the work goes on.
 
     Args:

@@ -20,7 +20,7 @@ A difference of two scores of the same episodes joins both intervals and the cor
     D - sqrt(u^2 + l'^2 - 2 r u l'),   D + sqrt(l^2 + u'^2 - 2 r l u'),   l and u: distances to q's bounds.
 
 Assumptions: episodes are independent and alike; folds are made of whole episodes; the fit is stable (leaving out a
-fold changes it little). Coverage of nominal 95 % was measured, not proved (:mod:`interp.calibration.designs`, 400 data
+fold changes it little). Coverage of nominal 95 % was measured, not proved (:mod:`interp.calibration`, 400 data
 sets a cell, our cross-validated ridge in 5 folds, R2, accuracy and differences): 93.5 to 100 % from 16 episodes up,
 88 to 99.5 % at 8, where what is missed is mostly a truth *above* the interval (below it: 3 % at most). The allowance
 ``n / (n - 1)`` was chosen on these designs, too.

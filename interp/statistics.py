@@ -18,9 +18,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import checked
+from interp.checks import checked, refuse_beyond_machine
 from interp.errors import require
-from interp.memory import refuse_beyond_machine
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from typing import Any, Literal, TypeVar
 
 from interp.errors import InputError, require
 
-S = TypeVar("S")
-T = TypeVar("T")
-R = TypeVar("R")
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+_R = TypeVar("_R")
 
 LOCAL = "local"
 """The scheduler that is started for the work: a cluster of processes on this machine."""
@@ -25,14 +25,14 @@ _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS
 
 
 def each(
-    work: Callable[[S, T], R],
-    shared: S,
-    items: Sequence[T],
+    work: Callable[[_S, _T], _R],
+    shared: _S,
+    items: Sequence[_T],
     *,
     n_jobs: int = 1,
     scheduler: str = "",
     prefer: Literal["threads", "processes"] | None = None,
-) -> Iterator[R]:
+) -> Iterator[_R]:
     """``work(shared, item)`` for every item, in the order in which they are done.
 
     Args:
@@ -59,7 +59,9 @@ def each(
     yield from Parallel(n_jobs=n_jobs, prefer=prefer, return_as=returns)(delayed(work)(shared, item) for item in items)
 
 
-def _on_cluster(work: Callable[[S, T], R], shared: S, items: Sequence[T], n_jobs: int, scheduler: str) -> Iterator[R]:
+def _on_cluster(
+    work: Callable[[_S, _T], _R], shared: _S, items: Sequence[_T], n_jobs: int, scheduler: str
+) -> Iterator[_R]:
     with _client(n_jobs, scheduler) as client:
         from dask.distributed import as_completed
         from distributed.protocol.pickle import dumps
@@ -71,7 +73,7 @@ def _on_cluster(work: Callable[[S, T], R], shared: S, items: Sequence[T], n_jobs
             yield result
 
 
-def _unpacked(work: Callable[[S, T], R], shared: bytes, item: T) -> R:
+def _unpacked(work: Callable[[_S, _T], _R], shared: bytes, item: _T) -> _R:
     from distributed.protocol.pickle import loads
 
     return work(loads(shared), item)
@@ -106,3 +108,21 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         ) from error
     with client:
         yield client
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Torch and NumPy's linear algebra on one thread: the models are small, and threads that wait cost more than work.
+
+    A context manager, or a decorator: ``@one_thread()``. Libraries that are loaded inside of it are not reached.
+    """
+    import torch
+    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        with threadpool_limits(1):
+            yield
+    finally:
+        torch.set_num_threads(before)

@@ -26,11 +26,11 @@ from probes.values import When
 OF_LATENTS = ("latents", "written", "change")
 UPDATE = "update"
 
-ROUNDING = 8.0
+_ROUNDING = 8.0
 """Units in the last place of the largest activation; what varies less is not read."""
 
 
-def hook_of(site: str) -> str | None:
+def _hook_of(site: str) -> str | None:
     """The hook point that a site is read from; None when the rollout's latents are enough.
 
     Raises:
@@ -60,7 +60,7 @@ def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episod
         >>> tuple(read(run, "latents").shape)                                      # [episode, round, latent, d_model]
         (4, 10, 1, 38)
     """
-    hook = hook_of(site)
+    hook = _hook_of(site)
     if hook is None:
         return _of_latents(run, site, when)
     require(
@@ -85,7 +85,7 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     Scaling inputs to unit variance would make them as loud as the others: a handwired latent holds copies of the label
     at 1e-88, from attention that is almost but not quite 0, and a probe reads them.
     """
-    floor = ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
+    floor = _ROUNDING * np.finfo(x.dtype).eps * np.abs(x).max()
     loud = x.std((0, 1), dtype=np.float64) > floor
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
@@ -98,7 +98,7 @@ def check_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[
     """
     layout = model.layout.fit(episodes)
     for site in sites:
-        if hook_of(site) is not None and site != UPDATE:
+        if _hook_of(site) is not None and site != UPDATE:
             check(Site.parse(site), model, layout)
 
 
@@ -109,5 +109,5 @@ def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: li
         InputError: no such site in this model; episodes of another layout.
     """
     check_sites(model, episodes, sites)
-    hooks = sorted({hook for hook in map(hook_of, sites) if hook is not None})
+    hooks = sorted({hook for hook in map(_hook_of, sites) if hook is not None})
     return rollout(model, episodes, names_filter=hooks or None)

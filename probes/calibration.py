@@ -41,32 +41,32 @@ from probes.result import ProbeResult
 from probes.targets import Runs, compute
 from probes.values import TargetValues
 
-MODELS = ("wma-handwired", "wma-learned", "qlearning-learned")
-EFFECTS = (0.05, 0.1, 0.2, 0.4)
-SIZES = (16, 32, 64, 128)
+_MODELS = ("wma-handwired", "wma-learned", "qlearning-learned")
+_EFFECTS = (0.05, 0.1, 0.2, 0.4)
+_SIZES = (16, 32, 64, 128)
 
-Values = Float[Array, "episode round k"]
-Inputs = Float[Array, "episode round d"]
-One = Float[Array, "episode round 1"]
+_Values = Float[Array, "episode round k"]
+_Inputs = Float[Array, "episode round d"]
+_One = Float[Array, "episode round 1"]
 Advance = Callable[[int], None]
 
 
-def _inputs(values: Values, other: Values, inputs: Inputs, rng: np.random.Generator) -> One:
+def _inputs(values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator) -> _One:
     return np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1)))
 
 
-def _round(values: Values, other: Values, inputs: Inputs, rng: np.random.Generator) -> One:
+def _round(values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator) -> _One:
     return np.asarray(rng.normal(size=(1, values.shape[1], 1)) + rng.normal(size=(*values.shape[:2], 1)))
 
 
-def _order(values: Values, rng: np.random.Generator) -> Values:
+def _order(values: _Values, rng: np.random.Generator) -> _Values:
     """Outputs in another order in every episode, about their mean (which the latents may hold)."""
     n, _, k = values.shape
     order = rng.permuted(np.tile(np.arange(k), (n, 1)), axis=1)
     return np.take_along_axis(values - values.mean(-1, keepdims=True), order[:, None], axis=-1)
 
 
-NULLS: dict[str, Callable[[Values, Values, Inputs, np.random.Generator], Values]] = {
+NULLS: dict[str, Callable[[_Values, _Values, _Inputs, np.random.Generator], _Values]] = {
     "permuted": lambda values, other, inputs, rng: _order(values, rng),
     "exchanged": lambda values, other, inputs, rng: other,
     "episode": lambda values, other, inputs, rng: np.repeat(rng.normal(size=(len(values), 1, 1)), values.shape[1], 1),
@@ -82,7 +82,7 @@ the round index, with noise."""
 @checked
 def coverage(quick: bool = False, advance: Advance = lambda steps: None) -> pd.DataFrame:
     """Coverage and widths of intervals by design, n, score and method; ``advance`` is called for each design and n."""
-    sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (calibration.designs.SIZES, 400, 4000)
+    sizes, n_sets, n_fresh = ((8, 32), 20, 1000) if quick else (calibration.SIZES, 400, 4000)
 
     def fit(x: Any, y: Any, folds: Any) -> tuple[Any, Any, Any]:
         fitted = cross_validate(x, y, folds, np.arange(y.shape[-1]))
@@ -101,7 +101,7 @@ def nulls(
     quick: bool = False,
     advance: Advance = lambda steps: None,
     *,
-    models: Sequence[str] = MODELS,
+    models: Sequence[str] = _MODELS,
     kinds: Sequence[str] = tuple(NULLS),
     n_sets: int | None = None,
 ) -> pd.DataFrame:
@@ -141,12 +141,12 @@ def power(
     advance: Advance = lambda steps: None,
     *,
     sizes: Sequence[int] | None = None,
-    effects: Sequence[float] = EFFECTS,
+    effects: Sequence[float] = _EFFECTS,
     designs: Sequence[str] = ("independent", "walk"),
     n_sets: int | None = None,
 ) -> pd.DataFrame:
     """Verdicts on a planted effect: one row per design, true R2, number of episodes and set."""
-    sizes, n_sets = sizes or ((16, 64) if quick else SIZES), n_sets or (5 if quick else 50)
+    sizes, n_sets = sizes or ((16, 64) if quick else _SIZES), n_sets or (5 if quick else 50)
     rows = []
     for design in designs:
         for n in sizes:
@@ -173,14 +173,14 @@ def _verdict(result: ProbeResult) -> dict[str, Any]:
     return {"r2": result.r2, "verdict": result.verdict, "detectable": result.detectable}
 
 
-def coverage_summary(frame: pd.DataFrame) -> str:
+def _coverage_summary(frame: pd.DataFrame) -> str:
     """The least and the greatest coverage, and the mean width, over designs and scores."""
     by = frame.groupby(["n_episodes", "method"])
     table = by.agg(least=("coverage", "min"), greatest=("coverage", "max"), width=("width", "mean"))
     return f"Coverage of nominal 95 % intervals over designs and scores\n{table.round(3).to_string()}"
 
 
-def nulls_summary(frame: pd.DataFrame) -> str:
+def _nulls_summary(frame: pd.DataFrame) -> str:
     """How many nulls were called represented, with the exact binomial interval, and the verdicts by kind."""
     lines = []
     for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
@@ -192,7 +192,7 @@ def nulls_summary(frame: pd.DataFrame) -> str:
     return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
 
 
-def power_summary(frame: pd.DataFrame) -> str:
+def _power_summary(frame: pd.DataFrame) -> str:
     """The share called represented, by true R2 and number of episodes."""
     share = frame.assign(hit=frame["verdict"] == "represented").pivot_table("hit", ["design", "effect"], "n_episodes")
     seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
@@ -218,9 +218,9 @@ class Table:
 
 
 TABLES: dict[str, Table] = {
-    "coverage": Table(coverage, {True: 8, False: 16}, coverage_summary),
-    "nulls": Table(nulls, {True: 18, False: 216}, nulls_summary),
-    "power": Table(power, {True: 16, False: 32}, power_summary),
+    "coverage": Table(coverage, {True: 8, False: 16}, _coverage_summary),
+    "nulls": Table(nulls, {True: 18, False: 216}, _nulls_summary),
+    "power": Table(power, {True: 16, False: 32}, _power_summary),
 }
 """The tables of this room."""
 

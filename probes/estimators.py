@@ -22,14 +22,14 @@ from probes.scores import R2, ProbeScore, mean_scores, rank_correlation
 from probes.values import N_FOLDS, TargetValues, as_array
 
 
-def classifies(estimator: Any) -> bool:
+def _classifies(estimator: Any) -> bool:
     """Whether it predicts classes rather than numbers.
 
     Raises:
         InputError: neither a regressor nor a classifier of scikit-learn.
 
     >>> from sklearn.linear_model import Lasso, LogisticRegression
-    >>> classifies(Lasso()), classifies(LogisticRegression())
+    >>> _classifies(Lasso()), _classifies(LogisticRegression())
     (False, True)
     """
     from sklearn.base import is_classifier, is_regressor
@@ -42,7 +42,7 @@ def classifies(estimator: Any) -> bool:
     return bool(is_classifier(estimator))
 
 
-def cross_validate(
+def _cross_validate(
     estimator: Any,
     x: Float[Array, "episode round d"],
     y: Shaped[Array, "episode round k"],
@@ -61,7 +61,7 @@ def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "ep
     from sklearn.base import clone
 
     rows, columns = x.reshape(-1, x.shape[-1]), y.reshape(-1, y.shape[-1]).T
-    constant = classifies(estimator)
+    constant = _classifies(estimator)
     return tuple(
         float(column[0]) if constant and (column == column[0]).all() else clone(estimator).fit(rows, column)
         for column in columns
@@ -72,13 +72,13 @@ def kind(estimator: Any) -> Kind:
     """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
     return Kind(
         type(estimator).__name__,
-        of_classes=classifies(estimator),
+        of_classes=_classifies(estimator),
         fit=lambda data, targets: [_fit_one(estimator, data, one) for one in targets],
     )
 
 
 def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:
-    of_classes = classifies(estimator)
+    of_classes = _classifies(estimator)
     target = target if of_classes else target.indicators()
 
     def scores(labels: Array, predictions: Array, mask: Array | None) -> list[ProbeScore]:
@@ -90,10 +90,10 @@ def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:
         return [*r2.each(errors, columns), r2.overall(errors, columns)]
 
     def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
-        return scores(labels, cross_validate(estimator, inputs, labels, data.folds), mask)[-1]
+        return scores(labels, _cross_validate(estimator, inputs, labels, data.folds), mask)[-1]
 
     y = target.values
-    predictions = cross_validate(estimator, data.x, y, data.folds)
+    predictions = _cross_validate(estimator, data.x, y, data.folds)
     *each, score = scores(y, predictions, target.mask)
     metrics: dict[str, Interval] = {"accuracy" if of_classes else "r2": score}
     if not of_classes:

@@ -40,7 +40,7 @@ def assign_folds(n_episodes: int, n_folds: int, seed: int) -> Int[Array, " episo
 
 
 @dataclass(frozen=True)
-class Moments:
+class _Moments:
     """Sums over rows: of inputs and targets, and of their products."""
 
     n: int
@@ -51,19 +51,19 @@ class Moments:
     yy: Float[Array, " k"]
 
     @classmethod
-    def of(cls, x: Float[Array, "row d"], y: Float[Array, "row k"]) -> Moments:
+    def of(cls, x: Float[Array, "row d"], y: Float[Array, "row k"]) -> _Moments:
         """The sums of some rows: all that a least-squares fit needs of them."""
         return cls(len(x), x.sum(0), y.sum(0), x.T @ x, x.T @ y, np.einsum("rk,rk->k", y, y))
 
-    def __add__(self, other: Moments) -> Moments:
-        return Moments(
+    def __add__(self, other: _Moments) -> _Moments:
+        return _Moments(
             self.n + other.n,
             *(getattr(self, name) + getattr(other, name) for name in ("x", "y", "xx", "xy", "yy")),
         )
 
 
 @dataclass(frozen=True)
-class RidgePath:
+class _RidgePath:
     """Ridge solutions of one training set for every penalty, in the eigenbasis of its standardised inputs."""
 
     mean_x: Float[Array, " d"]
@@ -74,7 +74,7 @@ class RidgePath:
     projected: Float[Array, "d k"]
 
     @classmethod
-    def of(cls, train: Moments, variance: Float[Array, " d"]) -> RidgePath:
+    def of(cls, train: _Moments, variance: Float[Array, " d"]) -> _RidgePath:
         """The path of a training set; ``variance`` is that of each input over all rows."""
         mean_x, mean_y = train.x / train.n, train.y / train.n
         gram = train.xx - np.outer(train.x, mean_x)
@@ -92,7 +92,7 @@ class RidgePath:
         weights = (self.basis @ shrunk) / self.scale[:, None]
         return weights, self.mean_y - self.mean_x @ weights
 
-    def errors(self, test: Moments, alphas: Sequence[float]) -> Float[Array, "alpha k"]:
+    def errors(self, test: _Moments, alphas: Sequence[float]) -> Float[Array, "alpha k"]:
         """Mean squared error on held-out rows, for every penalty and output, from their sums alone."""
         inverse = 1 / self.scale
         x = test.x - test.n * self.mean_x
@@ -110,7 +110,7 @@ class RidgePath:
 
 
 @dataclass(frozen=True)
-class RidgeFit:
+class _RidgeFit:
     """What cross-validation gave.
 
     Attributes:
@@ -133,7 +133,7 @@ def cross_validate(
     folds: Int[Array, " episode"],
     blocks: Int[Array, " k"],
     alphas: Sequence[float] = ALPHAS,
-) -> RidgeFit:
+) -> _RidgeFit:
     """Nested cross-validation and the refit on everything.
 
     Args:
@@ -148,10 +148,10 @@ def cross_validate(
     (centred_x, shift_x), (centred_y, shift_y) = _centre(x), _centre(y)
     variance = centred_x.var((0, 1))
     rows = [folds == fold for fold in range(n_folds)]
-    parts = [Moments.of(centred_x[r].reshape(-1, d), centred_y[r].reshape(-1, y.shape[2])) for r in rows]
+    parts = [_Moments.of(centred_x[r].reshape(-1, d), centred_y[r].reshape(-1, y.shape[2])) for r in rows]
 
-    def path(held_out: set[int]) -> RidgePath:
-        return RidgePath.of(reduce(Moments.__add__, (m for i, m in enumerate(parts) if i not in held_out)), variance)
+    def path(held_out: set[int]) -> _RidgePath:
+        return _RidgePath.of(reduce(_Moments.__add__, (m for i, m in enumerate(parts) if i not in held_out)), variance)
 
     # errors[f, g]: trained without folds f and g, tested on g; the pair's path serves both orders.
     errors = np.zeros((n_folds, n_folds, len(alphas), y.shape[2]))
@@ -169,7 +169,7 @@ def cross_validate(
     alpha = _best(single.sum(0), blocks, alphas)
     weights, intercept = path(set()).weights(alpha[blocks])
     predictions += shift_y
-    return RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
+    return _RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
 
 
 def _centre(
@@ -190,7 +190,7 @@ def _best(errors: Float[Array, "alpha k"], blocks: Int[Array, " k"], alphas: Seq
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class _Part:
     """One target in one role (as it is, "shuffled", or replaced by its "control_task"), and its columns."""
 
     target: int
@@ -199,10 +199,10 @@ class Part:
 
 
 @dataclass(frozen=True, eq=False)
-class Fitted:
+class _Fitted:
     """What one matrix of inputs gave: the fit, and the score of every part by (target, role)."""
 
-    fit: RidgeFit
+    fit: _RidgeFit
     errors: Float[Array, "group k"]
     scores: dict[tuple[int, str], ProbeScore]
 
@@ -222,7 +222,7 @@ class Problem:
     r2: R2
     blocks: Int[Array, " k"]
     n_own: int
-    parts: tuple[Part, ...]
+    parts: tuple[_Part, ...]
 
     @classmethod
     def of(cls, targets: Sequence[TargetValues], seed: int, groups: Int[Array, " episode"], n_folds: int) -> Problem:
@@ -243,7 +243,7 @@ class Problem:
         mask = np.concatenate(masks, axis=-1) if any(target.mask is not None for target in numbers) else None
         widths = [values.shape[-1] for _, _, values, _ in roles]
         starts = np.cumsum([0, *widths])
-        parts = [Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
+        parts = [_Part(i, role, slice(int(starts[p]), int(starts[p + 1]))) for p, (i, role, *_) in enumerate(roles)]
         return cls(
             targets=numbers,
             r2=R2.of(y, mask, groups, n_folds),
@@ -252,13 +252,13 @@ class Problem:
             parts=tuple(parts),
         )
 
-    def fit(self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False) -> Fitted:
+    def fit(self, x: Float[Array, "episode round d"], folds: Int[Array, " episode"], own_only: bool = False) -> _Fitted:
         """Fit and score every part, or the targets themselves only, from ``x``."""
         end = self.n_own if own_only else self.r2.y.shape[-1]
         fit = cross_validate(x, self.r2.y[..., :end], folds, self.blocks[:end])
         errors = self.r2.errors(fit.predictions)
         parts = [part for part in self.parts if part.columns.stop <= end]
-        return Fitted(fit, errors, {(p.target, p.role): self.r2.overall(errors, p.columns) for p in parts})
+        return _Fitted(fit, errors, {(p.target, p.role): self.r2.overall(errors, p.columns) for p in parts})
 
     def baselines(self, folds: Int[Array, " episode"]) -> dict[tuple[int, str], ProbeScore]:
         """The controls that depend on no activation: the round index and, where known, the round's inputs."""

@@ -34,7 +34,7 @@ _NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
-class LogisticFit:
+class _LogisticFit:
     """What cross-validation gave for one class target.
 
     Attributes:
@@ -56,7 +56,7 @@ def cross_validate(
     folds: Int[Array, " episode"],
     n_classes: int,
     refit: bool = True,
-) -> LogisticFit:
+) -> _LogisticFit:
     """Nested cross-validation of one class target, and the refit on all episodes (zeros when not asked for).
 
     ``x`` is finite: scikit-learn, which would look at every fit, is told not to.
@@ -73,7 +73,7 @@ def _cross_validate(
     folds: Int[Array, " episode"],
     n_classes: int,
     refit: bool,
-) -> LogisticFit:
+) -> _LogisticFit:
     n_episodes, n_rounds, d = x.shape
     rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
     # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
@@ -98,7 +98,7 @@ def _cross_validate(
         columns = classes if m > 1 else np.zeros(1, dtype=int)
         weights[np.ix_(varying, columns)] = raw.T
         intercept[columns] = regression.intercept_ - raw @ scaling.mean
-    return LogisticFit(probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties), weights, intercept)
+    return _LogisticFit(probabilities.reshape(n_episodes, n_rounds, -1), tuple(penalties), weights, intercept)
 
 
 @dataclass(frozen=True, eq=False)
@@ -193,7 +193,7 @@ def _regression(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float)
 def _fit_one(data: Data, target: TargetValues) -> ProbeResult:
     y, n_classes = target.values, int(target.values.max()) + 1
 
-    def fits(inputs: Array, labels: Array, refit: bool = False) -> list[LogisticFit]:
+    def fits(inputs: Array, labels: Array, refit: bool = False) -> list[_LogisticFit]:
         return [cross_validate(inputs, labels[..., k], data.folds, n_classes, refit=refit) for k in range(y.shape[-1])]
 
     def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:

@@ -27,9 +27,9 @@ from interp import refit
 from interp.statistics import Interval
 
 Kind = Literal["skill", "accuracy", "ratio"]
-Mask = Bool[Array, "episode round k"] | None
-PerGroup = Float[Array, "group k"]
-PerRound = Shaped[Array, "episode round k"]
+_Mask = Bool[Array, "episode round k"] | None
+_PerGroup = Float[Array, "group k"]
+_PerRound = Shaped[Array, "episode round k"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,14 +107,14 @@ def _text(value: Interval) -> str:
     return f"{value.estimate:.3f} {bounds}"
 
 
-def in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> PerGroup:
+def _in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> _PerGroup:
     """Sums per episode as sums per group."""
     result = np.zeros((int(groups.max()) + 1, *sums.shape[1:]))
     np.add.at(result, groups, sums)
     return result
 
 
-def totals(values: PerRound, mask: Mask, groups: Int[Array, " episode"]) -> PerGroup:
+def totals(values: _PerRound, mask: _Mask, groups: Int[Array, " episode"]) -> _PerGroup:
     """:func:`interp.refit.totals` of groups: the episodes of a group, one after another, are one long episode."""
     if len(values) == int(groups.max()) + 1:
         order = np.argsort(groups)
@@ -134,14 +134,14 @@ def totals(values: PerRound, mask: Mask, groups: Int[Array, " episode"]) -> PerG
 class R2:
     """R2 of any predictions of some columns; what depends on the targets alone is summed once."""
 
-    y: PerRound
-    mask: Mask
+    y: _PerRound
+    mask: _Mask
     groups: Int[Array, " episode"]
     n_folds: int
-    total: PerGroup
+    total: _PerGroup
 
     @classmethod
-    def of(cls, y: PerRound, mask: Mask, groups: Int[Array, " episode"], n_folds: int) -> R2:
+    def of(cls, y: _PerRound, mask: _Mask, groups: Int[Array, " episode"], n_folds: int) -> R2:
         """The score of targets ``[episode, round, output]`` whose folds and intervals keep groups together."""
         return cls(y, mask, groups, n_folds, totals(y, mask, groups))
 
@@ -151,7 +151,7 @@ class R2:
         wrong = self.y[..., :m] - predictions
         if self.mask is not None:
             wrong *= self.mask[..., :m]
-        return in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
+        return _in_groups(np.einsum("etk,etk->ek", wrong, wrong), self.groups)
 
     def overall(self, errors: Float[Array, "group m"], columns: slice) -> ProbeScore:
         """R2 of some columns together; NaN where nothing varies."""
@@ -163,19 +163,19 @@ class R2:
 
 
 def mean_scores(
-    values: PerRound, mask: Mask, groups: Int[Array, " episode"], n_folds: int, kind: Kind = "ratio"
+    values: _PerRound, mask: _Mask, groups: Int[Array, " episode"], n_folds: int, kind: Kind = "ratio"
 ) -> list[ProbeScore]:
     """Means of losses (absolute errors, misses, log-losses) over scored entries: each output and, last, all together.
 
     With the kind "accuracy" the values are misses and the score is the share of hits.
     """
     used = np.ones(values.shape) if mask is None else mask.astype(np.float64)
-    lost, steps = (in_groups(part.sum(1), groups) for part in (values * used, used))
+    lost, steps = (_in_groups(part.sum(1), groups) for part in (values * used, used))
     columns = [(lost[:, k], steps[:, k]) for k in range(values.shape[-1])] + [(lost.sum(1), steps.sum(1))]
     return [ProbeScore.of(losses, references, n_folds, kind) for losses, references in columns]
 
 
-def rank_correlation(y: PerRound, predictions: Float[Array, "episode round k"], mask: Mask) -> Difference:
+def rank_correlation(y: _PerRound, predictions: Float[Array, "episode round k"], mask: _Mask) -> Difference:
     """Spearman's correlation, the mean over outputs; it has no interval, being no ratio of sums."""
     values = []
     for k in range(y.shape[-1]):
@@ -202,7 +202,7 @@ def _ranks(values: Float[Array, " entry"]) -> Float[Array, " entry"]:
 def class_scores(
     y: Int[Array, "episode round k"],
     probabilities: Sequence[Float[Array, "episode round c"]],
-    mask: Mask,
+    mask: _Mask,
     groups: Int[Array, " episode"],
     n_folds: int,
 ) -> tuple[list[ProbeScore], list[ProbeScore]]:

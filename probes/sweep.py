@@ -38,8 +38,7 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.threads import one_thread
-from interp.workers import each
+from interp.workers import each, one_thread
 from probes.activations import without_rounding
 from probes.controls import DESCRIPTIONS, controls_of, detectable_of, lacks_inputs, verdict_of
 from probes.linear import ALPHAS, Problem, assign_folds
@@ -52,7 +51,7 @@ COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 
 _FORMAT = 4
 Window = tuple[int, int]
-Row = dict[str, Any]
+_Row = dict[str, Any]
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +75,7 @@ class Shared:
 
 def cell(
     shared: Shared, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
-) -> tuple[Shared, Site, list[Row]]:
+) -> tuple[Shared, Site, list[_Row]]:
     """One row per target, from activations of the model and of its untrained copy."""
     check_untrained(x, blank)
     problem = shared.problem
@@ -119,7 +118,7 @@ _PLACE = ("target", "site", "component", "layer", "head", "position", "start", "
 _RESULT = ("difference", "difference_low", "verdict", "detectable", "represented")
 COLUMNS = (*_PLACE, "r2", "low", "high", *DESCRIPTIONS, *_RESULT)
 """The columns of a sweep, in their order."""
-_Done = tuple[Shared, Site, list[Row]]
+_Done = tuple[Shared, Site, list[_Row]]
 """A cell with its rows."""
 
 
@@ -226,13 +225,13 @@ def sweep(
     folder = None if cache is None else writable(cache)
     finished = {shared.window: Finished(folder, {"digest": shared.digest}) for shared in in_windows}
     cells = [(shared, site) for shared in in_windows for site in places]
-    rows = {(shared.window, site): finished[shared.window].load(str(site), list[Row]) for shared, site in cells}
+    rows = {(shared.window, site): finished[shared.window].load(str(site), list[_Row]) for shared, site in cells}
     missing = [(shared, site) for shared, site in cells if rows[shared.window, site] is None]
     if missing:
         with bar("probes", total=len(cells)) as advance:
             advance(len(cells) - len(missing))
             for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, scheduler):
-                rows[shared.window, site] = finished[shared.window].save(str(site), list[Row], scored)
+                rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
     kept = [row for shared, site in cells for row in rows[shared.window, site] or ()]
     frame = pd.DataFrame(kept, columns=list(COLUMNS))

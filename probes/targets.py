@@ -116,8 +116,8 @@ class Target:
         raise unknown_name(f"moment of target {self.key!r}:", when, self.moments)
 
 
-ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
-_ROUND_INDEX = Target(ROUND.key, "", ROUND)
+_ROUND = Variable("round_index", "t", "the number of rounds before this one", "rounds", "input")
+_ROUND_INDEX = Target(_ROUND.key, "", _ROUND)
 """The one target that belongs to no algorithm, for the episodes of any task."""
 
 

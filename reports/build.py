@@ -24,7 +24,7 @@ from interp.library import models
 from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
-from interp.threads import one_thread
+from interp.workers import one_thread
 from reports.blocks import NotComputed
 from reports.page import INDEX, Report, Section, write_index
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from interp.threads import one_thread
+from interp.workers import one_thread
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -17,8 +17,7 @@ from interp.errors import InputError
 from interp.evaluation import suite
 from interp.tasks import experts
 from interp.tasks.experts.evaluation import by_regime
-from interp.threads import one_thread
-from interp.workers import LOCAL, each
+from interp.workers import LOCAL, each, one_thread
 
 
 def dies_once(folder: Path, item: int) -> int:

@@ -22,15 +22,13 @@ from circuits.benchmark.method import Method
 from circuits.benchmark.methods import select
 from circuits.benchmark.questions import QUESTIONS
 from circuits.calibration import FORMS
-from interp.checks import checked
+from interp.checks import checked, refuse_endless
 from interp.errors import InputError, require, unknown_name
 from interp.files import writable
 from interp.finished import Finished
-from interp.memory import refuse_endless
 from interp.progress import bar
 from interp.provenance import provenance
-from interp.threads import one_thread
-from interp.workers import each
+from interp.workers import each, one_thread
 
 _Builder = Callable[[], KnownMachine]
 

@@ -33,7 +33,7 @@ from interp import progress
 from interp.errors import InputError
 from interp.files import json_values
 from interp.lazy import named
-from interp.threads import one_thread
+from interp.workers import one_thread
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -23,14 +23,13 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from interp.algorithm import Algorithm, Episodes
-from interp.checks import array_of, checked
+from interp.checks import array_of, checked, refuse_beyond_machine
 from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
 from interp.interventions.round_patcher import one_round, tile
 from interp.kinds import shown
-from interp.memory import refuse_beyond_machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer

@@ -18,10 +18,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from interp import catalog
-from interp.checks import checked, file_path
+from interp.checks import MOST_GB, checked, file_path
 from interp.errors import InputError, require
 from interp.files import read_json, reading, temporary_beside, write_json, write_text, writing
-from interp.memory import MOST_GB
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions

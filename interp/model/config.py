@@ -9,9 +9,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
-from interp.checks import check_fields, checked
+from interp.checks import check_fields, checked, refuse_above
 from interp.errors import InputError, require, unknown_name
-from interp.memory import refuse_above
 from interp.model.layout import RoundLayout, layout_from_dict
 
 if TYPE_CHECKING:

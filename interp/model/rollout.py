@@ -23,9 +23,8 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Episodes
-from interp.checks import checked
+from interp.checks import checked, refuse_beyond_machine
 from interp.errors import InputError, require, unknown_name
-from interp.memory import refuse_beyond_machine
 from interp.model.components import PlainBlock, unobserved
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout

@@ -29,10 +29,9 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import checked
+from interp.checks import MOST_GB, checked
 from interp.errors import InputError, require
 from interp.kinds import shown
-from interp.memory import MOST_GB
 from interp.model.components import (
     Affine,
     Block,

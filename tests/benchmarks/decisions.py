@@ -21,7 +21,7 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
-from interp.threads import one_thread
+from interp.workers import one_thread
 from tests.benchmarks._reference import FullHistory
 
 ROUNDS = (10, 100, 500)

@@ -9,7 +9,7 @@ from functools import partial
 import interp
 from interp.tasks import mdp
 from interp.tasks.qlearning import tabular
-from interp.threads import one_thread
+from interp.workers import one_thread
 from tests.benchmarks.rollout import seconds
 
 BATCH, ROUNDS = 256, 10

@@ -18,7 +18,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import predictors
 from interp.tasks.experts.layout import ExpertRound
-from interp.threads import one_thread
+from interp.workers import one_thread
 
 Forward = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 N_EPISODES, N_ROUNDS, REPEATS = 256, 50, 7

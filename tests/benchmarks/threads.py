@@ -25,10 +25,10 @@ from circuits import compare
 from interp.interventions import patching
 from interp.tasks import experts, mdp
 from interp.tasks.experts import corruptions
-from interp.threads import one_thread
 from interp.training.config import Stage
 from interp.training.goal import preset
 from interp.training.trainer import _Run
+from interp.workers import one_thread
 from tests.benchmarks.training import timed
 
 

@@ -19,10 +19,10 @@ import pandas as pd
 import torch
 from accelerate import Accelerator
 
-from interp.threads import one_thread
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import preset
 from interp.training.trainer import _Run
+from interp.workers import one_thread
 from tests.benchmarks._reference import FullHistory
 
 REPEATS = 2

@@ -30,7 +30,7 @@ from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
-from interp.threads import one_thread
+from interp.workers import one_thread
 
 LAYOUTS = {"experts": ExpertRound(4), "qlearning": QLearningRound(4, 3), "reachability": ReachabilityRound(16, 24)}
 ROUNDS = {"experts": 30, "qlearning": 50, "reachability": 5}

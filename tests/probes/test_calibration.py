@@ -32,7 +32,7 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
         row = {"design": "walk", "effect": 0.1, "n_episodes": 16, "set": 0}
         return pd.DataFrame([{**row, "r2": 0.1, "verdict": "undecided", "detectable": 0.3}])
 
-    tables = {"power": calibration.Table(table, {True: 1, False: 1}, calibration.power_summary)}
+    tables = {"power": calibration.Table(table, {True: 1, False: 1}, calibration.TABLES["power"].summary)}
     for _ in range(2):
         (text,) = calibration.write(tmp_path, quick=True, tables=tables)
         assert "power-quick.csv" in text and "Share represented" in text
@@ -49,7 +49,7 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
 def test_at_most_five_in_a_hundred_nulls_are_represented():
     """At least 200 nulls of six kinds on three models."""
     frame = calibration.nulls()
-    print(calibration.nulls_summary(frame))  # noqa: T201
+    print(calibration.TABLES["nulls"].summary(frame))  # noqa: T201
     assert len(frame) >= 200 and frame["model"].nunique() == 3 and frame["kind"].nunique() == 6
     assert (frame["verdict"] == "represented").mean() <= 0.05
     assert (frame["bare"] != "represented").all()
@@ -58,7 +58,7 @@ def test_at_most_five_in_a_hundred_nulls_are_represented():
 @pytest.mark.slow  # Minutes: 1,600 planted effects.
 def test_power_grows_with_episodes_and_effects():
     frame = calibration.power()
-    print(calibration.power_summary(frame))  # noqa: T201
+    print(calibration.TABLES["power"].summary(frame))  # noqa: T201
     hits = frame.assign(hit=frame["verdict"] == "represented")
     for _, of_design in hits.groupby("design"):
         share = of_design.pivot_table("hit", "effect", "n_episodes").to_numpy()

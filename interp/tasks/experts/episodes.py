@@ -20,9 +20,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, integer
+from interp.checks import array_of, checked, integer, refuse_beyond_machine
 from interp.errors import InputError, require
-from interp.memory import refuse_beyond_machine
 from interp.task import chosen_indices
 from interp.tasks.experts.regimes import REGIMES, Bounds, ExpertRegime, get_regime
 

@@ -23,9 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, unique
+from interp.checks import checked, refuse_beyond_machine, unique
 from interp.errors import require, unknown_name
-from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning.episodes import MDPs
 
 _CONCENTRATIONS = (0.1, 1.0, 5.0)

@@ -34,9 +34,8 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import array_of, checked, integer, non_empty, seed_of
+from interp.checks import array_of, checked, integer, non_empty, refuse_beyond_machine, seed_of
 from interp.errors import require
-from interp.memory import refuse_beyond_machine
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
 from interp.tasks.qlearning.regimes import MDPRegime, allocate, draw, regime_named

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, integer
+from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import require, unknown_name
-from interp.memory import refuse_beyond_machine
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
 from interp.tasks.reachability.regimes import REGIMES, Drawn, Regime, grow

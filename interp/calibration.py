@@ -1,7 +1,7 @@
 """Four linear-Gaussian designs with known truth, and how often intervals of refitted scores cover it in them.
 
 A data set is n episodes of T rounds: features x, their target ``y = x w + noise`` and a label, ``y > 0``. Every design
-gives each feature variance 1 and the best predictor the same R2 (:data:`TRUE_R2`); they differ in what episodes share:
+gives each feature variance 1 and the best predictor the same R2 (:data:`_TRUE_R2`); they differ in what episodes share:
 
 * ``iid``: nothing; rounds are independent.
 * ``episode_effects``: half the variance of every feature, and of the noise, is one draw per episode.
@@ -14,6 +14,10 @@ nothing to do with the target. The truth of *this* data set's refits is their sc
 are those of :mod:`interp.refit` ("refit") and, for comparison, the bootstrap of fixed out-of-fold errors ("resampled").
 
 What this is NOT: a proof for other designs, other numbers of features or rounds, or other fits.
+
+    >>> from interp.calibration import DESIGNS
+    >>> sorted(DESIGNS)
+    ['episode_effects', 'iid', 'random_walk', 'uneven_noise']
 """
 
 from __future__ import annotations
@@ -27,18 +31,17 @@ from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
 from interp import refit
-from interp.checks import checked, integer
+from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import unknown_name
-from interp.memory import refuse_beyond_machine
 from interp.statistics import Interval, resample_weights
 
-TRUE_R2, N_ROUNDS, N_FEATURES, N_FOLDS = 0.7, 16, 6, 5
+_TRUE_R2, _N_ROUNDS, _N_FEATURES, _N_FOLDS = 0.7, 16, 6, 5
 SIZES = (8, 16, 32, 64)
-PAIRS = {"part": ("probe", "first_half"), "equal": ("first_half", "second_half"), "nothing": ("probe", "unrelated")}
+_PAIRS = {"part": ("probe", "first_half"), "equal": ("first_half", "second_half"), "nothing": ("probe", "unrelated")}
 """Differences that are covered: the two fits by the name of the control."""
 
-Features = Float[Array, "episode round d"]
-Fit = Callable[[Features, Float[Array, "episode round k"], Int[Array, " episode"]], tuple[Any, Any, Any]]
+_Features = Float[Array, "episode round d"]
+Fit = Callable[[_Features, Float[Array, "episode round k"], Int[Array, " episode"]], tuple[Any, Any, Any]]
 """``fit(x, y, folds)`` gives out-of-fold predictions, and weights ``[d, k]`` and intercept ``[k]`` of the refit; each
 output of y has its own penalty."""
 
@@ -47,8 +50,8 @@ output of y has its own penalty."""
 class Sample:
     """Episodes of a design: features, features that have nothing to do with the target, and the target."""
 
-    x: Features
-    unrelated: Features
+    x: _Features
+    unrelated: _Features
     y: Float[Array, "episode round"]
 
     @property
@@ -57,7 +60,7 @@ class Sample:
         return np.stack([self.y, np.where(self.y > 0, 1.0, -1.0)], axis=-1)
 
     @property
-    def inputs(self) -> dict[str, Features]:
+    def inputs(self) -> dict[str, _Features]:
         """What each fit is made from."""
         half = self.x.shape[-1] // 2
         parts = {"probe": self.x, "first_half": self.x[..., :half], "second_half": self.x[..., half:]}
@@ -81,23 +84,23 @@ class Coverage:
     bias: float
 
 
-Noise = Float[Array, "episode round d"]
+_Noise = Float[Array, "episode round d"]
 
 
-def _shared(z: Noise, rng: np.random.Generator) -> Noise:
+def _shared(z: _Noise, rng: np.random.Generator) -> _Noise:
     return np.asarray((z + rng.normal(size=(len(z), 1, z.shape[-1]))) / np.sqrt(2))
 
 
-def _walk(z: Noise) -> Noise:
+def _walk(z: _Noise) -> _Noise:
     return np.asarray(np.cumsum(z, axis=1) / np.sqrt((z.shape[1] + 1) / 2))
 
 
-def _uneven(z: Noise, rng: np.random.Generator) -> Noise:
+def _uneven(z: _Noise, rng: np.random.Generator) -> _Noise:
     sigma = 0.5
     return np.asarray(z * np.exp(sigma * rng.normal(size=(len(z), 1, 1)) - sigma**2))
 
 
-DESIGNS: Mapping[str, Callable[[Noise, Noise, np.random.Generator], tuple[Noise, Noise]]] = {
+DESIGNS: Mapping[str, Callable[[_Noise, _Noise, np.random.Generator], tuple[_Noise, _Noise]]] = {
     "iid": lambda x, noise, rng: (x, noise),
     "episode_effects": lambda x, noise, rng: (_shared(x, rng), _shared(noise, rng)),
     "random_walk": lambda x, noise, rng: (_walk(x), _walk(noise)),
@@ -116,11 +119,11 @@ def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     if design not in DESIGNS:
         raise unknown_name("design", design, DESIGNS)
     integer("n_episodes", n_episodes, 1)
-    refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * N_ROUNDS * 2 * N_FEATURES)
-    x = rng.normal(size=(n_episodes, N_ROUNDS, 2 * N_FEATURES))
-    x, noise = DESIGNS[design](x, rng.normal(size=(n_episodes, N_ROUNDS, 1)), rng)
-    used, unrelated = x[..., :N_FEATURES], x[..., N_FEATURES:]
-    y = used.sum(-1) / np.sqrt(N_FEATURES) + noise[..., 0] * np.sqrt((1 - TRUE_R2) / TRUE_R2)
+    refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * _N_FEATURES)
+    x = rng.normal(size=(n_episodes, _N_ROUNDS, 2 * _N_FEATURES))
+    x, noise = DESIGNS[design](x, rng.normal(size=(n_episodes, _N_ROUNDS, 1)), rng)
+    used, unrelated = x[..., :_N_FEATURES], x[..., _N_FEATURES:]
+    y = used.sum(-1) / np.sqrt(_N_FEATURES) + noise[..., 0] * np.sqrt((1 - _TRUE_R2) / _TRUE_R2)
     return Sample(used, unrelated, y)
 
 
@@ -132,7 +135,7 @@ def coverage(
     *,
     n_sets: int = 400,
     n_fresh: int = 4000,
-    n_folds: int = N_FOLDS,
+    n_folds: int = _N_FOLDS,
     seed: int = 0,
 ) -> list[Coverage]:
     """Coverage of nominal 95 % intervals in every design and size, before and after ("resampled", "refit").
@@ -176,21 +179,21 @@ def _intervals(
         of_fresh = fresh.inputs[name] @ slope + intercept
         r2[name] = 1 - float(((fresh.y - of_fresh[..., 0]) ** 2).mean() / fresh.y.var())
         accuracy[name] = float(((of_fresh[..., 1] > 0) == label).mean())
-    total, steps = refit.totals(sample.y[..., None])[:, 0], np.full(len(sample.y), float(N_ROUNDS))
+    total, steps = refit.totals(sample.y[..., None])[:, 0], np.full(len(sample.y), float(_N_ROUNDS))
     fixed = {name: 1 - weights @ lost / _resampled_total(sample.y, weights) for name, lost in squares.items()}
     plain = ((sample.y - sample.y.mean()) ** 2).sum()
     fixed_r2 = {name: 1 - float(lost.sum() / plain) for name, lost in squares.items()}
-    fixed_hits = {name: 1 - weights @ lost / N_ROUNDS for name, lost in misses.items()}
+    fixed_hits = {name: 1 - weights @ lost / _N_ROUNDS for name, lost in misses.items()}
     found = {
         ("r2", "refit"): (refit.skill(squares["probe"], total, n_folds), r2["probe"]),
         ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
         ("accuracy", "refit"): (refit.accuracy(steps - misses["probe"], steps, n_folds), accuracy["probe"]),
         ("accuracy", "resampled"): (
-            Interval.of_samples(fixed_hits["probe"], 1 - float(misses["probe"].mean()) / N_ROUNDS),
+            Interval.of_samples(fixed_hits["probe"], 1 - float(misses["probe"].mean()) / _N_ROUNDS),
             accuracy["probe"],
         ),
     }
-    for key, (one, other) in PAIRS.items():
+    for key, (one, other) in _PAIRS.items():
         truth, score = r2[one] - r2[other], f"r2 - {key}"
         found[score, "refit"] = refit.skill_difference(squares[one], squares[other], total, n_folds), truth
         differences, estimate = fixed[one] - fixed[other], fixed_r2[one] - fixed_r2[other]
@@ -198,7 +201,10 @@ def _intervals(
     hits = steps - misses["probe"], steps - misses["first_half"]
     truth = accuracy["probe"] - accuracy["first_half"]
     found["accuracy - part", "refit"] = refit.accuracy_difference(*hits, steps, n_folds), truth
-    differences, estimate = fixed_hits["probe"] - fixed_hits["first_half"], float((hits[0] - hits[1]).mean()) / N_ROUNDS
+    differences, estimate = (
+        fixed_hits["probe"] - fixed_hits["first_half"],
+        float((hits[0] - hits[1]).mean()) / _N_ROUNDS,
+    )
     found["accuracy - part", "resampled"] = Interval.of_samples(differences, estimate), truth
     return found
 
