@@ -45,15 +45,9 @@ _LOG_FLOOR = 1e-30
 
 
 class BoundRounds:
-    """``model`` with a bank of rounds; attributes that it lacks are the model's.
+    """``model``, in evaluation mode, with a bank of rounds; attributes that it lacks are the model's.
 
-    Args:
-        model: the model, in evaluation mode; its hooks are the view's hooks.
-        layout: the layout of the rounds.
-        tokens: Int[row, pos], the rounds' tokens.
-        latents: Float[row, latent, d_model], what each round reads.
-        values: Float[row, pos], scalar payloads.
-        split: how many rows each rollout gave, in order.
+    ``latents`` is what each round reads, ``values`` its scalar payloads; ``split`` is how many rows each rollout gave.
     """
 
     def __init__(
@@ -110,11 +104,7 @@ class BoundRounds:
         return self.round_layout.predict_position
 
     def rows(self, tokens: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them.
-
-        Raises:
-            InputError: ids that are no integers, of another number of positions, or outside the bank.
-        """
+        """The rounds that row ids stand for: tokens, latents and values, as the model's forward takes them."""
         n_rows, n_positions = self.bank_tokens.shape
         require(
             not (tokens.is_floating_point() or tokens.is_complex()),

@@ -35,8 +35,7 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
     """Write ``model`` to ``folder``, which must not exist yet.
 
     Raises:
-        InputError: the folder exists, its parent cannot be written, a weight is not finite, or the model's task is not
-            registered, so that nothing could load it.
+        InputError: the folder exists, a weight is not finite, or nothing could load a model of a task not registered.
     """
     folder, key = Path(file_path(folder, "the checkpoint folder")), model.layout.task
     if key not in {task.key for task in catalog.every()}:

@@ -11,7 +11,7 @@ head, over causally masked scores ``s_ij = <q_i, k_j> / scale``:
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
@@ -42,7 +42,21 @@ def normalization(config: LatentTransformerConfig, eps: float) -> nn.Module:
     return LayerNormPre(eps) if config.normalization_type == "LNPre" else nn.Identity()
 
 
-class Embedding(nn.Module):
+class _Drawn(nn.Module):
+    """A module with parameters of its own, which are drawn when it is made."""
+
+    std: float
+
+    def reset_parameters(self) -> None:
+        """Draw the weights from a normal distribution; biases, named ``b_...``, are 0."""
+        for name, parameter in self.named_parameters(recurse=False):
+            if name.startswith("b_"):
+                nn.init.zeros_(parameter)
+            else:
+                nn.init.normal_(parameter, std=self.std)
+
+
+class Embedding(_Drawn):
     """A table of vectors, one a row, named as in TransformerLens (``W_E``, ``W_pos``) or ``W_val`` for payloads."""
 
     def __init__(self, name: str, n_rows: int, config: LatentTransformerConfig) -> None:
@@ -56,12 +70,8 @@ class Embedding(nn.Module):
         """The vectors, ``[id, d_model]``."""
         return self.get_parameter(self.table_name)
 
-    def reset_parameters(self) -> None:
-        """Draw the vectors from a normal distribution."""
-        nn.init.normal_(self.table, std=self.std)
 
-
-class Attention(nn.Module):
+class Attention(_Drawn):
     """Multi-head causal attention with a rule per head."""
 
     mask: Tensor
@@ -70,13 +80,9 @@ class Attention(nn.Module):
         super().__init__()
         self.std, self.scale, self.runtime = config.init_std, config.scale, runtime
         shape = (config.n_heads, config.d_model, config.d_head)
-        self.W_Q = nn.Parameter(torch.empty(shape))
-        self.W_K = nn.Parameter(torch.empty(shape))
-        self.W_V = nn.Parameter(torch.empty(shape))
+        self.W_Q, self.W_K, self.W_V = (nn.Parameter(torch.empty(shape)) for _ in "QKV")
         self.W_O = nn.Parameter(torch.empty(config.n_heads, config.d_head, config.d_model))
-        self.b_Q = nn.Parameter(torch.empty(config.n_heads, config.d_head))
-        self.b_K = nn.Parameter(torch.empty(config.n_heads, config.d_head))
-        self.b_V = nn.Parameter(torch.empty(config.n_heads, config.d_head))
+        self.b_Q, self.b_K, self.b_V = (nn.Parameter(torch.empty(config.n_heads, config.d_head)) for _ in "QKV")
         self.b_O = nn.Parameter(torch.empty(config.d_model))
         rules = config.attention_rules[layer]
         self.rule_heads = {
@@ -91,21 +97,12 @@ class Attention(nn.Module):
         self.hook_z, self.hook_result = HookPoint(), HookPoint()
         self.reset_parameters()
 
-    def reset_parameters(self) -> None:
-        """Draw the weights from a normal distribution; biases are 0."""
-        for weight in (self.W_Q, self.W_K, self.W_V, self.W_O):
-            nn.init.normal_(weight, std=self.std)
-        for bias in (self.b_Q, self.b_K, self.b_V, self.b_O):
-            nn.init.zeros_(bias)
-
     def forward(
         self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
         """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head.
 
-        Args:
-            past: keys and values of the positions before the first one given, when only a suffix is run; those of
-                the suffix are appended.
+        ``past`` holds the keys and values of the positions before the first one given; those of these are appended.
         """
         q = self.hook_q(_per_head(q_in, self.W_Q) + self.b_Q)
         k, v = self.keys_values(k_in, v_in)
@@ -164,7 +161,7 @@ def _linear(scores: Tensor) -> Tensor:
 _RULES = {"softmax": _softmax, "hard": _hard, "linear": _linear}
 
 
-class MLP(nn.Module):
+class MLP(_Drawn):
     """``W_out act(W_in x + b_in) + b_out``."""
 
     def __init__(self, config: LatentTransformerConfig) -> None:
@@ -177,13 +174,6 @@ class MLP(nn.Module):
         self.b_out = nn.Parameter(torch.empty(config.d_model))
         self.hook_pre, self.hook_post = HookPoint(), HookPoint()
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Draw the weights from a normal distribution; biases are 0."""
-        for weight in (self.W_in, self.W_out):
-            nn.init.normal_(weight, std=self.std)
-        for bias in (self.b_in, self.b_out):
-            nn.init.zeros_(bias)
 
     def forward(self, x: Float[Tensor, "batch pos d_model"]) -> Float[Tensor, "batch pos d_model"]:
         pre = self.hook_pre(x @ self.W_in + self.b_in)
@@ -237,7 +227,7 @@ class Block(nn.Module):
         past.append(*self.attn.keys_values(normalized, normalized))
 
 
-class Affine(nn.Module):
+class Affine(_Drawn):
     """``x W_name + b_name``: the unembedding ("U", as in TransformerLens), or what writes updates ("write")."""
 
     def __init__(self, name: str, d_out: int, config: LatentTransformerConfig) -> None:
@@ -257,20 +247,8 @@ class Affine(nn.Module):
         """The bias, ``[out]``."""
         return self.get_parameter(f"b_{self.map_name}")
 
-    def reset_parameters(self) -> None:
-        """Draw the matrix from a normal distribution; the bias is 0."""
-        nn.init.normal_(self.weight, std=self.std)
-        nn.init.zeros_(self.bias)
-
     def forward(self, x: Float[Tensor, "*batch d_model"]) -> Float[Tensor, "*batch d_out"]:
         return x @ self.weight + self.bias
-
-
-def embed_tokens(
-    tokens: Int[Tensor, "batch pos"], W_E: Float[Tensor, "d_vocab d_model"]
-) -> Float[Tensor, "batch pos d_model"]:
-    """Rows of ``W_E``; a function, so that its gradient needs no embedding module."""
-    return nn.functional.embedding(tokens, W_E)
 
 
 _KINDS = {Block, Attention, MLP, LayerNormPre, Embedding, Affine, HookPoint, nn.ModuleList, nn.Identity}
@@ -297,7 +275,13 @@ def unobserved(model: nn.Module, runtime: RuntimeConfig) -> bool:
 
 
 class PlainBlock:
-    """A block for its weights as they are now, laid out once: ``[d_model, head d_head]`` instead of a matrix a head."""
+    """A block without its modules, for its weights as they are now: the same operations in the same order.
+
+    A round of one episode is little arithmetic and many calls: hook points, modules and look-ups of parameters take
+    more time than the matrices. Each operation has the operands of :class:`Block`'s in the same shape, so the numbers
+    are equal bit for bit; a property test holds it over shipped and handwired models. Weights are laid out once, as
+    ``[d_model, head d_head]`` instead of a matrix a head.
+    """
 
     def __init__(self, block: Block) -> None:
         attn = block.attn

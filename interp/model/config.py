@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     import torch
 
 AttentionRule = Literal["softmax", "hard", "linear"]
-ActFn = Literal["gelu", "relu"]
-Normalization = Literal["LNPre", None]
+_ActFn = Literal["gelu", "relu"]
+_Normalization = Literal["LNPre", None]
 LatentUpdate = Literal["add", "replace"]
 PositionCodes = Literal["index", "label"]
-Output = Literal["logits", "probability"]
+_Output = Literal["logits", "probability"]
 
 
 @dataclass(frozen=True)
@@ -137,11 +137,7 @@ class LatentTransformerConfig:
 
     @checked
     def require_room(self, max_gb: float) -> None:
-        """Refuse a model that is too large.
-
-        Raises:
-            InputError: it would take more than ``max_gb`` units of 1e9 bytes.
-        """
+        """Refuse a model whose weights would take more than ``max_gb`` times 1e9 bytes."""
         sizes = f"d_model {self.d_model}, {self.n_layers} layers, {self.n_heads} heads, d_mlp {self.d_mlp}"
         refuse_above(f"the model {self.name!r} ({sizes}, rounds of {self.n_ctx} positions)", self.n_bytes, max_gb)
 
@@ -151,11 +147,7 @@ class LatentTransformerConfig:
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> LatentTransformerConfig:
-        """The configuration that :meth:`to_dict` described.
-
-        Raises:
-            InputError: a field is unknown or missing.
-        """
+        """The configuration that :meth:`to_dict` described; a field that is unknown or missing is refused."""
         require(isinstance(data, dict), f"a configuration is a table of fields, got {data!r}")
         known = {f.name for f in fields(cls)}
         for name in data:
@@ -171,10 +163,10 @@ class LatentTransformerConfig:
 
 
 _CHOICES = {
-    "act_fn": ActFn,
-    "normalization_type": Normalization,
+    "act_fn": _ActFn,
+    "normalization_type": _Normalization,
     "latent_update": LatentUpdate,
-    "output": Output,
+    "output": _Output,
     "position_codes": PositionCodes,
 }
 

@@ -1,4 +1,4 @@
-"""Hooks that are never silent: a HookedRootModule whose names are checked, and the runtime switches of costly points.
+"""What TransformerLens' tools read from a model: hooks that are never silent, stacked weights, flags, outcomes, biases.
 
 TransformerLens ignores a filter that matches nothing and a hook that never fires; here a name that does not exist is an
 error that offers the nearest ones, and a hook point that fires only on request is switched on by asking for it.
@@ -39,10 +39,15 @@ _OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
 """In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
 
 
-class CheckedHooks(HookedRootModule):
-    """A HookedRootModule in which a hook or filter that cannot act is an error."""
+class LensSurface(HookedRootModule):
+    """What TransformerLens' tools ask of a model by HookedTransformer's names; a hook that cannot act is an error."""
 
     runtime: RuntimeConfig
+    config: LatentTransformerConfig
+    blocks: Sequence[Block]
+    embed: Embedding
+    pos_embed: Embedding
+    unembed: Affine
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
         """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now.
@@ -118,47 +123,7 @@ class CheckedHooks(HookedRootModule):
         output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
         return output, ActivationCache(cache, self)
 
-
-class FiringCounter:
-    """Wraps hooks so that one that never fires is an error.
-
-    Attributes:
-        hooks: the same, counted.
-    """
-
-    def __init__(self, hooks: Hooks) -> None:
-        self.fired = [0] * len(hooks)
-        self.names = [name for name, _ in hooks]
-        self.hooks = [(name, self._counting(i, function)) for i, (name, function) in enumerate(hooks)]
-
-    def _counting(self, i: int, function: HookFunction) -> HookFunction:
-        def counted(activation: Tensor, hook: Any) -> Tensor | None:
-            self.fired[i] += 1
-            return function(activation, hook)
-
-        return counted
-
-    def check(self) -> None:
-        """Refuse hooks that have not fired.
-
-        Raises:
-            InputError: with their names.
-        """
-        silent = [name for name, count in zip(self.names, self.fired, strict=True) if not count]
-        if silent:
-            raise InputError(
-                f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
-            )
-
-
-class LensSurface(CheckedHooks):
-    """The parts of a model that TransformerLens' tools ask for by HookedTransformer's names."""
-
-    config: LatentTransformerConfig
-    blocks: Sequence[Block]
-    embed: Embedding
-    pos_embed: Embedding
-    unembed: Affine
+    # Flags, sizes, outcomes and weights.
 
     @property
     def cfg(self) -> RuntimeConfig:
@@ -183,11 +148,7 @@ class LensSurface(CheckedHooks):
 
     @checked
     def set_use_attn_in(self, flag: bool) -> None:
-        """Refuse: this model has no ``hook_attn_in``.
-
-        Raises:
-            InputError: the flag is True.
-        """
+        """Refuse to switch on ``hook_attn_in``, which this model does not have."""
         if flag:
             raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
 
@@ -228,11 +189,7 @@ class LensSurface(CheckedHooks):
         return outcomes.index(outcome)
 
     def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
-        """Names of outcome indices.
-
-        Raises:
-            InputError: not whole numbers, or an index that no outcome has.
-        """
+        """Names of outcome indices."""
         return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
 
     @property
@@ -241,11 +198,7 @@ class LensSurface(CheckedHooks):
         return self.config.layout.max_layout.outcomes
 
     def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
-        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``.
-
-        Raises:
-            InputError: an unknown outcome, or an index that no outcome has.
-        """
+        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
         if isinstance(tokens, str):
             tokens = self.to_single_token(tokens)
         return self.W_U.T[self._outcome_indices(tokens)]
@@ -309,3 +262,31 @@ class LensSurface(CheckedHooks):
     def b_U(self) -> Tensor:
         """The bias of the unembedding, ``[d_vocab_out]``."""
         return self.unembed.bias
+
+
+class FiringCounter:
+    """Wraps hooks so that one that never fires is an error.
+
+    Attributes:
+        hooks: the same, counted.
+    """
+
+    def __init__(self, hooks: Hooks) -> None:
+        self.fired = [0] * len(hooks)
+        self.names = [name for name, _ in hooks]
+        self.hooks = [(name, self._counting(i, function)) for i, (name, function) in enumerate(hooks)]
+
+    def _counting(self, i: int, function: HookFunction) -> HookFunction:
+        def counted(activation: Tensor, hook: Any) -> Tensor | None:
+            self.fired[i] += 1
+            return function(activation, hook)
+
+        return counted
+
+    def check(self) -> None:
+        """Refuse hooks that have not fired, by their names."""
+        silent = [name for name, count in zip(self.names, self.fired, strict=True) if not count]
+        if silent:
+            raise InputError(
+                f"hooks that never fired: {', '.join(silent)}; choose points that the forward pass reaches"
+            )

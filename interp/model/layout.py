@@ -19,7 +19,7 @@ end, and latents at fixed distances from the start, in every size.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any, ClassVar
@@ -47,6 +47,10 @@ class EncodedRounds:
     tokens: Tensor
     values: Tensor
     slots: Tensor
+
+    def each(self, change: Callable[[Tensor], Tensor]) -> EncodedRounds:
+        """The same rounds with each of the three changed alike, such as cut to some episodes or rounds."""
+        return EncodedRounds(change(self.tokens), change(self.values), change(self.slots))
 
 
 @dataclass(frozen=True)
@@ -101,19 +105,11 @@ class RoundLayout:
         return (self.max_layout,)
 
     def fit(self, episodes: Any) -> RoundLayout:
-        """The layout of this family for the sizes of ``episodes``.
-
-        Raises:
-            InputError: episodes of another task, or of a size outside this layout's range.
-        """
+        """The layout of this family for the sizes of ``episodes``; episodes that it cannot hold are refused."""
         raise NotImplementedError
 
     def encode(self, episodes: Any) -> EncodedRounds:
-        """Tokens, payloads and update slots of ``episodes``; their sizes must be this layout's.
-
-        Raises:
-            InputError: episodes of another task or of other sizes.
-        """
+        """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
 
     # What a prediction is. A layout whose prediction is the distribution over its outcomes changes none of these.
@@ -135,21 +131,13 @@ class RoundLayout:
 
     @checked
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
-        """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``.
-
-        Raises:
-            InputError: no outcomes.
-        """
+        """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``."""
         require(prediction.shape[-1:] != (0,), f"a prediction is [..., outcome], got shape {tuple(prediction.shape)}")
         return prediction.argmax(-1)
 
     @checked
     def commit(self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]) -> Tensor:
-        """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one.
-
-        Raises:
-            InputError: tokens of a round of another length.
-        """
+        """Tokens ``[..., pos]`` with the model's own choice ``[...]`` where the round holds one."""
         position = self.choice_position
         if position is None:
             return tokens
@@ -219,11 +207,7 @@ class RoundLayout:
         return {token: i for i, token in enumerate(self.vocabulary)}
 
     def position(self, label: str) -> int:
-        """The position of ``label``.
-
-        Raises:
-            InputError: no such label; the nearest ones are named.
-        """
+        """The position of ``label``."""
         try:
             return self.labels.index(label)
         except ValueError:
@@ -242,11 +226,7 @@ class RoundLayout:
 
 
 def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int, int]:
-    """The sizes ``name`` that a vocabulary serves: those given, or just ``size``.
-
-    Raises:
-        InputError: a size that is no positive integer, or outside the range.
-    """
+    """The smallest and the largest size ``name`` that a vocabulary serves: the range, or just ``size``."""
     size = integer(name, size, 1)
     require(size <= MOST, f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}")
     pair = (size, size) if given is None else _pair(name, given)
@@ -266,11 +246,7 @@ def _pair(name: str, given: Any) -> tuple[Any, Any]:
 
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:
-    """The layout that :meth:`RoundLayout.to_dict` described.
-
-    Raises:
-        InputError: a task that is not registered.
-    """
+    """The layout that :meth:`RoundLayout.to_dict` described; its task must be registered."""
     from interp import catalog
 
     require(isinstance(data, dict), f"a layout is a table with the task and its sizes, got {data!r}")

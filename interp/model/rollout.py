@@ -78,7 +78,7 @@ def rollout(
     available = encoded.tokens.shape[1]
     n_rounds = available if n_rounds is None else n_rounds
     require(1 <= n_rounds <= available, f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}")
-    encoded = EncodedRounds(*(part[:, :n_rounds] for part in (encoded.tokens, encoded.values, encoded.slots)))
+    encoded = encoded.each(lambda part: part[:, :n_rounds])
     cached = select_rounds(rounds, n_rounds) if names_filter is not None else []
     names = model.hook_names(names_filter) if names_filter is not None else []
     hooks = _hooks_by_round(fwd_hooks, n_rounds)
@@ -140,7 +140,7 @@ def play(
         while not interaction.done:
             latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
             encoded = _to(layout.encode(interaction.step(choice)), model)
-            steps.append(run_round(model, _round(encoded, 0), latents, layout, "own", (), blocks))
+            steps.append(run_round(model, encoded.each(lambda part: part[:, 0]), latents, layout, "own", (), blocks))
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
 
@@ -156,7 +156,7 @@ def _check_clean(
             tokens = tokens.clone()
             tokens[..., layout.choice_position] = clean.tokens[..., layout.choice_position]
         pairs = ((clean.tokens, tokens), (clean.values, encoded.values), (clean.slots, encoded.slots))
-        same = all(torch.equal(own, fed) for own, fed in pairs)
+        same = all(torch.equal(run, fed) for run, fed in pairs)
     require(
         same and clean.commit == commit and not clean.settings.get("hooked_rounds"),
         "clean must be a rollout of the same episodes with the same commit and without hooks",
@@ -173,19 +173,14 @@ def _refuse_beyond_machine(model: HookedLatentTransformer, layout: RoundLayout, 
     refuse_beyond_machine(what, model.W_E.element_size() * numbers * n_episodes * n_rounds)
 
 
-# The pieces of the sequential pass.
-
-
 @dataclass(frozen=True)
 class Step:
-    """One round run: what it predicted and chose, the latents that it leaves, and what it was fed."""
+    """One round run: what it predicted and chose, the latents that it leaves, and the round as it was fed."""
 
     prediction: Tensor
     choice: Tensor
     latents: Tensor
-    tokens: Tensor
-    values: Tensor
-    slots: Tensor
+    fed: EncodedRounds
 
 
 def run_round(
@@ -202,7 +197,7 @@ def run_round(
     Args:
         blocks: the model's blocks without hooks, where many rounds are run: they are laid out once.
     """
-    tokens, values, slots = encoded.tokens, encoded.values, encoded.slots
+    tokens, values = encoded.tokens, encoded.values
 
     def forward(tokens: Tensor) -> RoundOutput:
         if hooks or blocks is None:
@@ -217,7 +212,8 @@ def run_round(
             if not torch.equal(committed, tokens):
                 tokens = committed
                 out = forward(tokens)
-    return Step(out.prediction, choice, model.write(out.latents, out.update, slots), tokens, values, slots)
+    after = model.write(out.latents, out.update, encoded.slots)
+    return Step(out.prediction, choice, after, replace(encoded, tokens=tokens))
 
 
 def _sequential(
@@ -243,7 +239,7 @@ def _sequential(
                 continue
             read = steps[-1].latents if steps else latents
             pairs = counters[t].hooks if t in counters else ()
-            step = run_round(model, _round(encoded, t), read, layout, commit, pairs, blocks)
+            step = run_round(model, encoded.each(lambda part, t=t: part[:, t]), read, layout, commit, pairs, blocks)
             steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
     for counter in counters.values():
         counter.check()
@@ -267,27 +263,17 @@ def _unhooked(
 
 
 def _taken_from(clean: Rollout, t: int) -> Step:
-    return Step(
-        prediction=clean.predictions[:, t],
-        choice=clean.choices[:, t],
-        latents=clean.latents[:, t + 1],
-        tokens=clean.tokens[:, t],
-        values=clean.values[:, t],
-        slots=clean.slots[:, t],
-    )
+    fed = EncodedRounds(clean.tokens[:, t], clean.values[:, t], clean.slots[:, t])
+    return Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], fed)
 
 
 def _collect(steps: list[Step], initial: Tensor, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-    return Rollout(
-        predictions=torch.stack([step.prediction for step in steps], 1),
-        latents=torch.stack([initial.detach(), *(step.latents for step in steps)], 1),
-        tokens=torch.stack([step.tokens for step in steps], 1),
-        values=torch.stack([step.values for step in steps], 1),
-        slots=torch.stack([step.slots for step in steps], 1),
-        layout=layout,
-        commit=commit,
-        settings=settings,
+    tokens, values, slots = (
+        torch.stack([getattr(step.fed, name) for step in steps], 1) for name in ("tokens", "values", "slots")
     )
+    predictions = torch.stack([step.prediction for step in steps], 1)
+    latents = torch.stack([initial.detach(), *(step.latents for step in steps)], 1)
+    return Rollout(predictions, latents, tokens, values, slots, layout, commit, settings=settings)
 
 
 def _cached(
@@ -308,13 +294,8 @@ def _cached(
     return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
 
 
-def _round(encoded: EncodedRounds, t: int) -> EncodedRounds:
-    return EncodedRounds(encoded.tokens[:, t], encoded.values[:, t], encoded.slots[:, t])
-
-
 def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds:
     """The rounds on the model's device, payloads in its dtype, after their range is checked."""
-    weights = model.W_E
     if model.config.value_range is not None:
         low, high = model.config.value_range
         lowest, highest = float(encoded.values.min()), float(encoded.values.max())
@@ -324,8 +305,8 @@ def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds
             f"proven for; load it with {model.layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
             f"{model.layout.payload_hint}",
         )
-    values = encoded.values.to(weights.device, weights.dtype)
-    return EncodedRounds(encoded.tokens.to(weights.device), values, encoded.slots.to(weights.device))
+    encoded = encoded.each(lambda part: part.to(model.W_E.device))
+    return replace(encoded, values=encoded.values.to(model.W_E.dtype))
 
 
 def _settings(model: HookedLatentTransformer, commit: str) -> dict[str, Any]:

@@ -74,11 +74,7 @@ class Rollout:
 
 
 def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
-    """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all".
-
-    Raises:
-        InputError: a round outside ``0 .. n_rounds - 1``, or nothing selected.
-    """
+    """Round indices that a selector names: an int (negative counts from the end), a slice, a list, or "all"."""
     rounds = fit("rounds", rounds, Rounds)
     if isinstance(rounds, str):
         return list(range(n_rounds))

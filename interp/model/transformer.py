@@ -37,7 +37,6 @@ from interp.model.components import (
     Block,
     Embedding,
     PlainBlock,
-    embed_tokens,
     normalization,
     unobserved,
 )
@@ -163,10 +162,10 @@ class HookedLatentTransformer(LensSurface):
     ) -> Float[Tensor, "batch pos d_model"]:
         """The residual stream before the first block."""
         n_positions = tokens.shape[1]
-        embedded = embed_tokens(tokens, self.W_E)
+        embedded = nn.functional.embedding(tokens, self.W_E)
         if values is not None:
             payload = values.to(embedded.dtype).unsqueeze(-1)
-            embedded = embedded + payload * embed_tokens(tokens, self.value_embed.table)
+            embedded = embedded + payload * nn.functional.embedding(tokens, self.value_embed.table)
         first = min(self.layout_of_length[n_positions].latent_positions, default=0)
         rest = embedded[:, first + latents.shape[1] :]
         embedded = torch.cat([embedded[:, :first], latents, rest], dim=1)
@@ -242,14 +241,10 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def initial_latents(self, n_episodes: int, n_latents: int) -> Float[Tensor, "batch latent d_model"]:
-        """The latents before the first round.
-
-        Raises:
-            InputError: fewer than no episodes, or more latents than the model has.
-        """
-        held = len(self.latents.table)
+        """The latents before the first round, for at most as many latents as the model has."""
+        most = len(self.latents.table)
         require(n_episodes >= 0, f"n_episodes must be 0 or more, got {n_episodes}")
-        require(0 <= n_latents <= held, f"n_latents must be in [0, {held}], got {n_latents}")
+        require(0 <= n_latents <= most, f"n_latents must be in [0, {most}], got {n_latents}")
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
     def write(
@@ -259,11 +254,11 @@ class HookedLatentTransformer(LensSurface):
         slots: Int[Tensor, " batch"],
     ) -> Float[Tensor, "batch latent d_model"]:
         """The next round's latents: the update replaces, or is added to, the latent in its slot."""
-        chosen = nn.functional.one_hot(slots, latents.shape[1]).unsqueeze(-1).bool()
+        in_slot = nn.functional.one_hot(slots, latents.shape[1]).unsqueeze(-1).bool()
         written = update.unsqueeze(1)
         if self.config.latent_update == "add":
             written = latents + written
-        return torch.where(chosen, written, latents)
+        return torch.where(in_slot, written, latents)
 
     @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
@@ -374,16 +369,7 @@ def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTran
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
-    """Refuse tokens, latents and payloads that are no batch of rounds of ``model``.
-
-    Args:
-        tokens: Int[batch, pos], ids of the vocabulary; rounds as long as the model knows them.
-        latents: Float[batch, latent, d_model], as many as such a round holds.
-        values: Float[batch, pos], or None.
-
-    Raises:
-        InputError: another kind of value, another shape, or an id outside the vocabulary.
-    """
+    """Refuse what is no batch of rounds of ``model``; PyTorch would refuse it, too, but less clearly."""
     lengths = model.layout_of_length
     ok = isinstance(tokens, Tensor) and tokens.ndim == 2 and tokens.dtype in (torch.int64, torch.int32)
     require(

@@ -64,8 +64,7 @@ class Batch:
             yield self._each(lambda tensor, start=start: tensor[:, start : start + length])  # type: ignore[misc]
 
     def _each(self, change: Callable[[Tensor], Tensor]) -> Batch:
-        rounds = EncodedRounds(change(self.rounds.tokens), change(self.rounds.values), change(self.rounds.slots))
-        return replace(self, rounds=rounds, targets=change(self.targets))
+        return replace(self, rounds=self.rounds.each(change), targets=change(self.targets))
 
 
 def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
