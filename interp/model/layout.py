@@ -52,6 +52,10 @@ class EncodedRounds:
         """The same rounds with each of the three changed alike, such as cut to some episodes or rounds."""
         return EncodedRounds(change(self.tokens), change(self.values), change(self.slots))
 
+    def at(self, t: int) -> EncodedRounds:
+        """Round ``t`` of every episode."""
+        return self.each(lambda part: part[:, t])
+
 
 @dataclass(frozen=True)
 class RoundLayout:

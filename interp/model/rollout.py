@@ -140,7 +140,7 @@ def play(
         while not interaction.done:
             latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
             encoded = _to(layout.encode(interaction.step(choice)), model)
-            steps.append(run_round(model, encoded.each(lambda part: part[:, 0]), latents, layout, "own", (), blocks))
+            steps.append(run_round(model, encoded.at(0), latents, layout, "own", (), blocks))
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
 
@@ -239,7 +239,7 @@ def _sequential(
                 continue
             read = steps[-1].latents if steps else latents
             pairs = counters[t].hooks if t in counters else ()
-            step = run_round(model, encoded.each(lambda part, t=t: part[:, t]), read, layout, commit, pairs, blocks)
+            step = run_round(model, encoded.at(t), read, layout, commit, pairs, blocks)
             steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
     for counter in counters.values():
         counter.check()

@@ -68,11 +68,7 @@ class Batch:
 
 
 def encode(episodes: Episodes, layout: RoundLayout, targets: str = "") -> Batch:
-    """Episodes as a batch; ``layout`` is the model's, ``targets`` a name that the task's goal knows.
-
-    Raises:
-        InputError: the task gives no goal of training, or its goal no such targets.
-    """
+    """Episodes as a batch; ``layout`` is the model's, ``targets`` a name that the task's goal knows."""
     fitted = layout.fit(episodes)
     wanted = goal_of(catalog.of(episodes)).targets_of(targets)(episodes)
     rounds = fitted.encode(episodes)

@@ -139,14 +139,14 @@ def card(
         "",
         "## Loss against wall time",
         "",
-        *_table(loss_curve(run)),
+        *_table(_loss_curve(run)),
         "",
         *(("## Limits", "", *(f"- {limit}" for limit in limits), "") if limits else ()),
     ]
     return "\n".join(lines)
 
 
-def loss_curve(run: TrainedRun, points: int = _CURVE_POINTS) -> pd.DataFrame:
+def _loss_curve(run: TrainedRun, points: int = _CURVE_POINTS) -> pd.DataFrame:
     """Held-out evaluations at about equal distances in time: minutes, step and every evaluated number."""
     evaluated = run.metrics.dropna() if len(run.metrics) else run.metrics
     if not len(evaluated):

@@ -22,20 +22,20 @@ from interp.errors import InputError, require, unknown_name
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
 
-Precision = Literal["auto", "float32", "bfloat16"]
-Decay = Literal["cosine", "linear"]
-_FROM_ZERO = (
-    "muon_lr",
-    "window",
-    "d_mlp",
-    "dataset_episodes",
-    "warmup_steps",
-    "weight_decay",
-    "patience",
-    "patience_from_stage",
-    "min_gain",
-    "init_std",
-)
+_Precision = Literal["auto", "float32", "bfloat16"]
+_Decay = Literal["cosine", "linear"]
+_OF_THE_MODEL = ["d_model", "n_layers", "n_heads", "d_mlp", "latent_update", "write_map", "position_codes", "init_std"]
+_EVERY = ["eval_every", "checkpoint_every", "eval_episodes", "eval_rounds", "epoch_steps"]
+_POSITIVE = ["batch_size", "lr", "clip", *_EVERY, "d_model", "n_layers", "n_heads"]
+_PATIENCE = ["patience", "patience_from_stage", "min_gain"]
+_FROM_ZERO = ["muon_lr", "window", "d_mlp", "dataset_episodes", "warmup_steps", "weight_decay", *_PATIENCE, "init_std"]
+_CHOICES = {
+    "commit": Commit,
+    "precision": _Precision,
+    "decay": _Decay,
+    "latent_update": LatentUpdate,
+    "position_codes": PositionCodes,
+}
 
 
 @dataclass(frozen=True)
@@ -158,13 +158,7 @@ class TrainingConfig:
             require(isinstance(value, list | tuple), f"{name} must be a list, got {value!r}")
             object.__setattr__(self, name, tuple(value))
         check_fields(self)
-        for name, literal in {
-            "commit": Commit,
-            "precision": Precision,
-            "decay": Decay,
-            "latent_update": LatentUpdate,
-            "position_codes": PositionCodes,
-        }.items():
+        for name, literal in _CHOICES.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), get_args(literal))
         known = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
@@ -190,8 +184,7 @@ class TrainingConfig:
                     require(ok, f"stage {i} has {name} {list(bound)}; give one number, or [low, high]")
                     bound = bound[1]
                 require(bound == 0 or bound >= known[name][0], message)
-        positive = ("batch_size", "lr", "clip", "eval_every", "checkpoint_every", "eval_episodes", "eval_rounds")
-        for name in (*positive, "epoch_steps", "d_model", "n_layers", "n_heads"):
+        for name in _POSITIVE:
             require(getattr(self, name) > 0, f"{name} must be positive, got {getattr(self, name)!r}")
         for name in _FROM_ZERO:
             require(getattr(self, name) >= 0, f"{name} must be 0 or more, got {getattr(self, name)!r}")
@@ -224,17 +217,10 @@ class TrainingConfig:
         ranges = {f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high}
         return LatentTransformerConfig(
             layout=catalog.get(self.task).layout(**largest, **ranges),
-            d_model=self.d_model,
-            n_layers=self.n_layers,
-            n_heads=self.n_heads,
             d_head=self.d_model // self.n_heads,
-            d_mlp=self.d_mlp,
-            latent_update=self.latent_update,
-            write_map=self.write_map,
-            position_codes=self.position_codes,
-            init_std=self.init_std,
             name=name,
             origin={"training": self.to_dict()},
+            **{field: getattr(self, field) for field in _OF_THE_MODEL},
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -243,11 +229,7 @@ class TrainingConfig:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:
-        """The configuration that :meth:`to_dict` described.
-
-        Raises:
-            InputError: an unknown field, such as one of an earlier version.
-        """
+        """The configuration that :meth:`to_dict` described; a field that is unknown, now or still, is refused."""
         require(isinstance(values, Mapping), f"a training configuration is a table of fields, got {values!r}")
         _known_fields(values)
         for name in ("task", "stages"):
@@ -279,11 +261,7 @@ def _stage(given: Any) -> Stage:
 
 
 def override(config: TrainingConfig, values: dict[str, Any]) -> TrainingConfig:
-    """``config`` with fields replaced; of the sizes, those given.
-
-    Raises:
-        InputError: an unknown field, or a value of the wrong type.
-    """
+    """``config`` with fields replaced, of the sizes those given; other fields and types are refused."""
     _known_fields(values)
     task = values.get("task", config.task)
     require(
@@ -316,9 +294,6 @@ def merge(values: dict[str, Any], more: dict[str, Any]) -> dict[str, Any]:
 def parse_assignment(text: str) -> dict[str, Any]:
     """``FIELD=VALUE``, the value in TOML, as a dictionary of one.
 
-    Raises:
-        InputError: no ``=``, or the value is not TOML.
-
     >>> parse_assignment("lr=3e-4")
     {'lr': 0.0003}
     """
@@ -329,11 +304,7 @@ def parse_assignment(text: str) -> dict[str, Any]:
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:
-    """The fields in a TOML file.
-
-    Raises:
-        InputError: the file is missing or not TOML.
-    """
+    """The fields in a TOML file."""
     try:
         return tomllib.loads(Path(path).read_text(encoding="utf-8"))
     except OSError as error:

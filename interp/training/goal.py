@@ -69,22 +69,14 @@ class TrainingGoal:
     former: Mapping[str, str] = field(default_factory=dict)
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
-        """The targets that a run names; ``targets`` where it names none.
-
-        Raises:
-            InputError: no such targets.
-        """
+        """The targets that a run names; ``targets`` where it names none."""
         if name and name not in self.other_targets:
             raise unknown_name("targets", name, self.other_targets)
         return self.other_targets[name] if name else self.targets
 
 
 def goal_of(task: Task) -> TrainingGoal:
-    """What ``task`` asks of training.
-
-    Raises:
-        InputError: it names no goal.
-    """
+    """What ``task`` asks of training; a task that names no goal is refused."""
     if task.training is None:
         raise InputError(f"task {task.key!r} cannot be trained: its record names no goal; give it training=...")
     return task.training()

@@ -26,9 +26,9 @@ from interp.training.batches import EpisodeSource, RoundsLoss
 from interp.training.config import Stage, TrainingConfig
 from interp.training.runs import RECORD_FILE, read_state
 
-SECONDS = 0.4
+_SECONDS = 0.4
 """Spent on measuring each precision, or two steps where these take longer."""
-WORTH = 0.9
+_WORTH = 0.9
 """bfloat16 is taken where it needs at most this share of float32's time: where they are level, float32 is exacter."""
 N_ROUNDS = 2
 """Rounds of the step that is timed, forward and backward."""
@@ -77,7 +77,7 @@ def faster(seconds: dict[str, float]) -> str:
     >>> faster({"float32": 1.1, "bfloat16": 4.4}), faster({"float32": 1.0, "bfloat16": 0.5})
     ('float32', 'bfloat16')
     """
-    return "bfloat16" if seconds["bfloat16"] <= WORTH * seconds["float32"] else "float32"
+    return "bfloat16" if seconds["bfloat16"] <= _WORTH * seconds["float32"] else "float32"
 
 
 def measure(config: TrainingConfig, device: torch.device) -> dict[str, float]:
@@ -99,10 +99,10 @@ def measure(config: TrainingConfig, device: torch.device) -> dict[str, float]:
 
         return run
 
-    return best_of({precision: step(precision) for precision in ("float32", "bfloat16")}, SECONDS)
+    return _best_of({precision: step(precision) for precision in ("float32", "bfloat16")}, _SECONDS)
 
 
-def best_of(runs: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
+def _best_of(runs: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:
     """The shortest time of each of ``runs``, taken in turn for ``seconds`` each after a first one, at least twice."""
     times: dict[str, list[float]] = {name: [] for name in runs}
     for run in runs.values():

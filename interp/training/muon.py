@@ -48,12 +48,14 @@ class Muon(torch.optim.Optimizer):
                 if not state:
                     state["momentum"] = torch.zeros_like(parameter)
                 momentum = state["momentum"].mul_(_MOMENTUM).add_(gradient)
-                update = orthogonalise(gradient + _MOMENTUM * momentum)
+                update = _orthogonalise(gradient + _MOMENTUM * momentum)
                 rate = _ADAM_RMS * group["lr"] * max(parameter.shape[-2:]) ** 0.5
                 parameter.mul_(1 - group["lr"] * group["weight_decay"]).add_(update, alpha=-rate)
 
 
-def orthogonalise(matrix: Float[Tensor, "*stack rows columns"], steps: int = 5) -> Float[Tensor, "*stack rows columns"]:
+def _orthogonalise(
+    matrix: Float[Tensor, "*stack rows columns"], steps: int = 5
+) -> Float[Tensor, "*stack rows columns"]:
     """About ``U V^T`` of each matrix's singular value decomposition, by Newton-Schulz iterations."""
     a, b, c = _NEWTON_SCHULZ
     tall = matrix.shape[-2] > matrix.shape[-1]

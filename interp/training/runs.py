@@ -59,35 +59,21 @@ class Progression:
 
 
 @dataclass(frozen=True)
-class RunState:
-    """What a state file holds.
-
-    Attributes:
-        progress: where the run stands.
-        config: the fields of the run's configuration.
-        tensors: ``model.NAME`` for every parameter; ``ENTRY.NAME`` for what its optimizer keeps of it.
-    """
+class _RunState:
+    """What a state file holds; tensors are ``model.NAME`` for every parameter and ``ENTRY.NAME`` for its moments."""
 
     progress: Progression
     config: dict[str, Any]
     tensors: dict[str, Tensor]
 
     def weights(self, model: torch.nn.Module) -> None:
-        """Copy the weights into ``model``.
-
-        Raises:
-            InputError: a weight is missing, or of another shape.
-        """
+        """Copy the weights into ``model``; one that is missing, or of another shape, is refused."""
         with torch.no_grad():
             for key, parameter in model.named_parameters():
                 parameter.copy_(self._tensor(f"model.{key}", parameter))
 
     def moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
-        """Give the optimizers what they kept of every parameter.
-
-        Raises:
-            InputError: a moment is missing, or of another shape.
-        """
+        """Give the optimizers what they kept of every parameter; strictly, as :meth:`weights`."""
         for key, parameter in model.named_parameters():
             for optimizer, entries in zip(optimizers, _OPTIMIZER_STATE, strict=False):
                 if any(f"{entry}.{key}" in self.tensors for entry in entries):
@@ -113,11 +99,7 @@ class RunState:
 def write_state(
     folder: Path, progress: Progression, config: Mapping[str, Any], model: torch.nn.Module, optimizers: list[Any]
 ) -> None:
-    """Write the whole state of a run to ``folder``, in one rename.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write the whole state of a run to ``folder``, in one rename."""
     tensors: dict[str, Tensor] = {}
     for key, parameter in model.named_parameters():
         tensors[f"model.{key}"] = parameter.detach().cpu().contiguous()
@@ -129,12 +111,8 @@ def write_state(
     write_atomic(folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
 
 
-def read_state(folder: Path) -> RunState | None:
-    """The state of the run in ``folder``; None where there is none yet.
-
-    Raises:
-        InputError: the file is damaged, edited or of an earlier version.
-    """
+def read_state(folder: Path) -> _RunState | None:
+    """The state of the run in ``folder``, None where there is none yet; a damaged or edited file is refused."""
     path = folder / STATE_FILE
     if not path.is_file():
         return None
@@ -145,7 +123,7 @@ def read_state(folder: Path) -> RunState | None:
         digest = about.pop("digest", None)
         require(digest == _digest(about, tensors), f"{str(path)!r} does not hold what was written; {_DAMAGED}")
         progress = Progression(**about["progress"])
-        return RunState(progress, dict(about["config"]), tensors)
+        return _RunState(progress, dict(about["config"]), tensors)
 
 
 def cut_metrics(folder: Path, step: int) -> None:
@@ -172,9 +150,6 @@ def _step_of(line: str) -> float:
         return float(json.loads(line)["step"])
     except (ValueError, KeyError, TypeError):
         return math.inf
-
-
-# Runs that are read: what a card and learning curves are made of.
 
 
 @dataclass(frozen=True)

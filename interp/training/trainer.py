@@ -193,10 +193,10 @@ class _Run:
         return sum(stage.steps for stage in self.config.curriculum[: self.at.stage]) + self.at.stage_step
 
     def step(self) -> float:
-        """One batch of episodes, an optimizer step a window; learning rates follow :func:`schedule`."""
+        """One batch of episodes, an optimizer step a window; learning rates follow :func:`_schedule`."""
         shard, n_shards = self.accelerator.process_index, self.accelerator.num_processes
         batch = self.source.batch(self.at.step, self.at.stage, shard, n_shards).to(self.accelerator.device)
-        fraction = schedule(self._planned, self.config)
+        fraction = _schedule(self._planned, self.config)
         for optimizer, rate in zip(self.optimizers, (self.config.lr, self.config.muon_lr), strict=False):
             for group in optimizer.param_groups:
                 group["lr"] = rate * fraction
@@ -249,7 +249,7 @@ class _Run:
         at.epoch_loss, at.best_epoch_loss = 0.0, math.inf
 
 
-def schedule(step: int, config: TrainingConfig) -> float:
+def _schedule(step: int, config: TrainingConfig) -> float:
     """Fraction of the learning rate at ``step`` of the plan: linear warm-up, then ``config.decay`` to zero.
 
     Neither decay is best everywhere. In runs of equal length (seed 0), linear ended nearer to the floor for the laptop

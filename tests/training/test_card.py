@@ -88,7 +88,7 @@ def test_the_command_on_the_card_gives_the_same_configuration():
 
 
 def test_the_loss_curve_runs_over_time(run_folder):
-    curve = card.loss_curve(card.load_run(run_folder, "tiny"), points=2)
+    curve = card._loss_curve(card.load_run(run_folder, "tiny"), points=2)
     assert curve["step"].is_monotonic_increasing and curve["step"].iloc[-1] == 6 and "excess" in curve
     assert isinstance(curve, pd.DataFrame) and len(curve) == 2
 

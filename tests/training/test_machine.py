@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from interp.training.config import TrainingConfig
-from interp.training.machine import best_of, faster, measure, this_machine
+from interp.training.machine import _best_of, faster, measure, this_machine
 from interp.training.runs import RECORD_FILE, STATE_FILE
 from interp.training.trainer import train
 
@@ -57,5 +57,5 @@ def test_each_run_is_timed_at_least_twice_after_a_first():
     def count(name):
         calls[name] += 1
 
-    best_of({name: lambda name=name: count(name) for name in calls}, 0.0)
+    _best_of({name: lambda name=name: count(name) for name in calls}, 0.0)
     assert calls == {"a": 3, "b": 3}

@@ -5,13 +5,13 @@ import torch
 
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.goal import preset
-from interp.training.muon import Muon, is_stack, orthogonalise
+from interp.training.muon import Muon, _orthogonalise, is_stack
 
 
 @pytest.mark.parametrize("shape", [(6, 6), (3, 8, 4), (2, 4, 16)])
 def test_singular_values_become_about_one(shape):
     matrix = torch.randn(shape, generator=torch.Generator().manual_seed(0))
-    found = torch.linalg.svdvals(orthogonalise(matrix))
+    found = torch.linalg.svdvals(_orthogonalise(matrix))
     assert found.min() > 0.5
     assert found.max() < 1.3
 
@@ -19,9 +19,9 @@ def test_singular_values_become_about_one(shape):
 def test_singular_vectors_stay_and_each_matrix_of_a_stack_is_on_its_own():
     stack = torch.randn(3, 8, 4, generator=torch.Generator().manual_seed(1))
     left, _, right = torch.linalg.svd(stack[1], full_matrices=False)
-    rotated = left.T @ orthogonalise(stack)[1] @ right.T
+    rotated = left.T @ _orthogonalise(stack)[1] @ right.T
     torch.testing.assert_close(rotated, torch.diag(rotated.diagonal()), atol=1e-4, rtol=0)
-    torch.testing.assert_close(orthogonalise(stack)[1], orthogonalise(stack[1]))
+    torch.testing.assert_close(_orthogonalise(stack)[1], _orthogonalise(stack[1]))
 
 
 def test_a_step_has_the_size_of_adamw():

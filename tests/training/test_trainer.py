@@ -19,7 +19,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.training.batches import EpisodeSource, RoundsLoss, encode
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
-from interp.training.trainer import schedule, train
+from interp.training.trainer import _schedule, train
 
 SMALL = {
     "d_model": 16,
@@ -269,7 +269,7 @@ def test_compiled_and_plain_steps_agree():
 def test_rates_warm_up_and_fall_to_zero(decay, expected):
     """Linear: constant up to the middle of the run, then a line to zero; cosine: one half at half of the rest."""
     config = small(warmup_steps=4, stages=[{"n_rounds": 2, "steps": 40}], decay=decay)
-    assert {step: schedule(step, config) for step in expected} == pytest.approx(expected)
+    assert {step: _schedule(step, config) for step in expected} == pytest.approx(expected)
 
 
 def test_a_run_goes_on_from_a_trained_model(tmp_path):
