@@ -1,9 +1,8 @@
 """A report is a list of parts. A part computes something about a model, draws it, and says when it applies.
 
     >>> from reports.blocks import Prose
-    >>> from reports.page import Section
     >>> def draw(n_heads, context):
-    ...     return Section("Heads", [Prose(f"It has {n_heads} heads.")])
+    ...     return [Prose(f"It has {n_heads} heads.")]
     >>> heads = Part("heads", "Heads", lambda context: context.model.config.n_heads, draw)
 
 ``reports.build.build(model, parts=(heads,))`` writes a page with this one section. What several parts need (episodes, a
@@ -52,7 +51,7 @@ class Part:
         key: what other parts call its result by.
         title: of its section; a page without the result shows the reason under it.
         compute: the context to anything that the part draws.
-        draw: (what was computed, context) to one section or several.
+        draw: (what was computed, context) to the blocks of its section, or to one section or several of other titles.
         applies: whether a report on this model, with these settings, has the part.
         summary: (what was computed, context) to the claims that the page opens with.
         heading: of the page, where this part says it.
@@ -62,7 +61,7 @@ class Part:
     key: str
     title: str
     compute: Callable[[Context], Any]
-    draw: Callable[[Any, Context], Section | Sequence[Section]]
+    draw: Callable[[Any, Context], Section | Sequence[Any]]
     applies: Callable[[Context], bool] = lambda context: True
     summary: Callable[[Any, Context], Sequence[Finding]] = lambda computed, context: ()
     heading: Callable[[Context], Heading] | None = None

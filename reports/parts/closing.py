@@ -79,8 +79,8 @@ def paper(here: Mapping[str, Here]) -> Part:
         here: number -> where the page of this task has it, for those that it can have.
     """
 
-    def draw(computed: None, context: Context) -> Section:
-        return Section(PAPER, [Prose(_PAPER_TEXT), Table(_coverage(here, context), "The paper's figures and tables")])
+    def draw(computed: None, context: Context) -> list[object]:
+        return [Prose(_PAPER_TEXT), Table(_coverage(here, context), "The paper's figures and tables")]
 
     return Part("paper", PAPER, lambda context: None, draw)
 

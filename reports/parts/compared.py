@@ -15,12 +15,10 @@ import pandas as pd
 from interp.files import read_json
 from interp.statistics import Interval
 from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell
-from reports.page import Section
 from reports.part import Context, Part
 
-TITLE = "Compared with other machines"
-FOLDER, SAVED, PAGE = "comparisons", "comparison.json", "comparison.html"
-WORDS: dict[str, Word] = {"same": "pass", "different": "fail", "undecided": "cannot tell"}
+_FOLDER, _SAVED, PAGE = "comparisons", "comparison.json", "comparison.html"
+_WORDS: dict[str, Word] = {"same": "pass", "different": "fail", "undecided": "cannot tell"}
 """How the claim that two models are the same came out, for each word of a verdict."""
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
 _TEXT = (
@@ -31,7 +29,7 @@ _TEXT = (
 
 def part() -> Part:
     """The saved comparisons of the model; the command that makes one where there is none."""
-    return Part("compared", TITLE, _saved, draw, _applies, summary)
+    return Part("compared", "Compared with other machines", _saved, _draw, _applies, _findings)
 
 
 def _applies(context: Context) -> bool:
@@ -43,14 +41,14 @@ def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
     """Each saved comparison in which the model takes part, by its own weights: (folder, what was found)."""
     assert context.folder is not None
     digest, found = context.model.digest(), []
-    for path in sorted((context.folder / FOLDER).glob(f"*/{SAVED}")):
+    for path in sorted((context.folder / _FOLDER).glob(f"*/{_SAVED}")):
         about = read_json(path, "model", "reference", "verdicts", "settings")
         if digest in about["settings"].get("digests", ()):
             found.append((path.parent, about))
     return found
 
 
-def summary(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Finding]:
+def _findings(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Finding]:
     """A finding per answer of every comparison with another model; none is expected to be the same."""
     return [
         _finding(verdict, about["model"] if about["model"] != context.name else about["reference"])
@@ -63,7 +61,7 @@ def summary(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> li
 def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
     value = Interval(*(float(verdict[key]) for key in ("value", "low", "high")))
     untrained = verdict.get("untrained")
-    word = WORDS[verdict["verdict"]]
+    word = _WORDS[verdict["verdict"]]
     if word == "cannot tell" and untrained is not None and untrained >= value.low:
         word = "uninformative"
     return Finding(
@@ -80,10 +78,10 @@ def badge(word: str, note: str) -> Verdict:
     return Verdict(True if word == "same" else None, f"{word}, {note}" if note else word)
 
 
-def draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> Section:
+def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Any]:
     """A table of verdicts and a link for each comparison."""
     if not computed:
-        return Section(TITLE, [Prose(_NONE), Code(f"interp compare {context.source} --report")])
+        return [Prose(_NONE), Code(f"interp compare {context.source} --report")]
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, about in computed:
         name = f"{about['model']} against {about['reference'] or 'algorithms'}"
@@ -101,4 +99,4 @@ def draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> Secti
         if (page := folder / PAGE).is_file():
             assert context.folder is not None
             blocks.append(Prose(f"[The whole comparison]({Path(os.path.relpath(page, context.folder)).as_posix()})"))
-    return Section(TITLE, blocks)
+    return blocks

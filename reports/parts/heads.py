@@ -6,7 +6,6 @@ drawn.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import asdict, replace
 
 import numpy as np
@@ -26,7 +25,6 @@ from reports.blocks import Figure, Prose, Table
 from reports.page import Section
 from reports.part import Context, Part
 
-_ATTENTION = "Attention"
 _ATTENTION_TEXT = (
     "Rows (destinations) attend to columns (sources). Open the view below the picture to choose an episode, a round, a "
     "layer and a head, by mouse or by keyboard; there, hover over a head to enlarge it, click to keep it, hover over a "
@@ -36,12 +34,17 @@ _ATTENTION_TEXT = (
 
 
 def attention(paper: str = "") -> Part:
-    """The patterns of a few episodes.
+    """Attention of every head, drawn for paper and interactive.
 
     Args:
         paper: which of the paper's figures this is, such as "figure 1, right"; none when empty.
     """
-    return Part("attention", _ATTENTION, _attend, lambda view, context: _draw_attention(view, context, paper))
+
+    def draw(view: AttentionView, context: Context) -> list[object]:
+        caption = f"Every head in round {context.looked_at} of episode {context.shown}. {_said(context.heads)}"
+        return [Prose(_ATTENTION_TEXT), replace(view, caption=f"Paper, {paper}. {caption}" if paper else caption)]
+
+    return Part("attention", "Attention", _attend, draw)
 
 
 def _attend(context: Context) -> AttentionView:
@@ -62,28 +65,15 @@ def _attend(context: Context) -> AttentionView:
     )
 
 
-def _draw_attention(view: AttentionView, context: Context, paper: str = "") -> Section:
-    """The view, under what it is."""
-    caption = f"Every head in round {context.looked_at} of episode {context.shown}. {_said(context.heads)}"
-    return Section(
-        _ATTENTION, [Prose(_ATTENTION_TEXT), replace(view, caption=f"Paper, {paper}. {caption}" if paper else caption)]
-    )
-
-
-def _cached(context: Context, name: str) -> NDArray[np.floating]:
-    """An activation of the round looked at, in the episode that is drawn."""
-    run = context.run
-    return run.cache[name][context.shown, run.cached_rounds.index(context.looked_at)].numpy(force=True)
-
-
 def _said(heads: Heads) -> str:
     """What the heads of a handwired model are called, beside their numbers."""
     told = [f"{number} {text}" for of_layer in heads for number, text in of_layer.items() if text]
     return f"The heads are {', '.join(told)}." if told else "A head is called by its layer and its place in it."
 
 
+# One round.
+
 _WIRED, _LEARNED = "The circuit", "What the heads do"
-"""Titles: of a learned model no circuit is claimed."""
 _SHOWN = 12
 """Reads of a learned model that are drawn."""
 _THRESHOLD = 0.05
@@ -102,7 +92,7 @@ _BESIDE = (
 
 
 def circuit() -> Part:
-    """Which position read which, by which head."""
+    """Which position read which, by which head, in the round looked at."""
     return Part("circuit", _WIRED, _read, _draw_reads)
 
 
@@ -110,24 +100,26 @@ def _read(context: Context) -> pd.DataFrame:
     """The reads of one round: all that wrote something, of a circuit wired by hand; else the strongest."""
     if context.handwired:
         return _written(context)
-    found = strongest_reads(context.model, context.pair_runs[0], context.looked_at, k=_SHOWN, seed=context.seed)
+    reads = strongest_reads(context.model, context.pair_runs[0], context.looked_at, k=_SHOWN, seed=context.seed)
     heads = [list(names) for names in context.heads]
-    return found.assign(head=[heads[at - 1][i - 1] for at, i in found[["layer", "head"]].to_numpy().tolist()])
+    return reads.assign(head=[heads[at - 1][i - 1] for at, i in reads[["layer", "head"]].to_numpy().tolist()])
 
 
 def _written(context: Context) -> pd.DataFrame:
-    """The reads of one round that wrote something, as :func:`reports.flow.edges` gives them."""
-    patterns, writes = [], []
+    """The reads of one round that wrote something, as :func:`reports.arrows.written` gives them."""
+    run, patterns, writes = context.run, [], []
+
+    def cached(name: str) -> NDArray[np.floating]:
+        return run.cache[name][context.shown, run.cached_rounds.index(context.looked_at)].numpy(force=True)
+
     for layer, names in enumerate(context.heads):
-        pattern = _cached(context, f"blocks.{layer}.attn.hook_pattern")[: len(names)]
-        values = _cached(context, f"blocks.{layer}.attn.hook_v")
+        pattern = cached(f"blocks.{layer}.attn.hook_pattern")[: len(names)]
         w_o = context.model.blocks[layer].attn.W_O.detach().numpy(force=True)
-        written = einsum(values, w_o, "key head d, head d model -> head key model")
-        size = np.linalg.norm(written, axis=-1)[: len(names)]
+        moved = einsum(cached(f"blocks.{layer}.attn.hook_v"), w_o, "key head d, head d model -> head key model")
         patterns.append(pattern)
-        writes.append(pattern * size[:, None, :])
+        writes.append(pattern * np.linalg.norm(moved, axis=-1)[: len(names), None, :])
     heads = [list(names) for names in context.heads]
-    return arrows.written(patterns, writes, context.run.layout.labels, heads, threshold=_THRESHOLD)
+    return arrows.written(patterns, writes, run.layout.labels, heads, threshold=_THRESHOLD)
 
 
 def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
@@ -148,41 +140,41 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         f"The reads whose cut changes most in round {t}",
         f"Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: its head and its effect.",
     )
-    effects = [Interval(*values) for values in reads[["effect", "low", "high"]].to_numpy()]
     columns = ["head", "source", "target", "weight", "exit"]
+    effects = [Interval(*values) for values in reads[["effect", "low", "high"]].to_numpy()]
     table = reads[columns].rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     table = table.assign(effect=pd.Series(effects, dtype=object))
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
     return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
 
 
-def _beside(context: Context) -> Sequence[object]:
+def _beside(context: Context) -> list[object]:
     """The wiring of a handwired model of the same task, where there is one."""
     names = handwired_models(context.task.key)
     if not names:
         return []
-    circuit = build(names[0], **context.sizes)
+    wired = build(names[0], **context.sizes)
     caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
-    figure = Figure(_picture(circuit), "The circuit that was wired by hand", caption)
-    return [Prose(_BESIDE), figure, Table(circuit.to_frame(), "Its heads", collapsed=True)]
+    figure = Figure(_picture(wired), "The circuit that was wired by hand", caption)
+    return [Prose(_BESIDE), figure, Table(wired.to_frame(), "Its heads", collapsed=True)]
 
 
-def _wiring(circuit: Circuit) -> list[object]:
+def _wiring(wired: Circuit) -> list[object]:
     """What was wired: heads, which reads which, and where each causal variable lives."""
-    edges = pd.DataFrame([asdict(edge) for edge in circuit.edges])
+    edges = pd.DataFrame([asdict(edge) for edge in wired.edges])
     edges["positions"] = edges["positions"].map(", ".join)
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
     what = "The heads, in the order of computation (ids, buf1, ... are blocks of the residual stream)."
     return [
-        Table(circuit.to_frame(), what),
-        Figure(_picture(circuit), "Which head reads which", caption),
+        Table(wired.to_frame(), what),
+        Figure(_picture(wired), "Which head reads which", caption),
         Table(edges, "What is read by what, the embeddings included", collapsed=True),
-        Table(circuit.ground_truth(), "Where each causal variable lives", collapsed=True),
+        Table(wired.ground_truth(), "Where each causal variable lives", collapsed=True),
     ]
 
 
-def _picture(circuit: Circuit) -> object:
+def _picture(wired: Circuit) -> object:
     """Heads in columns by layer, and an arrow for every edge between them."""
-    table, edges = circuit.to_frame(), pd.DataFrame([asdict(edge) for edge in circuit.edges])
+    table, edges = wired.to_frame(), pd.DataFrame([asdict(edge) for edge in wired.edges])
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
     return arrows.wiring(layers, edges[edges["source"].isin(table["head"])])

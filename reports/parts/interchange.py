@@ -19,10 +19,8 @@ from interp.interventions.interchange import Claim
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, judged, number
-from reports.page import Section
 from reports.part import Context, Part
 
-_TITLE = "Interchange interventions"
 _TEXT = (
     "In one round of an episode, an activation is set to its value in another episode, and the outcome is compared "
     "with the algorithm's own counterfactual: the same round with one variable set to its value there. Accuracy is "
@@ -65,18 +63,18 @@ class _Tables:
 
 
 def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
-    """The claims about a handwired model's circuit, or those that the task makes about its models.
+    """Which places carry which variables of the algorithm, beside what chance would give.
 
     Args:
-        claims: of a handwired model, from its circuit; the task's own when None.
+        claims: of a handwired model, from its circuit; those that the task makes about its models when None.
     """
 
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
-        own = claims(context.circuit) if claims and context.handwired else None
+        wired = claims(context.circuit) if claims and context.handwired else None
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
-        carried = causal_tables.interchange_table(model, bases, sources, t, seed, own, n_decoded=known)
-        if context.handwired or context.quick or not context.task.analysis.aligned(model):
+        carried = causal_tables.interchange_table(model, bases, sources, t, seed, wired, n_decoded=known)
+        if context.handwired or context.quick or not context.task.aligned(model):
             return _Tables(carried)
         return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
 
@@ -85,7 +83,7 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
             context.algorithms and ((claims and context.handwired) or context.task.analysis.claims(context.model))
         )
 
-    return Part("interchange", _TITLE, compute, _draw, applies, interchanged)
+    return Part("interchange", "Interchange interventions", compute, _draw, applies, interchanged)
 
 
 def interchanged(computed: _Tables, context: Context) -> list[Finding]:
@@ -115,9 +113,10 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
 
 def _best(rows: pd.DataFrame) -> dict[str, Any]:
     """The best place of one variable under one outcome, with its best control, and how that came out."""
-    own = rows[~rows["control"].astype(bool)].sort_values("score", ascending=False)
-    best: dict[str, Any] = {str(key): value for key, value in own.iloc[0].items()}
-    others = [best["random_score"], *rows.loc[rows["control"].astype(bool), "score"]]
+    is_control = rows["control"].astype(bool)
+    first = rows[~is_control].sort_values("score", ascending=False).iloc[0]
+    best: dict[str, Any] = {str(key): value for key, value in first.items()}
+    others = [best["random_score"], *rows.loc[is_control, "score"]]
     control = max((value for value in others if not math.isnan(value)), default=math.nan)
     return best | {"control score": control, "word": judged(_interval(best, "score"), _MOST, control)}
 
@@ -126,7 +125,7 @@ def _interval(row: Mapping[Any, Any], name: str) -> Interval:
     return Interval(row[name], row[f"{name}_low"], row[f"{name}_high"])
 
 
-def _draw(computed: _Tables, context: Context) -> Section:
+def _draw(computed: _Tables, context: Context) -> list[object]:
     """The table of claims, and for a learned model the learned subspaces with their controls."""
     rows = [
         {
@@ -145,16 +144,14 @@ def _draw(computed: _Tables, context: Context) -> Section:
         }
         for row in computed.carried.to_dict("records")
     ]
-    decimals = dict.fromkeys(
-        ("doing nothing", "random direction", "random direction, score", "of all pairs", "doing nothing, all pairs"),
-        ".3f",
-    )
+    rounded = ("doing nothing", "random direction", "random direction, score", "of all pairs")
+    formats = dict.fromkeys((*rounded, "doing nothing, all pairs"), ".3f")
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
-    blocks: list[object] = [
+    blocks = [
         Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}"),
-        Table(pd.DataFrame(rows), caption, formats=decimals),
+        Table(pd.DataFrame(rows), caption, formats=formats),
     ]
-    return Section(_TITLE, blocks + ([] if computed.aligned is None else _learned(computed.aligned)))
+    return [*blocks, *([] if computed.aligned is None else _learned(computed.aligned))]
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -163,11 +160,8 @@ def _learned(aligned: pd.DataFrame) -> list[object]:
     aligned["variable"] = aligned["variable"].str.replace("_", " ")
     at = aligned["variable"] + ", " + aligned["site"]
     refused = aligned["refused"].notna()
-    why = "\n\n".join(
-        f"**{where}** was not learned: {text}"
-        for where, text in zip(at, aligned["refused"], strict=True)
-        if isinstance(text, str)
-    )
+    reasons = zip(at[refused], aligned["refused"][refused], strict=True)
+    why = "\n\n".join(f"**{where}** was not learned: {text}" for where, text in reasons)
     if refused.all():
         return [Prose(f"{_ALIGNED}\n\n{why}")]
     at, aligned = at[~refused], aligned[~refused].drop(columns="refused")
@@ -213,18 +207,19 @@ def _called(text: str) -> str:
 
 def _where(text: str) -> str:
     """``embed@p_1 (rank 2) + embed@p_2 (rank 2)`` as ``embed at p_1, p_2 (rank 2)``."""
-    parts = [re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", part) for part in text.split(" + ")]
     grouped: dict[tuple[str, str], list[str]] = {}
-    for part in parts:
-        assert part is not None
-        grouped.setdefault((part[1], part[3] or ""), []).append(part[2] or "")
+    for place in text.split(" + "):
+        found = re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", place)
+        assert found is not None
+        grouped.setdefault((found[1], found[3] or ""), []).append(found[2] or "")
     places = [
         site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in grouped.items()
     ]
     return _called(" + ".join(places))
 
 
-_STEERING = "Steering"
+# Steering.
+
 _STEERING_TEXT = (
     "Doses of a state change are added to the latents that one round reads, and the prediction is compared with the "
     "algorithm's from the state so changed: by {how}. Random directions of equal norm, on the same latents, are the "
@@ -239,19 +234,15 @@ _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directio
 
 
 def steering() -> Part:
-    """Steering as the task's record says it."""
-    return Part(
-        "steering",
-        _STEERING,
-        _steer,
-        _draw_steering,
-        lambda context: bool(context.algorithms and context.task.analysis.steering is not None),
-        steered,
-    )
+    """What a model does after the task's state change is written into its latents, beside what the algorithm would."""
+
+    def applies(context: Context) -> bool:
+        return bool(context.algorithms and context.task.steering is not None)
+
+    return Part("steering", "Steering", _steer, _draw_steering, applies, steered)
 
 
 def _steer(context: Context) -> pd.DataFrame:
-    """The dose-response."""
     return causal_tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
 
 
@@ -268,7 +259,7 @@ def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
     return [Finding(text, cast(Word, word), evidence, f"random directions as long: {cell(random, '.3f')}")]
 
 
-def _draw_steering(frame: pd.DataFrame, context: Context) -> Section:
+def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     """The dose-response, and how far it is from the algorithm's."""
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
@@ -282,7 +273,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> Section:
     rows = [
         {
             "dose": row["dose"],
-            **{name: Interval(row[key], row[f"{key}_low"], row[f"{key}_high"]) for key, name in _NAMES.items()},
+            **{name: _interval(row, key) for key, name in _NAMES.items()},
             "mean distance from the algorithm": row["mean_error"],
             "largest": row["max_error"],
             "of random directions, mean": row["random_mean_error"],
@@ -294,11 +285,8 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> Section:
         f"Mean {record.shows} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses "
         f"other than 0: {moved['mean_error'].mean():.3f}; of random directions {moved['random_mean_error'].mean():.3f}."
     )
-    return Section(
-        _STEERING,
-        [
-            Prose(_STEERING_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
-            Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
-            Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
-        ],
-    )
+    return [
+        Prose(_STEERING_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
+        Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
+        Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
+    ]

@@ -9,10 +9,8 @@ from pathlib import Path
 from interp.library import SHIPPED
 from interp.model.transformer import HookedLatentTransformer
 from reports.blocks import Finding, Findings, Prose, Summary, number
-from reports.page import Section
 from reports.part import Context, Heading, Part
 
-TITLE = "Verdicts"
 _BY_HAND = "It was written down, not found: it is no evidence of what training finds."
 _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 
@@ -32,15 +30,15 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
             return handwired or Heading(f"{context.name}: {task.name}, wired by hand", what)
         return Heading(f"{context.name}: a learned model of {task.name}", learned or what)
 
-    return Part("summary", TITLE, lambda context: None, draw, heading=heading)
+    return Part("summary", "Verdicts", lambda context: None, _draw, heading=heading)
 
 
-def draw(computed: None, context: Context) -> Section:
+def _draw(computed: None, context: Context) -> list[object]:
     """What the model is not, the findings of all parts, and what was run."""
     facts, table = {"Model": _describe(context.model), "Episodes": sampled(context)}, table_of(context)
     if context.quick:
         facts["Quick report"] = f"less of everything, and without {_and(context.left_out)}"
-    return Section(TITLE, [Prose(is_not(context)), *([table] if table.rows else []), Summary(facts)])
+    return [Prose(_is_not(context)), *([table] if table.rows else []), Summary(facts)]
 
 
 def table_of(context: Context) -> Findings:
@@ -56,7 +54,7 @@ def table_of(context: Context) -> Findings:
     return Findings(rows)
 
 
-def is_not(context: Context) -> str:
+def _is_not(context: Context) -> str:
     """What the model is not: the limits that its card names, or what follows from how it was made."""
     if context.handwired:
         return _BY_HAND

@@ -14,10 +14,8 @@ from interp.statistics import Interval
 from reports import figures
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
-from reports.page import Section
 from reports.part import Context, Part
 
-_TITLE = "Patching"
 _LISTED = 0.01
 """Cells that restore less of the difference are left to the pictures."""
 _QUICK_EPISODES = 8
@@ -28,6 +26,7 @@ _TEXT = (
     "nothing**. A cell that lights up is evidence that the difference between these two inputs passes there, not of "
     "what it means."
 )
+_SAYING = {"resid_pre": "by the residual stream before each layer", "head": "by each head's output"}
 
 
 @dataclass(frozen=True)
@@ -39,19 +38,15 @@ class Difference:
     metric: str = "probability"
 
 
-@dataclass(frozen=True)
-class _Patched:
-    """A sweep over the sites that a difference could pass, and how to say what was corrupted."""
-
-    what: str
-    result: PatchingResult
+_Patched = tuple[str, PatchingResult]
+"""What was corrupted, in words, and a sweep over the sites that the difference could pass."""
 
 
 def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
     """Patching of the residual stream and of the heads.
 
     Args:
-        differences: to _patch; every corruption of the task when there are none.
+        differences: to patch; every corruption of the task when there are none.
         n_episodes: at most.
     """
 
@@ -60,7 +55,7 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
         taken = list(differences or every)[: 1 if context.quick else None]
         return [_patch(context, difference, _QUICK_EPISODES if context.quick else n_episodes) for difference in taken]
 
-    return Part("patching", _TITLE, compute, _draw, lambda context: bool(context.task.analysis.corruptions()))
+    return Part("patching", "Patching", compute, _draw, lambda context: bool(context.task.corruptions()))
 
 
 def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
@@ -68,74 +63,52 @@ def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patche
     corruption, t = context.task.corruption(difference.corruption), context.looked_at
     clean, corrupted = corruption.build(context.episodes.select(slice(n_episodes)), t)
     read = t if difference.metric == "state" else t + corruption.delay
-    result = sweep(
-        context.model, clean, corrupted, t, read=read, components=("resid_pre", "head"), metric=difference.metric
-    )
-    return _Patched(difference.what, result)
+    sites = ("resid_pre", "head")
+    result = sweep(context.model, clean, corrupted, t, read=read, components=sites, metric=difference.metric)
+    return difference.what, result
 
 
-def _draw(differences: Sequence[_Patched], context: Context) -> Section:
+def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
     """Heat maps of the residual stream and of the heads for each difference; then the cells that matter."""
     blocks: list[object] = [Prose(_TEXT)]
-    for difference in differences:
-        result = difference.result
+    for what, result in differences:
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
-        caption = f"{difference.what} ({where}). Share of the difference in {result.metric.replace('_', ' ')} restored"
-        for component, saying in (
-            ("resid_pre", "by the residual stream before each layer"),
-            ("head", "by each head's output"),
-        ):
-            grid = _positions(result.grid(component), result.labels)
-            grid = _named_heads(grid, context.heads) if component == "head" else _named_layers(grid)
-            drawn = figures.heatmap(
-                grid.to_numpy(),
-                list(grid.index),
-                list(grid.columns),
-                label="share restored",
-                xlabel="position",
-                limit=1,
-            )
-            blocks.append(
-                Figure(drawn, f"{difference.what}: patching {saying}", f"{caption} {saying}.", grid.reset_index())
-            )
+        caption = f"{what} ({where}). Share of the difference in {result.metric.replace('_', ' ')} restored"
+        for component, saying in _SAYING.items():
+            grid = result.grid(component)
+            grid = _with_names(grid[[label for label in result.labels if label in grid.columns]], context.heads)
+            rows, columns = list(grid.index), list(grid.columns)
+            drawn = figures.heatmap(grid.to_numpy(), rows, columns, label="share restored", xlabel="position", limit=1)
+            blocks.append(Figure(drawn, f"{what}: patching {saying}", f"{caption} {saying}.", grid.reset_index()))
         frame = _counted(result.to_frame(), context.heads)
         shown = frame[frame["fraction"].abs() >= _LISTED]
-        said = f"{difference.what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
+        said = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
         blocks.append(Table(shown, said, collapsed=True))
-    return Section(_TITLE, blocks)
+    return blocks
 
 
 def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     """Every cell, with layers counted from one and heads by the names that the pictures call them."""
     frame = frame.drop(columns=["site", "metric", "direction", "round", "read", "propagate"])
     names = [list(of_layer) for of_layer in heads]
-    places = zip(frame["layer"], frame["head"], strict=True)
     called = [
         None if pd.isna(head) or int(head) >= len(names[int(layer)]) else names[int(layer)][int(head)]
-        for layer, head in places
+        for layer, head in zip(frame["layer"], frame["head"], strict=True)
     ]
     return frame.assign(layer=frame["layer"] + 1, head=pd.Series(called, index=frame.index, dtype=object))
 
 
-def _positions(grid: pd.DataFrame, labels: Sequence[str]) -> pd.DataFrame:
-    return grid[[label for label in labels if label in grid.columns]]
-
-
-def _named_layers(grid: pd.DataFrame) -> pd.DataFrame:
-    return grid.rename(index={name: f"before layer {int(name[1:]) + 1}" for name in grid.index})
-
-
-def _named_heads(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
-    """Rows L0H0, ... under the heads' own names; heads that the circuit does not have are left out."""
-    names = {
-        f"L{layer}H{head}": f"{name} {text}".strip()
-        for layer, of_layer in enumerate(heads)
-        for head, (name, text) in enumerate(of_layer.items())
-    }
+def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """Rows L0, ... or L0H0, ... under the names of layers and heads; heads that a circuit lacks are left out."""
+    names = {f"L{layer}": f"before layer {layer + 1}" for layer in range(len(heads))}
+    for layer, of_layer in enumerate(heads):
+        for head, (name, text) in enumerate(of_layer.items()):
+            names[f"L{layer}H{head}"] = f"{name} {text}".strip()
     return grid.loc[[row for row in names if row in grid.index]].rename(index=names)
 
 
-_EDGES = "Circuits of edges"
+# Circuits of edges.
+
 _EDGES_TEXT = (
     "An edge is one head's (or MLP's, or the embedding's) write as read by another's query, key or value, or by an "
     "exit. Each is scored by EAP-IG between a run and one with another episode's latents: the gradient of the logit "
@@ -151,33 +124,27 @@ _NODES = (
     "what only zeros show is the same in every episode"
 )
 _EDGES_LISTED = 25
-"""Edges listed at most."""
 _PORTS = {"q": "query", "k": "key", "v": "value"}
 
 
 def edges() -> Part:
-    """Circuits of edges under the task's default corruption."""
-    return Part(
-        "edges",
-        _EDGES,
-        _find_edges,
-        _draw_edges,
-        lambda context: bool(context.task.analysis.default_corruption),
-        edges_suffice,
-        slow=True,
-    )
+    """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
+
+    def applies(context: Context) -> bool:
+        return bool(context.task.default_corruption)
+
+    return Part("edges", "Circuits of edges", _find_edges, _draw_edges, applies, edges_suffice, slow=True)
 
 
 def _find_edges(context: Context) -> dict[str, pd.DataFrame]:
     """Scored edges, faithfulness over sizes, the smallest faithful circuit, single ablations."""
-    return causal_tables.circuit_tables(
-        context.smooth, context.pairs[0], context.looked_at, context.seed, minimality=False
-    )
+    pairs, t = context.pairs[0], context.looked_at
+    return causal_tables.circuit_tables(context.smooth, pairs, t, context.seed, minimality=False)
 
 
-def edges_suffice(found: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
+def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
     """That few edges suffice for the difference, and as many at random do not."""
-    circuit = found["circuit"].iloc[0]
+    circuit = tables["circuit"].iloc[0]
     kept, random = Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_max"]
     word = "fail" if circuit["size"] > circuit["of"] / 2 else judged(kept, random, random)
     return [
@@ -190,10 +157,9 @@ def edges_suffice(found: Mapping[str, pd.DataFrame], context: Context) -> list[F
     ]
 
 
-def _draw_edges(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
-    """The smallest faithful circuit beside random ones, faithfulness against size, edges and single nodes."""
+def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[object]:
     heads = heads_of(context.smooth)
-    circuit, curve = found["circuit"].iloc[0], found["faithfulness"]
+    circuit, curve = tables["circuit"].iloc[0], tables["faithfulness"]
     measured = [
         ("edges", f"{circuit['size']} of {circuit['of']}", "as many"),
         ("faithfulness", Interval(circuit["faithfulness"], circuit["low"], circuit["high"]), circuit["random_mean"]),
@@ -203,51 +169,34 @@ def _draw_edges(found: Mapping[str, pd.DataFrame], context: Context) -> Section:
         ("CMD, over all sizes", curve["cmd"].iloc[0], curve["random_cmd"].iloc[0]),
     ]
     columns = ["measure", "best-scored edges", "random circuits of equal size"]
-    listed = found["edges"].query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
+    listed = tables["edges"].query("score != 0").head(_EDGES_LISTED).drop(columns=["metric", "steps"])
     listed = listed.rename(columns={"kept": "in the circuit"})
     for column in ("source", "destination"):
         listed[column] = [_called(name, heads) for name in listed[column]]
-    return Section(
-        _EDGES,
-        [
-            Prose(_EDGES_TEXT + (_SOFT if context.handwired else "")),
-            Table(
-                pd.DataFrame(measured, columns=columns, dtype=object),
-                "The fewest best-scored edges whose faithfulness is within 0.1 of 1",
-            ),
-            Figure(
-                _by_size(curve, int(circuit["of"])),
-                "Faithfulness against circuit size",
-                "Circuits of the best-scored edges, and of as many at random.",
-                curve,
-            ),
-            Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
-            Table(_nodes(found["ablation"], heads), _NODES, collapsed=True),
-        ],
-    )
+    said = "The fewest best-scored edges whose faithfulness is within 0.1 of 1"
+    caption = "Circuits of the best-scored edges, and of as many at random."
+    return [
+        Prose(_EDGES_TEXT + (_SOFT if context.handwired else "")),
+        Table(pd.DataFrame(measured, columns=columns, dtype=object), said),
+        Figure(_by_size(curve, int(circuit["of"])), "Faithfulness against circuit size", caption, curve),
+        Table(listed, "The best-scored edges (std is over episodes)", collapsed=True),
+        Table(_nodes(tables["ablation"], heads), _NODES, collapsed=True),
+    ]
 
 
 def _by_size(curve: pd.DataFrame, n_edges: int) -> Picture:
     """Faithfulness of the best-scored edges, and of random circuits, over how many edges are kept."""
     sizes = curve[curve["size"] >= 1].drop_duplicates("size")
-    parts = [
-        sizes.assign(algorithm=key, name=name, mean=sizes[column])
-        for key, name, column in (
-            ("model", "best-scored edges", "faithfulness"),
-            ("random", "random circuits", "random_mean"),
-        )
-    ]
+    best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
+    random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
+    label, whole = f"edges kept, of {n_edges}", {"whole model": 1.0}
     return figures.curves(
-        pd.concat(parts),
-        x="size",
-        xlabel=f"edges kept, of {n_edges}",
-        ylabel="faithfulness",
-        log_x=True,
-        reference={"whole model": 1.0},
+        pd.concat([best, random]), x="size", xlabel=label, ylabel="faithfulness", log_x=True, reference=whole
     )
 
 
 def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
+    """A row per node, a column per way to ablate it and exit that shows it."""
     drops = [Interval(*values) for values in ablation[["drop", "low", "high"]].to_numpy()]
     how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
     long = pd.DataFrame({"node": ablation["name"], "how": how, "drop": pd.Series(drops, dtype=object)})

@@ -17,10 +17,9 @@ from probes.controls import DESCRIPTIONS, Control
 from probes.targets import compute as compute_targets
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, Word, cell, number
-from reports.page import Section
 from reports.part import Context, Part
 
-KEY, _TITLE = "probes", "Probes"
+KEY = "probes"
 _TEXT = (
     "Linear probes, fitted on some episodes and scored on others. The controls repeat the fit where it cannot "
     "succeed by reading the state; a target counts as represented when the probe beats every control that counts by "
@@ -60,14 +59,14 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
     def summary(results: list[ProbeResult], context: Context) -> list[Finding]:
         return [_finding(result) for result in results if result.target.key in asked(context)[:n_claimed]]
 
-    def draw(results: list[ProbeResult], context: Context) -> Section:
+    def draw(results: list[ProbeResult], context: Context) -> list[object]:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
         return _drawn(results, asked(context)[:n_claimed], constant)
 
-    return Part(KEY, _TITLE, compute, draw, lambda context: bool(targets or context.task.analysis.probed), summary)
+    return Part(KEY, "Probes", compute, draw, lambda context: bool(targets or context.task.probed), summary)
 
 
-def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> Section:
+def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> list[object]:
     """Scores of some probes with their controls: the verdicts, a picture, then the numbers."""
     scores = pd.concat([_scores(result) for result in results], ignore_index=True)
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
@@ -75,19 +74,15 @@ def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Seq
         f"{metrics} of each probe (blue) and of its controls (grey squares), with 95 % intervals. "
         "For R², 1 is perfect and 0 is what the mean gives. Scores below −0.25 are drawn there."
     )
-    numbers = pd.concat([result.to_frame() for result in results], ignore_index=True).drop(
-        columns=["represented", "verdict", "detectable"]
-    )
+    numbers = pd.concat([result.to_frame() for result in results], ignore_index=True)
+    numbers = numbers.drop(columns=["represented", "verdict", "detectable"]).dropna(axis="columns", how="all")
     picture = figures.intervals(scores, xlabel=metrics, floor=-0.25)
-    return Section(
-        _TITLE,
-        [
-            Prose(_TEXT + _left_out(results, constant)),
-            Table(_verdicts(results, claimed), "What is represented"),
-            Figure(picture, "Probe scores beside their controls", caption),
-            Table(numbers.dropna(axis="columns", how="all"), "Every output, metric and control", collapsed=True),
-        ],
-    )
+    return [
+        Prose(_TEXT + _left_out(results, constant)),
+        Table(_verdicts(results, claimed), "What is represented"),
+        Figure(picture, "Probe scores beside their controls", caption),
+        Table(numbers, "Every output, metric and control", collapsed=True),
+    ]
 
 
 def _left_out(results: Sequence[ProbeResult], constant: Sequence[str]) -> str:
@@ -107,7 +102,7 @@ def _finding(result: ProbeResult, expected: bool = True) -> Finding:
         f"The latents hold the {result.target.key.replace('_', ' ')}, readable by a linear map",
         _WORDS[result.verdict],
         f"{_metric(result)} {cell(result.score)}",
-        "" if strongest is None else f"{DESCRIPTIONS.get(strongest.name, strongest.name)}: {cell(strongest.score)}",
+        "" if strongest is None else f"{_named(strongest)}: {cell(strongest.score)}",
         expected,
     )
 
@@ -118,6 +113,10 @@ def _strongest(result: ProbeResult) -> Control | None:
     return max(counted, key=lambda control: control.score.estimate, default=None)
 
 
+def _named(control: Control) -> str:
+    return DESCRIPTIONS.get(control.name, control.name)
+
+
 def _metric(result: ProbeResult) -> str:
     return "R²" if result.metric == "r2" else result.metric
 
@@ -125,17 +124,15 @@ def _metric(result: ProbeResult) -> str:
 def _verdicts(results: Sequence[ProbeResult], claimed: Sequence[str]) -> pd.DataFrame:
     rows = []
     for result in results:
-        strongest = _strongest(result)
+        strongest, expected = _strongest(result), result.target.key in claimed
         rows.append(
             {
                 "target": result.target.key.replace("_", " "),
                 "score": result.score,
-                "strongest control": None if strongest is None else DESCRIPTIONS.get(strongest.name, strongest.name),
+                "strongest control": None if strongest is None else _named(strongest),
                 "its score": None if strongest is None else strongest.score,
                 "would have shown": result.detectable,
-                "verdict": replace(
-                    _finding(result, expected=result.target.key in claimed).verdict, text=result.verdict
-                ),
+                "verdict": replace(_finding(result, expected).verdict, text=result.verdict),
             }
         )
     return pd.DataFrame(rows)
@@ -153,6 +150,8 @@ def _scores(result: ProbeResult) -> pd.DataFrame:
     )
 
 
+# The state over time.
+
 _READ = "The algorithm's memory, read from the latents themselves."
 _DECODED = "What a linear probe, fitted on other episodes, decodes from the latents after each round."
 
@@ -165,6 +164,11 @@ class Held:
     state: NDArray[Any]
     reference: NDArray[Any]
     labels: tuple[str, ...]
+
+    @property
+    def largest(self) -> float:
+        """The largest difference between the two."""
+        return float(np.abs(self.state - self.reference).max())
 
 
 def state(
@@ -189,17 +193,16 @@ def state(
     def compute(context: Context) -> Held:
         return _of_the_latents(context) if context.handwired else _of_a_probe(context, probed)
 
-    def draw(held: Held, context: Context) -> Section:
+    def draw(held: Held, context: Context) -> list[object]:
         which = 0 if context.handwired else 1
         ylabel = units[which] or held.variable.replace("_", " ")
         drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel)
-        largest = float(np.abs(held.state - held.reference).max())
-        apart = f"their absolute difference is at most {number(largest)}" if largest else "they are equal in every bit"
+        equal = "they are equal in every bit"
+        apart = f"their absolute difference is at most {number(held.largest)}" if held.largest else equal
         series = shown[which].format(context.shown)
         caption = f"{series}: the transformer's (thin) on the algorithm's (wide and pale); {apart}."
         text = read.format(**context.algorithm.parameters) if context.handwired else decoded
-        blocks = [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)]
-        return Section(title, blocks)
+        return [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)]
 
     def applies(context: Context) -> bool:
         return bool(
@@ -221,9 +224,8 @@ def _of_the_latents(context: Context) -> Held:
 
 def _of_a_probe(context: Context, key: str) -> Held:
     """What a probe decodes from the latents after every round."""
-    results = context.result(KEY)
-    wanted = key or context.algorithm.memory
+    results, wanted = context.result(KEY), key or context.algorithm.memory
     result = next((result for result in results if result.target.key == wanted), results[0])
-    values, i = result.target.values, context.shown
-    decoded, held = (np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values))
-    return Held(result.target.key, decoded, held, tuple(result.target.outputs))
+    i, values = context.shown, result.target.values
+    decoded, true = (np.reshape(array[i], (len(array[i]), -1)) for array in (result.predictions, values))
+    return Held(result.target.key, decoded, true, tuple(result.target.outputs))

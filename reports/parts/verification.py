@@ -17,24 +17,27 @@ from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, Verdict, number
-from reports.page import Section
 from reports.part import Context, Part
 
-_TITLE = "Verification against the algorithm"
 _TEXT = (
     "The model ran over fresh episodes, its own state carried from round to round, and every causal variable of its "
     "circuit was read inside the forward pass, at every round, and compared with the reference algorithm in NumPy. "
     "Errors are the largest over all episodes, rounds and elements. This shows that this construction computes the "
     "algorithm; it is no evidence about a learned model."
 )
-
 _ROUNDS = 20
 """Rounds at least: an algorithm that ends sooner is followed for longer."""
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
+_SMALLEST = 1e-17
+"""What an error of 0 is drawn as, on a logarithmic axis."""
+
+
+def _wired(context: Context) -> bool:
+    return context.handwired
 
 
 def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
-    """The check of a handwired model, at several sizes.
+    """The largest error of every variable of a handwired model, at several sizes.
 
     Args:
         sizes: as :func:`circuits.verify` takes them.
@@ -49,30 +52,26 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
     def summary(result: VerificationResult, context: Context) -> list[Finding]:
         return [_exactness(result, variable, text) for variable, text in said.items()]
 
-    return Part("verification", _TITLE, compute, _draw, lambda context: context.handwired, summary)
+    return Part("verification", "Verification against the algorithm", compute, _draw, _wired, summary)
 
 
-def _draw(result: VerificationResult, context: Context) -> Section:
+def _draw(result: VerificationResult, context: Context) -> list[object]:
     """The largest error of every variable over sizes and locations, then every check."""
     checks = result.to_frame()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    caption = f"Largest errors over {ran}. {relative}"
     every = checks.assign(size=[_size(size) for size in checks["size"]], passed=_badges(checks["passed"]))
-    return Section(
-        _TITLE,
-        [
-            Prose(_TEXT),
-            Table(_worst(result.checks), caption),
-            Table(every, "Every variable at every location, size and precision", collapsed=True),
-        ],
-    )
+    return [
+        Prose(_TEXT),
+        Table(_worst(result.checks), f"Largest errors over {ran}. {relative}"),
+        Table(every, "Every variable at every location, size and precision", collapsed=True),
+    ]
 
 
-def _exactness(result: VerificationResult, variable: str, text: str, dtype: str = "float64") -> Finding:
-    """A claim: the largest error of one variable over all sizes, against its tolerance."""
-    checks = [check for check in result.checks if check.variable == variable and check.dtype == dtype]
+def _exactness(result: VerificationResult, variable: str, text: str) -> Finding:
+    """A claim: the largest float64 error of one variable over all sizes, against its tolerance."""
+    checks = [check for check in result.checks if check.variable == variable and check.dtype == "float64"]
     worst = max(checks, key=_judged)
     passed = all(check.passed for check in checks)
     sign, relative = "≤" if passed else ">", "relative " if worst.by == "relative" else ""
@@ -89,14 +88,14 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
     """A row per variable: how far off it ever was, in either precision, by the measure that it is judged by."""
     rows = []
     for variable in dict.fromkeys(check.variable for check in checks):
-        own = [check for check in checks if check.variable == variable]
-        row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({check.where for check in own})}
-        row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in own}))
-        for dtype in dict.fromkeys(check.dtype for check in own):
-            judged = [check for check in own if check.dtype == dtype]
+        of_variable = [check for check in checks if check.variable == variable]
+        row: dict[str, Any] = {"variable": variable.replace("_", " "), "sites": len({c.where for c in of_variable})}
+        row["judged by"] = " and ".join(sorted({_MEASURES[check.by] for check in of_variable}))
+        for dtype in dict.fromkeys(check.dtype for check in of_variable):
+            judged = [check for check in of_variable if check.dtype == dtype]
             row[f"{dtype}, largest error"] = max(map(_judged, judged))
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
-        rows.append(row | {"passed": _badges([all(check.passed for check in own)])[0]})
+        rows.append(row | {"passed": _badges([all(check.passed for check in of_variable)])[0]})
     return pd.DataFrame(rows)
 
 
@@ -108,12 +107,12 @@ def _size(size: Any) -> str:
     return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
 
-_SOFT = "Softmax only"
+# Softmax only.
+
 ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
 _SOFT_ROUNDS = 40
 """Rounds that the softened models run for at most."""
-_SMALLEST = 1e-17
 _OUTPUTS = ("output", "latents")
 """Where a check is of what the model gives, not of an intermediate variable."""
 _SOFT_TEXT = (
@@ -138,19 +137,14 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
         name, options = context.circuit.name, {"seed": context.seed, **arguments}
         return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
 
-    def draw(results: Mapping[int, VerificationResult], context: Context) -> Section:
-        return _softmax_only(results, outputs)
+    def draw(results: Mapping[int, VerificationResult], context: Context) -> list[object]:
+        return _draw_softened(results, outputs)
 
-    return Part("softening", _SOFT, compute, draw, lambda context: context.handwired, slow=True)
+    return Part("softening", "Softmax only", compute, draw, _wired, slow=True)
 
 
-def _softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> Section:
-    """Error against inverse temperature, in both precisions.
-
-    Args:
-        results: inverse temperature -> verification of the softmax-only model.
-        outputs: variable -> what to call it; the first is drawn.
-    """
+def _draw_softened(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> list[object]:
+    """Error against inverse temperature, in both precisions."""
     errors = pd.DataFrame(
         [
             {"eta": eta, "dtype": check.dtype, "variable": check.variable, "error": check.error}
@@ -169,17 +163,15 @@ def _softmax_only(results: Mapping[int, VerificationResult], outputs: Mapping[st
     settings = next(iter(results.values())).settings
     ran = f"{settings['episodes']} episodes of {settings['rounds']} rounds"
     caption = f"Largest error over {ran}, against the exact algorithm."
-    return Section(
-        _SOFT,
-        [
-            Prose(_SOFT_TEXT),
-            Figure(picture, "Error against inverse temperature", caption),
-            Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
-        ],
-    )
+    return [
+        Prose(_SOFT_TEXT),
+        Figure(picture, "Error against inverse temperature", caption),
+        Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
+    ]
 
 
-_VARIANTS = "Variants and sizes"
+# Variants and sizes.
+
 _N_EPISODES, _N_ROUNDS = 4, 12
 """Of every check."""
 _VARIANTS_TEXT = (
@@ -213,39 +205,30 @@ class Sweep:
     log: bool = False
 
 
-@dataclass(frozen=True)
-class _Measured:
-    """Errors of every sweep, in order (columns ``value``, ``variant``, ``error``), and a table of sizes."""
-
-    errors: Sequence[pd.DataFrame]
-    sizes: pd.DataFrame
-
-
-def variants(variants: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]) -> Part:
-    """Every variant over every sweep.
+def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]) -> Part:
+    """How exact every variant is over every sweep, and how large the exact circuit is.
 
     Args:
-        variants: of the circuit's argument ``variant``.
+        names: values of the circuit's argument ``variant``.
         sizes: what the table lists, in the order of the task's sizes.
     """
 
-    def compute(context: Context) -> _Measured:
-        errors = [_errors_of(context, sweep, sweep.variants or variants) for sweep in sweeps]
-        return _Measured(errors, _sizes(context, sizes))
+    def compute(context: Context) -> tuple[list[pd.DataFrame], pd.DataFrame]:
+        return [_errors(context, sweep, sweep.variants or names) for sweep in sweeps], _sizes(context, sizes)
 
-    def draw(measured: _Measured, context: Context) -> Section:
-        drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured.errors, sweeps, strict=True)]
+    def draw(measured: tuple[list[pd.DataFrame], pd.DataFrame], context: Context) -> list[object]:
+        drawn = [_drawn(errors, sweep) for errors, sweep in zip(measured[0], sweeps, strict=True)]
         text = _VARIANTS_TEXT.format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
-        return Section(_VARIANTS, [Prose(text), *drawn, Table(measured.sizes, "The exact circuit by size")])
+        return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
 
-    return Part("variants", _VARIANTS, compute, draw, lambda context: context.handwired, slow=True)
+    return Part("variants", "Variants and sizes", compute, draw, _wired, slow=True)
 
 
-def _errors_of(context: Context, sweep: Sweep, variants: Sequence[str]) -> pd.DataFrame:
+def _errors(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:
     """The largest error of the swept variable, for every variant and value."""
     name, size, rows = context.circuit.name, tuple(context.sizes.values()), []
     key, where = (handwired(name).plan.output, "output") if sweep.output else (CARRIED, "latents")
-    for variant in variants:
+    for variant in names:
         for value in sweep.values:
             settings: dict[str, Any] = {"variant": variant, sweep.setting: value, **sweep.fixed}
             result = verify(name, (size,), _N_ROUNDS, _N_EPISODES, "float64", context.seed, **settings)
@@ -273,12 +256,15 @@ def _sizes(context: Context, sizes: Sequence[tuple[int, ...]]) -> pd.DataFrame:
     for size in sizes:
         given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}
         model = circuits.load(context.circuit.name, **given)
-        heads = sum(name != "-" for names in model.config.head_names for name in names)
-        counted = {"layers": model.config.n_layers, "heads": heads, "d_model": model.config.d_model}
-        weights = {
-            "weights": sum(parameter.numel() for parameter in model.parameters()),
-            "not zero": sum(int((parameter != 0).sum()) for parameter in model.parameters()),
-        }
-        names = {of.option: given[of.name] for of in context.task.sizes}
-        rows.append({**names, "positions": model.layout.n_positions, **counted, **weights})
+        rows.append(
+            {
+                **{of.option: given[of.name] for of in context.task.sizes},
+                "positions": model.layout.n_positions,
+                "layers": model.config.n_layers,
+                "heads": sum(name != "-" for names in model.config.head_names for name in names),
+                "d_model": model.config.d_model,
+                "weights": sum(parameter.numel() for parameter in model.parameters()),
+                "not zero": sum(int((parameter != 0).sum()) for parameter in model.parameters()),
+            }
+        )
     return pd.DataFrame(rows)

@@ -18,7 +18,6 @@ from interp.tasks.experts import regret as scoring
 from interp.tasks.experts.regret import Calibration, calibration
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
-from reports.page import Section
 from reports.part import Context, Heading, Part
 from reports.parts import closing, heads, interchange, overview, patching, probing, verification
 from reports.parts.closing import titled
@@ -77,7 +76,7 @@ def parts() -> tuple[Part, ...]:
                 )
             ],
             "state": [
-                Part("regret", "Regret", scores, _draw_regret, summary=_regret_findings),
+                Part("regret", "Regret", _score, _draw_regret, summary=_regret_findings),
                 Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),
             ],
             "circuit": [
@@ -92,11 +91,11 @@ def parts() -> tuple[Part, ...]:
 
 # Regret.
 
-MODEL = "model"
-WITHIN = 0.01
+_MODEL = "model"
+_WITHIN = 0.01
 """Nats a round within which two predictors are called alike."""
-BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
-RIVALS = BASELINES[:4]
+_BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
+_RIVALS = _BASELINES[:4]
 """Those that are told neither the prior nor the accuracies."""
 _REGRET = (
     "Regret is the number of mistakes beyond those of the best expert on the same rounds; it can be negative, since "
@@ -119,8 +118,8 @@ def _predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
     return context.run.predictions.double().numpy(force=True)
 
 
-def scores(context: Context) -> dict[str, _Scored]:
-    """The model (under the key ``MODEL``, first) and the baselines, scored on the same episodes."""
+def _score(context: Context) -> dict[str, _Scored]:
+    """The model (under the key "model", first) and the baselines, scored on the same episodes."""
     episodes, predictions, seed = context.episodes, _predictions_of(context), context.seed
     bayes = predictors.bayes(episodes).predictions
     own = scoring.regret(predictions, episodes)[:, -1]
@@ -132,8 +131,8 @@ def scores(context: Context) -> dict[str, _Scored]:
         beyond = scoring.regret(predictions, episodes, decision)[:, -1] - own
         return _Scored(score, mean_interval(beyond, seed=seed))
 
-    by_key = {MODEL: scored(context.name, predictions, "threshold")}
-    for key in BASELINES:
+    by_key = {_MODEL: scored(context.name, predictions, "threshold")}
+    for key in _BASELINES:
         baseline = predictors.get_predictor(key)
         predicted = baseline.run(episodes)
         by_key[key] = scored(baseline.name, predicted.predictions, predicted.decision)
@@ -153,21 +152,20 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         f"{cell(vote.beyond_model, '.1f')} fewer after {context.n_rounds} rounds",
         f"majority vote: {regret}",
     )
-    above = by_key[MODEL].score.excess
+    above = by_key[_MODEL].score.excess
     rival = min(
-        (by_key[key].score for key in RIVALS), key=lambda score: score.excess.estimate if score.excess else np.inf
+        (by_key[key].score for key in _RIVALS), key=lambda score: score.excess.estimate if score.excess else np.inf
     )
     as_good = Finding(
-        f"It predicts as the Bayes predictor does, within {WITHIN} nats a round",
-        {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, WITHIN)],  # type: ignore[arg-type]
+        f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
+        {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, _WITHIN)],  # type: ignore[arg-type]
         f"log-loss {cell(above)} above it",
         f"best rival, {rival.name}: {cell(rival.excess)} above it",
     )
     return [learns, *([] if context.handwired else [as_good])]
 
 
-def _draw_regret(by_key: dict[str, _Scored], context: Context) -> Section:
-    """Regret curves with bands, then every metric after the last round."""
+def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
     curves = [
         s.score.curve_frame().rename(columns={"regret": "mean"}).assign(algorithm=key) for key, s in by_key.items()
@@ -184,7 +182,7 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> Section:
             "predictor": s.score.name,
             "accuracy": s.score.accuracy,
             "regret": s.score.regret,
-            "regret beyond the model's, paired": None if key == MODEL else s.beyond_model,
+            "regret beyond the model's, paired": None if key == _MODEL else s.beyond_model,
             "log-loss (nats)": s.score.log_loss,
             "log-loss above Bayes": s.score.excess,
         }
@@ -192,21 +190,17 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> Section:
     ]
     formats = {"regret": ".2f", "regret beyond the model's, paired": ".2f"}
     after = f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes"
-    return Section(
-        "Regret",
-        [
-            Prose(_REGRET),
-            Figure(drawn, "Regret over rounds beside the baselines", caption),
-            Table(pd.DataFrame(rows), after, formats=formats),
-        ],
-    )
+    return [
+        Prose(_REGRET),
+        Figure(drawn, "Regret over rounds beside the baselines", caption),
+        Table(pd.DataFrame(rows), after, formats=formats),
+    ]
 
 
 # Calibration.
 
 
 def _calibrate(context: Context) -> Calibration:
-    """Whether the predicted probabilities are the frequencies that came true."""
     return calibration(_predictions_of(context), context.episodes, seed=context.seed)
 
 
@@ -223,12 +217,11 @@ def _calibration_findings(result: Calibration, context: Context) -> list[Finding
     ]
 
 
-def _draw_calibration(result: Calibration, context: Context) -> Section:
-    """The bins, and the error beside that of a perfect predictor."""
+def _draw_calibration(result: Calibration, context: Context) -> list[object]:
     drawn = panels.calibration(result.to_frame(), name=context.name)
     caption = (
         "Every round of every episode, binned by P(y = 1), with 95 % intervals over episodes; below, the share of "
         f"rounds in each bin. Expected calibration error {result.error:.3f}; a perfectly calibrated predictor would "
         f"show {result.chance.estimate:.3f} [{result.chance.low:.3f}, {result.chance.high:.3f}] by chance."
     )
-    return Section("Calibration", [Figure(drawn, "Predicted probability against frequency", caption)])
+    return [Figure(drawn, "Predicted probability against frequency", caption)]

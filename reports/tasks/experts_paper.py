@@ -20,7 +20,6 @@ from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
-from reports.page import Section
 from reports.part import Context, Part, learned
 from reports.parts import verification
 from reports.parts.closing import Here, titled
@@ -43,6 +42,7 @@ HERE = {
 }
 
 
+_ROBUSTNESS = "Good experts, correlated experts, every regime"
 SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
 
 
@@ -51,14 +51,7 @@ def parts() -> tuple[Part, ...]:
     return (
         Part("weights", "Weights as shares", _weights, _draw_weights),
         verification.variants(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
-        Part(
-            "robustness",
-            "Good experts, correlated experts, every regime",
-            _robustness,
-            _draw_robustness,
-            learned,
-            slow=True,
-        ),
+        Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
         Part("attention-to-experts", "Attention to each expert", _attend, _draw_attention, learned),
     )
 
@@ -73,17 +66,15 @@ def _weights(context: Context) -> Held:
     return Held(held.variable, state, reference, held.labels)
 
 
-def _draw_weights(held: Held, context: Context) -> Section:
-    """The shares over rounds, of the model on the algorithm's."""
+def _draw_weights(held: Held, context: Context) -> list[object]:
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
-    largest = float(np.abs(held.state - held.reference).max())
     source = "read from the latent" if context.handwired else "decoded from the latent by a probe"
     text = (
         f"Each expert's share of the whole weight in episode {context.shown}, {source} (thin) and of the algorithm "
-        f"(wide and pale); largest difference {largest:.2g}."
+        f"(wide and pale); largest difference {held.largest:.2g}."
     )
     caption = titled("5", text) if context.handwired else text
-    return Section("Weights as shares", [Figure(drawn, "Shares of the weight over rounds", caption)])
+    return [Figure(drawn, "Shares of the weight over rounds", caption)]
 
 
 # Robustness.
@@ -98,7 +89,7 @@ def _robustness(context: Context) -> pd.DataFrame:
     return by_regime.evaluate(context.model, regimes, n_episodes=_N_EPISODES, seed=context.seed).curves()
 
 
-def _draw_robustness(curves: pd.DataFrame, context: Context) -> Section:
+def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:
     """By number of good experts, by correlation, then every regime in one figure."""
     frame = curves[curves["key"].isin(SHOWN)].rename(columns={"key": "algorithm", "regret": "mean"})
     last = frame[frame["round"] == frame["round"].max()]
@@ -123,10 +114,7 @@ def _draw_robustness(curves: pd.DataFrame, context: Context) -> Section:
         every = panels.curves(plain, by="regime", ylabel="regret (mistakes)", columns=4, height=1.5)
         said = "Mean regret over rounds in every regime, on the same axes; intervals are in the tables above."
         blocks.append(Figure(every, "Regret in every regime", said, plain))
-    return Section(
-        "Good experts, correlated experts, every regime",
-        [*blocks, Table(final, "Regret after the last round", collapsed=True)],
-    )
+    return [*blocks, Table(final, "Regret after the last round", collapsed=True)]
 
 
 def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
@@ -152,7 +140,7 @@ def _attend(context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _draw_attention(frame: pd.DataFrame, context: Context) -> Section:
+def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     """Over the layers after the last round, then over rounds in each layer."""
     mean = frame[frame["head"] == "mean"].assign(layer=frame["layer"] + 1)
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
@@ -164,26 +152,20 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> Section:
     table = last[["panel", "layer", "algorithm", "mean", "without_history"]]
     names = {"panel": "position", "algorithm": "what is read", "mean": "share", "without_history": "latent cut"}
     text = f"Mean over heads and {_ATTENDED} episodes; experts are ranked by their true accuracy, expert 1 the best."
-    return Section(
-        "Attention to each expert",
-        [
-            Prose(
-                "The share of attention on the latent, on each expert (its two tokens together), and on the rest. "
-                "Attention that tells experts apart must come from the latent: with the latent cut, none can."
-            ),
-            Figure(over_layers, "Attention by layer", titled("9", f"After the last round. {text}"), last),
-            Figure(
-                over_rounds,
-                "Attention over rounds",
-                f"What the prediction's position reads, over rounds. {text}",
-                predicts,
-            ),
-            Table(
-                table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True
-            ),
-        ],
-    )
+    return [
+        Prose(
+            "The share of attention on the latent, on each expert (its two tokens together), and on the rest. "
+            "Attention that tells experts apart must come from the latent: with the latent cut, none can."
+        ),
+        Figure(over_layers, "Attention by layer", titled("9", f"After the last round. {text}"), last),
+        Figure(
+            over_rounds, "Attention over rounds", f"What the prediction's position reads, over rounds. {text}", predicts
+        ),
+        Table(table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True),
+    ]
 
+
+# Elsewhere.
 
 _ELSEWHERE = "Other regimes and longer episodes"
 _N_ELSEWHERE = 32
@@ -238,24 +220,19 @@ def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Find
     ]
 
 
-def _draw_elsewhere(result: suite.Evaluation, context: Context) -> Section:
+def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     """The summary by regime, controls, pictures, and the checks of the paper's appendix B."""
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     theory = result.tables["theory"]
     badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
+    judged_statements = theory.assign(holds=pd.Series(badges, dtype=object))
     shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
     pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
-    return Section(
-        _ELSEWHERE,
-        [
-            Prose(_TEXT),
-            Table(result.to_frame(), caption, collapsed=True),
-            Table(result.tables["latent_control"], _CONTROL),
-            *pictures,
-            Table(
-                theory.assign(holds=pd.Series(badges, dtype=object)),
-                "The statements of the paper's appendix B, as numbers",
-            ),
-        ],
-    )
+    return [
+        Prose(_TEXT),
+        Table(result.to_frame(), caption, collapsed=True),
+        Table(result.tables["latent_control"], _CONTROL),
+        *pictures,
+        Table(judged_statements, "The statements of the paper's appendix B, as numbers"),
+    ]

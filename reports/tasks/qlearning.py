@@ -13,22 +13,21 @@ import pandas as pd
 
 from circuits.chooser import chooser_table
 from circuits.compiler import wired
-from interp.model.rollout import play
 from interp.statistics import mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
-from interp.tasks.qlearning import returns, tabular
+from interp.tasks.qlearning import returns
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation import reference_table
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
-from reports.page import Section
 from reports.part import Context, Heading, Part
 from reports.parts import closing, interchange, overview, patching, probing, verification
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 from reports.tasks import qlearning_paper
+from reports.tasks.qlearning_paper import earned, played_by_all
 
 _HANDWIRED = Heading(
     "Tabular Q-learning, wired by hand",
@@ -81,7 +80,7 @@ def parts() -> tuple[Part, ...]:
             ],
             "circuit": [
                 verification.softening({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
-                _lemma(),
+                Part("lemma", "The chooser's margins", _margins, _draw_margins, lambda context: context.handwired),
                 *qlearning_paper.parts(),
             ],
             "learning": [closing.paper(qlearning_paper.HERE)],
@@ -128,20 +127,17 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
     return findings
 
 
-def _draw_agreement(result: AgreementResult, context: Context) -> Section:
+def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
     """Agreement over all rounds, then by phase."""
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()
     rows = frame[frame["phase"] == "all"][["name", "estimate", "low", "high", "n_steps"]]
     phases = frame[frame["phase"] != "all"].drop(columns="quantity")
-    return Section(
-        _AGREEMENT,
-        [
-            Prose(_AGREEMENT_TEXT.format(when=when)),
-            Table(rows.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes"),
-            Table(phases, "Early, middle and late rounds", collapsed=True),
-        ],
-    )
+    return [
+        Prose(_AGREEMENT_TEXT.format(when=when)),
+        Table(rows.rename(columns={"name": "quantity"}), "All rounds, with 95 % intervals over episodes"),
+        Table(phases, "Early, middle and late rounds", collapsed=True),
+    ]
 
 
 # Free rollouts: the model's own choices act in MDPs, beside tabular agents under the same luck.
@@ -150,6 +146,12 @@ _N_PLAYED = 32
 """MDPs of each world, at most."""
 _MODEL, _SAME = "model", "greedy"
 """The model, and the tabular learner that it should equal when it is handwired."""
+_AGENTS = {
+    _SAME: "Q-learning, selects before it updates",
+    "epsilon-greedy": "Q-learning, epsilon .2",
+    "random": "random actions",
+    "optimal": "optimal within the rounds played",
+}
 _PLAYING_TEXT = (
     "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. On MDPs "
     "drawn at random a random policy already earns most of what can be earned, so read the normalised score, "
@@ -169,8 +171,8 @@ class _Played:
     @property
     def same_as_tabular(self) -> bool:
         """Whether the model took exactly the actions of the tabular learner, in every episode."""
-        own, other = self.agents[_MODEL][1], self.agents[_SAME][1]
-        return np.array_equal(own.actions, other.actions) and np.array_equal(own.rewards, other.rewards)
+        model, learner = self.agents[_MODEL][1], self.agents[_SAME][1]
+        return np.array_equal(model.actions, learner.actions) and np.array_equal(model.rewards, learner.rewards)
 
 
 def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[str, MDPs]:
@@ -183,23 +185,9 @@ def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[st
 
 def _let_play(context: Context) -> list[_Played]:
     """Let the model and the tabular agents act in each world."""
-    model, n_rounds, seed = context.model, context.n_rounds, context.seed
-    alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
-    agents = {
-        _SAME: ("Q-learning, selects before it updates", tabular.QLearner(alpha, gamma, before_update=True)),
-        "epsilon-greedy": ("Q-learning, epsilon .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
-        "random": ("random actions", tabular.agent("random")),
-        "optimal": ("optimal within the rounds played", tabular.agent("optimal")),
-    }
     return [
-        _Played(
-            world,
-            {
-                _MODEL: (model.config.name, play(model, mdps, n_rounds, seed)[0]),
-                **{key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()},
-            },
-        )
-        for world, mdps in worlds(min(context.n_episodes, _N_PLAYED), **context.sizes, seed=seed).items()
+        _Played(world, played_by_all(context, mdps, context.n_rounds, _AGENTS, before_update=True))
+        for world, mdps in worlds(min(context.n_episodes, _N_PLAYED), **context.sizes, seed=context.seed).items()
     ]
 
 
@@ -228,13 +216,10 @@ def _earned_as_much(played: _Played, seed: int) -> Finding:
     )
 
 
-def _draw_playing(played: list[_Played], context: Context) -> Section:
+def _draw_playing(played: list[_Played], context: Context) -> list[object]:
     """Cumulative reward in the first world; returns and normalised scores in all."""
     seed = context.seed
-    curves = pd.concat(
-        [figures.over_rounds(key, name, returns.cumulative(e), seed) for key, (name, e) in played[0].agents.items()]
-    )
-    drawn = figures.curves(curves, ylabel="reward so far")
+    drawn = figures.curves(earned(played[0].agents, seed), ylabel="reward so far")
     caption = titled("2, left", f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes.")
     scores = pd.concat([_scores(world, seed) for world in played], ignore_index=True)
     returned = f"Returns over {context.n_rounds} rounds, with 95 % intervals over episodes"
@@ -247,7 +232,7 @@ def _draw_playing(played: list[_Played], context: Context) -> Section:
         same = [Verdict(p.same_as_tabular, "every action equal" if p.same_as_tabular else "differs") for p in played]
         frame = pd.DataFrame({"world": [p.world for p in played], "model and tabular learner": same})
         blocks.append(Table(frame, "Same seed, same actions as the tabular learner that selects before it updates?"))
-    return Section("Free rollouts", blocks)
+    return blocks
 
 
 def _scores(played: _Played, seed: int) -> pd.DataFrame:
@@ -258,7 +243,8 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-_LEMMA = "The chooser's margins"
+# The lemma on the chooser's margins.
+
 _LEAKS = (1e-4, 1e-8, 1e-12)
 _LEMMA_TEXT = (
     "The chooser (paper, lemma C.1) must give its target, or the sink where there is none, at least 1 − ε of its "
@@ -270,11 +256,6 @@ _LEMMA_TEXT = (
 )
 
 
-def _lemma() -> Part:
-    """The lemma over the positions of the model's round."""
-    return Part("lemma", _LEMMA, _margins, _draw_margins, lambda context: context.handwired)
-
-
 def _margins(context: Context) -> pd.DataFrame:
     """What the lemma requires for rounds of this length, by position code and error, and what is measured."""
     n_positions = context.model.layout.n_positions
@@ -284,8 +265,7 @@ def _margins(context: Context) -> pd.DataFrame:
     return frame.sort_values(["code", "leak"], ascending=[True, False], kind="stable")
 
 
-def _draw_margins(frame: pd.DataFrame, context: Context) -> Section:
-    """The table."""
+def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
     columns = {
         "code": "position code",
         "d_code": "coordinates",
@@ -297,4 +277,4 @@ def _draw_margins(frame: pd.DataFrame, context: Context) -> Section:
     }
     table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
-    return Section(_LEMMA, [Prose(_LEMMA_TEXT), Table(table, caption)])
+    return [Prose(_LEMMA_TEXT), Table(table, caption)]

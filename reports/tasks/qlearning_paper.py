@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +13,7 @@ import probes
 from interp.evaluation.plan import round_attention
 from interp.model.rollout import play, rollout
 from interp.tasks import mdp
-from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes
+from interp.tasks.mdp import EVALUATION, SHIFTS, MDPEpisodes, MDPs
 from interp.tasks.qlearning import bellman, evaluation, rates, returns, tabular
 from interp.tasks.qlearning.agreement import agreement_by_round
 from interp.tasks.qlearning.evaluation import policy
@@ -21,7 +22,6 @@ from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
 from reports import figures, panels
 from reports.blocks import Figure, Prose, Table
-from reports.page import Section
 from reports.part import Context, Part, learned
 from reports.parts import verification
 from reports.parts.closing import Here, titled
@@ -60,11 +60,21 @@ def parts() -> tuple[Part, ...]:
         verification.variants(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
-        *_inside(),
+        Part("selection", "Selection in head 3.1", _select, _draw_selection, _chooses),
+        Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
+        Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
+        Part("chain", "Attention on the chain", _attend, _draw_chain, _serves_the_chain, slow=True),
     )
 
 
 # Reward.
+
+_AGENTS = {
+    "greedy": "greedy Q-learning",
+    "epsilon-greedy": "ε-greedy Q-learning, ε = .2",
+    "random": "random actions",
+    "optimal": "optimal within the horizon",
+}
 
 
 def _play_families(context: Context) -> pd.DataFrame:
@@ -75,23 +85,39 @@ def _play_families(context: Context) -> pd.DataFrame:
 
 
 def _played(context: Context, regime: str, n_rounds: int) -> pd.DataFrame:
-    seed = context.seed
-    mdps = mdp.sample_mdps(N_WORLDS, context.sizes["n_states"], context.sizes["n_actions"], seed, regime)
+    mdps = mdp.sample_mdps(N_WORLDS, **context.sizes, seed=context.seed, regime=regime)
+    return earned(played_by_all(context, mdps, n_rounds, _AGENTS), context.seed)
+
+
+def played_by_all(
+    context: Context, mdps: MDPs, n_rounds: int, names: Mapping[str, str], before_update: bool = False
+) -> dict[str, tuple[str, MDPEpisodes]]:
+    """What the model and tabular agents do in the same MDPs under the same luck: key -> (name, episodes).
+
+    Args:
+        names: of the agents, in pictures.
+        before_update: whether the greedy learner selects before it updates, as a handwired model does.
+    """
+    model, seed = context.model, context.seed
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
     agents = {
-        "greedy": ("greedy Q-learning", tabular.QLearner(alpha, gamma)),
-        "epsilon-greedy": ("ε-greedy Q-learning, ε = .2", tabular.QLearner(alpha, gamma, epsilon=0.2)),
-        "random": ("random actions", tabular.agent("random")),
-        "optimal": ("optimal within the horizon", tabular.agent("optimal")),
+        "greedy": tabular.QLearner(alpha, gamma, before_update=before_update),
+        "epsilon-greedy": tabular.QLearner(alpha, gamma, epsilon=0.2),
+        "random": tabular.agent("random"),
+        "optimal": tabular.agent("optimal"),
     }
-    played: dict[str, tuple[str, MDPEpisodes]] = {"model": (context.name, play(context.model, mdps, n_rounds, seed)[0])}
-    played |= {key: (name, tabular.run(agent, mdps, n_rounds, seed)) for key, (name, agent) in agents.items()}
+    played = {key: (names[key], tabular.run(agent, mdps, n_rounds, seed)) for key, agent in agents.items()}
+    return {"model": (context.name, play(model, mdps, n_rounds, seed)[0]), **played}
+
+
+def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataFrame:
+    """Cumulative reward over rounds, a curve for everybody who played."""
     return pd.concat(
         [figures.over_rounds(key, name, returns.cumulative(episodes), seed) for key, (name, episodes) in played.items()]
     )
 
 
-def _draw_families(frame: pd.DataFrame, context: Context) -> Section:
+def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     """Six panels, then the long horizon."""
     long = frame["panel"] == f"{LONG} rounds"
     tenths = frame[frame["round"] % 10 == 0]
@@ -102,21 +128,16 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> Section:
     table = last.pivot(index="panel", columns="name", values="mean")[list(dict.fromkeys(last["name"]))]
     table = table.loc[list(dict.fromkeys(last["panel"]))].reset_index().rename_axis(columns=None)
     said = f"mean of {N_WORLDS} MDPs ({size}), with 95 % intervals over MDPs; every agent meets the same luck."
-    return Section(
-        "Reward by family and horizon",
-        [
-            Prose(
-                "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what "
-                "can be earned: its curve stands beside the others, and the chain and the ladder are under Free "
-                "rollouts."
-            ),
-            Figure(
-                six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}"), tenths
-            ),
-            Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
-            Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
-        ],
-    )
+    return [
+        Prose(
+            "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what "
+            "can be earned: its curve stands beside the others, and the chain and the ladder are under Free "
+            "rollouts."
+        ),
+        Figure(six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}"), tenths),
+        Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
+        Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
+    ]
 
 
 # Agreement.
@@ -135,7 +156,7 @@ def _agree(context: Context) -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
-def _draw_agreement(frame: pd.DataFrame, context: Context) -> Section:
+def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     """A panel a regime; rounds are pooled by fives, which hold too few untied steps each."""
     pooled = frame.assign(round=(frame["round"] - 1) // 5 * 5 + 3)
     values = pooled[["estimate", "low", "high"]].mul(pooled["n_steps"], axis=0)
@@ -151,35 +172,22 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> Section:
     whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
     share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
     share = share.reset_index().rename_axis(columns=None)
-    return Section(
-        "Agreement step by step",
-        [
-            Prose(
-                "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. "
-                "The five shifts lie outside the training grid. They are those of the paper, not cells of the grid "
-                "that bear the same names: `sparse` and `dense` of the toolkit are training cells, and its "
-                "`high-variance` has the grid's transitions; `sparse-shift` is Beta(.1, 2) and `dense-shift` "
-                "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
-            ),
-            Figure(
-                picture,
-                "Agreement over rounds by regime",
-                titled("2, right", "Agreement with tabular Q-learning."),
-                shown,
-            ),
-            Table(share, "Agreement over all rounds"),
-        ],
-    )
-
-
-def _inside() -> tuple[Part, ...]:
-    """A handwired model's choices, a learned model's update and table, attention of both."""
-    return (
-        Part("selection", "Selection in head 3.1", _select, _draw_selection, _chooses),
-        Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
-        Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
-        Part("chain", "Attention on the chain", _attend, _draw_chain, _serves_the_chain, slow=True),
-    )
+    return [
+        Prose(
+            "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. "
+            "The five shifts lie outside the training grid. They are those of the paper, not cells of the grid "
+            "that bear the same names: `sparse` and `dense` of the toolkit are training cells, and its "
+            "`high-variance` has the grid's transitions; `sparse-shift` is Beta(.1, 2) and `dense-shift` "
+            "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
+        ),
+        Figure(
+            picture,
+            "Agreement over rounds by regime",
+            titled("2, right", "Agreement with tabular Q-learning."),
+            shown,
+        ),
+        Table(share, "Agreement over all rounds"),
+    ]
 
 
 def _chooses(context: Context) -> bool:
@@ -226,8 +234,7 @@ def _greedy(episodes: MDPEpisodes) -> tuple[np.ndarray, np.ndarray]:
     return sets * untied[..., None], untied
 
 
-def _draw_selection(frame: pd.DataFrame, context: Context) -> Section:
-    """The probability of the greedy action."""
+def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
     picture = figures.curves(frame, ylabel="probability of the greedy action")
     text = (
         "Head 3.1 reads the values of the next state and chooses. Hard, it is greedy; as a softmax of the values at "
@@ -235,9 +242,7 @@ def _draw_selection(frame: pd.DataFrame, context: Context) -> Section:
         "mixture of its choice with a uniform one. Mean over the untied steps of a round."
     )
     caption = "Greedy, Boltzmann and ε-greedy selection on the same episodes."
-    return Section(
-        "Selection in head 3.1", [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]
-    )
+    return [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]
 
 
 # Probes of the update.
@@ -251,7 +256,7 @@ def _probe_update(context: Context) -> list[ProbeResult]:
     return probes.probe(context.model, context.episodes, _UPDATE, site="change", seed=context.seed, runs=runs)
 
 
-def _draw_update(results: list[ProbeResult], context: Context) -> Section:
+def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     """Scores of all parts, then what is read of the reward and of the TD error."""
     scores = [
         {
@@ -276,7 +281,7 @@ def _draw_update(results: list[ProbeResult], context: Context) -> Section:
         picture = panels.readings(result.target.values, result.predictions, label=label)
         text = f"The {label} read from the change of the latent, on episodes that the probe was not fitted on."
         blocks.append(Figure(picture, f"The {label}, true and read", titled(number, text)))
-    return Section("The update", blocks)
+    return blocks
 
 
 def _control(result: ProbeResult, name: str) -> object:
@@ -317,38 +322,26 @@ def _decode(context: Context) -> _Decoded:
     return _Decoded(pd.concat(frames), by_state, pd.concat(fitted, ignore_index=True))
 
 
-def _draw_decoded(found: _Decoded, context: Context) -> Section:
+def _draw_decoded(found: _Decoded, context: Context) -> list[object]:
     """The error over rounds, the error by state, and the rates of every trajectory."""
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
     error = panels.curves(found.errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
     picture = panels.rates(found.rates, {"alpha": alpha, "gamma": gamma})
     quartiles = found.rates.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
-    return Section(
-        "The decoded table",
-        [
-            Prose(
-                "A linear map from each latent to its column of the Q-table, fitted on other episodes. Its error means "
-                "something beside that of a table of zeros, which knows nothing; a table that is decodable need not be "
-                "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
-                f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
-            ),
-            Figure(
-                error,
-                "Error of the decoded table over rounds",
-                titled("13", "With 95 % intervals over episodes."),
-                found.errors,
-            ),
-            Table(found.by_state, "Root mean square error of a state's values after the last round"),
-            Figure(
-                picture,
-                "α and γ of every trajectory",
-                "One point a trajectory; the cross is the true pair.",
-                found.rates,
-            ),
-            Table(quartiles, "Quartiles over trajectories"),
-        ],
-    )
+    text, said = "With 95 % intervals over episodes.", "One point a trajectory; the cross is the true pair."
+    return [
+        Prose(
+            "A linear map from each latent to its column of the Q-table, fitted on other episodes. Its error means "
+            "something beside that of a table of zeros, which knows nothing; a table that is decodable need not be "
+            "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
+            f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
+        ),
+        Figure(error, "Error of the decoded table over rounds", titled("13", text), found.errors),
+        Table(found.by_state, "Root mean square error of a state's values after the last round"),
+        Figure(picture, "α and γ of every trajectory", said, found.rates),
+        Table(quartiles, "Quartiles over trajectories"),
+    ]
 
 
 # The chain.
@@ -360,8 +353,7 @@ def _attend(context: Context) -> pd.DataFrame:
     return round_attention(context.model, episodes, rounds=slice(10, None, 4))
 
 
-def _draw_chain(frame: pd.DataFrame, context: Context) -> Section:
-    """A panel a layer."""
+def _draw_chain(frame: pd.DataFrame, context: Context) -> list[object]:
     labels = list(dict.fromkeys(frame["query"]))
     mean = frame.groupby(["layer", "query", "key"])["attention"].mean().unstack("key")
     layers = list(dict.fromkeys(frame["layer"]))
@@ -369,4 +361,4 @@ def _draw_chain(frame: pd.DataFrame, context: Context) -> Section:
     names = [f"layer {layer + 1}" for layer in layers]
     picture = panels.attention([np.stack(grids)], labels, [names], columns=2)
     text = "The 4-state, 2-action linear chain, in which action 1 steps right and pays at the end; mean over heads."
-    return Section("Attention on the chain", [Figure(picture, "Attention on the chain", titled("10", text))])
+    return [Figure(picture, "Attention on the chain", titled("10", text))]

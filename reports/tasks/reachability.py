@@ -18,31 +18,30 @@ from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for,
 from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact_sets, moved
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
-from reports.page import Section
 from reports.part import Context, Heading, Part
 from reports.parts import interchange, learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 
-HANDWIRED = Heading(
+_HANDWIRED = Heading(
     "Reachability, wired by hand",
     "A causal transformer whose weights were written down, not trained, and which searches a directed graph in "
     "parallel: one latent holds every node reached so far. The idea is published (Zhu et al., NeurIPS 2025, arXiv "
     "2505.12514), the construction is our own.",
 )
-LEARNED = (
+_LEARNED = (
     "A transformer trained to say which nodes of a directed graph are reached, round by round; its latent is the only "
     "thing that passes from round to round. Does it search in parallel, and does it use what its latent holds?"
 )
-DIFFERENCES = (
+_DIFFERENCES = (
     Difference("The round asks about another pair", "swap-candidates"),
     Difference("The history is another episode's", "exchange-history"),
     Difference("An edge to the negative is added", "add-edge"),
 )
 """Three differences with three routes: the question (prediction), the set reached (latent), the graph (update)."""
-FEW = 8
+_FEW = 8
 """Episodes of a depth at least, for a verdict on it."""
-SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
+_SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
 
@@ -50,7 +49,7 @@ def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
     return default_parts(
         replace=(
-            overview.part(handwired=HANDWIRED, learned=LEARNED),
+            overview.part(handwired=_HANDWIRED, learned=_LEARNED),
             probing.state(
                 "Nodes reached over time",
                 read="1 where a node is reached, read from the latent itself.",
@@ -59,9 +58,9 @@ def parts() -> tuple[Part, ...]:
                 shown=("The set of episode {}", "The decoded set of episode {}"),
             ),
             probing.part(("reached", "member", "prediction")),
-            patching.part(DIFFERENCES, n_episodes=32),
+            patching.part(_DIFFERENCES, n_episodes=32),
             interchange.part(wired),
-            learning.part(LEARNED_BY, _LEARNED_BY),
+            learning.part("What it takes to learn", _LEARNED_BY),
         ),
         after={
             "compared": [
@@ -75,15 +74,14 @@ def parts() -> tuple[Part, ...]:
                 )
             ],
             "state": [
-                Part("answers", TITLE, compute, draw, summary=findings),
-                Part("moved", MOVED, compute_moved, draw_moved, summary=moved_findings),
+                Part("answers", "Answers by round and depth", _compute, _draw, summary=_findings),
+                Part("moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_moved_findings),
             ],
             "circuit": [verification.softening({"prediction": "P", "carried_state": "set reached"}, n_episodes=10)],
         },
     )
 
 
-LEARNED_BY = "What it takes to learn"
 _LEARNED_BY = (
     "Small models (10 names, 14 edges) with one setting changed each: what their weights start from (matching heads, "
     "position codes factored into edge and role, tokens apart from places, copies apart from names), whether every "
@@ -94,7 +92,6 @@ _LEARNED_BY = (
 
 # Answers by round and depth.
 
-TITLE = "Answers by round and depth"
 _TEXT = (
     "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
     "can know of a target d steps away before round d; parallel search knows from round d on, at every depth. Beside "
@@ -106,7 +103,7 @@ _TEXT = (
 
 
 @dataclass(frozen=True)
-class Answers:
+class _Answers:
     """Accuracy by regime, predictor, depth and round; how sets are read and written."""
 
     frame: pd.DataFrame
@@ -114,26 +111,26 @@ class Answers:
     write: Write
 
 
-def compute(context: Context) -> Answers:
+def _compute(context: Context) -> _Answers:
     """Answers of all predictors, and the maps that later parts use."""
     model, seed = context.model, context.seed
     read, write = reading(model, seed, 8 * context.n_episodes)
     frames = [
         answers(model, episodes_for(model, regime, context.n_episodes, seed), read, write, seed) for regime in REGIMES
     ]
-    return Answers(pd.concat(frames, ignore_index=True), read, write)
+    return _Answers(pd.concat(frames, ignore_index=True), read, write)
 
 
-def findings(data: Answers, context: Context) -> list[Finding]:
+def _findings(data: _Answers, context: Context) -> list[Finding]:
     """Whether the model knows of the deepest targets in the round that can first know, as heuristics do not."""
     frame = data.frame
-    known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= FEW)]
+    known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= _FEW)]
     if known.empty:
         return []
     depth = known["depth"].max()
     at = frame[(frame["regime"] == REGIMES[0]) & (frame["depth"] == depth) & (frame["round"] == depth)]
     scores = {row["key"]: Interval(row["estimate"], row["low"], row["high"]) for row in at.to_dict("records")}
-    rivals = [key for key in SHOWN if key in scores and key not in (MODEL, "breadth_first")]
+    rivals = [key for key in _SHOWN if key in scores and key not in (MODEL, "breadth_first")]
     strongest = max(rivals, key=lambda key: scores[key].estimate)
     word = judged(scores[MODEL], scores[strongest].high, scores[strongest].estimate)
     return [
@@ -146,13 +143,13 @@ def findings(data: Answers, context: Context) -> list[Finding]:
     ]
 
 
-def draw(data: Answers, context: Context) -> Section:
+def _draw(data: _Answers, context: Context) -> list[object]:
     """A picture a regime, of the deepest targets; the table of the last round."""
     frame = data.frame
     blocks: list[Any] = [Prose(_TEXT)]
     for regime, of in frame.groupby("regime", sort=False):
         depth = of["depth"].max()
-        curves = of[(of["depth"] == depth) & of["key"].isin(SHOWN)]
+        curves = of[(of["depth"] == depth) & of["key"].isin(_SHOWN)]
         curves = curves.rename(columns={"key": "algorithm", "estimate": "mean"})
         caption = f"{regime} graphs, targets {depth} steps from the root, with 95 % intervals over episodes"
         blocks.append(Figure(figures.curves(curves, ylabel="accuracy"), f"Accuracy over rounds, {regime}", caption))
@@ -160,12 +157,11 @@ def draw(data: Answers, context: Context) -> Section:
     table = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
     shown = table.rename(columns=lambda key: str(key).replace("_", " ")).rename_axis(columns=None).reset_index()
     blocks.append(Table(shown, "Accuracy in the last round"))
-    return Section(TITLE, blocks)
+    return blocks
 
 
 # Nodes moved in the set.
 
-MOVED = "Nodes moved in the set"
 _MOVED = (
     "A set that can be decoded may still be idle. Here the set in the latent is changed by a node, in the round that "
     "first knows of the target, and the target's share of the answer is held against what parallel breadth-first "
@@ -174,14 +170,14 @@ _MOVED = (
 )
 
 
-def compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Answers after moves; the share of sets that are decoded without an error."""
     model, seed, known = context.model, context.seed, context.result("answers")
     episodes = episodes_for(model, REGIMES[0], context.n_episodes, seed)
     return moved(model, episodes, known.read, known.write, seed), exact_sets(model, episodes, known.read, seed)
 
 
-def moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:
+def _moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:
     """Whether the model expands a node that it was given, and no other."""
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
     effect, control = (Interval(at["model"], at["low"], at["high"]).complement for at in (later[PARENT], later[OTHER]))
@@ -195,14 +191,10 @@ def moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) ->
     ]
 
 
-def draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> Section:
-    """The two tables."""
+def _draw_moved(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[object]:
     moves, sets = data
-    return Section(
-        MOVED,
-        [
-            Prose(_MOVED),
-            Table(moves, "The target's share of the answer after each move, beside parallel search's"),
-            Table(sets, "The share of sets that are decoded without an error in any node, by round"),
-        ],
-    )
+    return [
+        Prose(_MOVED),
+        Table(moves, "The target's share of the answer after each move, beside parallel search's"),
+        Table(sets, "The share of sets that are decoded without an error in any node, by round"),
+    ]
