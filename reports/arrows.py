@@ -36,18 +36,14 @@ def written(
     *,
     threshold: float = 0.05,
 ) -> pd.DataFrame:
-    """The reads of one round that write something.
+    """The reads of one round that write something: ``layer`` (from 1), ``head``, ``source``, ``target``, ``weight``.
 
     Args:
         patterns: per layer ``[head, query, key]``.
-        writes: per layer ``[head, query, key]``, the size of what each key contributes to the head's write (attention
-            times the norm of the value's image).
-        labels: of positions.
-        heads: per layer, a name per head.
+        writes: likewise, the size of what each key contributes to the head's write (attention times the norm of the
+            value's image).
+        labels, heads: of positions; per layer, a name per head.
         threshold: smallest contribution drawn, as a share of the head's largest.
-
-    Returns:
-        Columns ``layer`` (from 1), ``head``, ``source``, ``target``, ``weight`` (the attention, at most 1 in size).
     """
     rows = []
     for layer, (pattern, write, names) in enumerate(zip(patterns, writes, heads, strict=True), start=1):
@@ -67,10 +63,9 @@ def written(
 @checked
 @styled
 def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str, str]]) -> Figure:
-    """Draw the ``edges`` of a round, a colour a head.
+    """Draw the reads of a round that :func:`written` gives, a colour a head.
 
     Args:
-        frame: columns ``layer``, ``head``, ``source``, ``target``, ``weight``.
         labels: of positions, in order.
         heads: per layer, head name -> what the legend says of it; heads that draw no arrow are listed too.
     """
@@ -82,13 +77,10 @@ def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str
     for (_, head), reads in frame.groupby(["layer", "head"], sort=False):
         name, spans = str(head), _spans(reads, labels)
         for span, weight in zip(spans, reads["weight"], strict=True):
-            axes.add_patch(_arrow(*span, colour[name], weight))
+            axes.add_patch(_read(span, colour[name], weight))
         named.append((name, colour[name], max(spans, key=lambda span: abs(span[1][0] - span[0][0]))))
-    handles = [axes.plot([], [], color=colour[name], linewidth=2.5)[0] for name in colour]
     texts = [f"{name}  {text}".strip() for names in heads for name, text in names.items()]
-    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, _BELOW / n_layers), ncols=2, fontsize=8.5)
-    _label(figure, axes, named)
-    return figure
+    return _finished(figure, axes, list(zip(colour.values(), texts, strict=True)), named, n_layers)
 
 
 @checked
@@ -105,13 +97,10 @@ def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figu
     named, largest = [], frame["effect"].max()
     for read, span in zip(frame.to_dict("records"), _spans(frame, labels), strict=True):
         colour = _EXITS[read["exit"]]
-        axes.add_patch(_arrow(*span, colour, read["effect"] / largest))
+        axes.add_patch(_read(span, colour, read["effect"] / largest))
         named.append((f"{read['head']}: {read['effect']:.2f}", colour, span))
-    handles = [axes.plot([], [], color=colour, linewidth=2.5)[0] for colour in _EXITS.values()]
-    texts = [f"matters most to the {name}" for name in _EXITS]
-    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=(-0.02, _BELOW / n_layers), ncols=2, fontsize=8.5)
-    _label(figure, axes, named)
-    return figure
+    legend = [(colour, f"matters most to the {name}") for name, colour in _EXITS.items()]
+    return _finished(figure, axes, legend, named, n_layers)
 
 
 _EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
@@ -156,24 +145,32 @@ def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: fl
     return figure, axes
 
 
-def _arrow(start: tuple[float, float], end: tuple[float, float], colour: str, weight: float) -> FancyArrowPatch:
-    return FancyArrowPatch(
-        start,
-        end,
-        arrowstyle="-|>,head_length=5,head_width=2.6",
-        connectionstyle="arc3,rad=0" if start[0] != end[0] else "arc3,rad=0.35",
-        shrinkA=3,
-        shrinkB=4,
-        color=colour,
-        linewidth=1.6,
-        alpha=0.35 + 0.6 * weight,
-        zorder=2,
-        clip_on=False,
-    )
+_Point = tuple[float, float]
 
 
-def _label(figure: Figure, axes: Axes, named: Sequence[tuple[str, str, _Span]]) -> None:
-    """Write on every arrow, where no other label stands: along it, or a little above or below it."""
+def _arrow(start: _Point, end: _Point, colour: str, bow: float, head_width: float, **more: Any) -> FancyArrowPatch:
+    style, bowed = f"-|>,head_length=5,head_width={head_width}", f"arc3,rad={bow}"
+    return FancyArrowPatch(start, end, arrowstyle=style, connectionstyle=bowed, color=colour, zorder=2, **more)
+
+
+def _read(span: _Span, colour: str, weight: float) -> FancyArrowPatch:
+    """From a position to another, or bowed from a position to itself; paler where it weighs less."""
+    bow = 0 if span[0][0] != span[1][0] else 0.35
+    alpha = 0.35 + 0.6 * weight
+    return _arrow(*span, colour, bow, 2.6, shrinkA=3, shrinkB=4, linewidth=1.6, alpha=alpha, clip_on=False)
+
+
+def _finished(
+    figure: Figure,
+    axes: Axes,
+    legend: Sequence[tuple[str, str]],
+    named: Sequence[tuple[str, str, _Span]],
+    n_layers: int,
+) -> Figure:
+    """The legend below; a name on every arrow, where no other stands: along it, or a little above or below it."""
+    handles = [axes.plot([], [], color=colour, linewidth=2.5)[0] for colour, _ in legend]
+    texts, place = [text for _, text in legend], (-0.02, _BELOW / n_layers)
+    axes.legend(handles, texts, loc="upper left", bbox_to_anchor=place, ncols=2, fontsize=8.5)
     figure.draw_without_rendering()
     figure.set_layout_engine("none")  # what is measured here stays where it is
     renderer = FigureCanvasAgg(figure).get_renderer()
@@ -188,6 +185,7 @@ def _label(figure: Figure, axes: Axes, named: Sequence[tuple[str, str, _Span]]) 
             if not any(box.overlaps(other) for other in taken):
                 break
         taken.append(box)
+    return figure
 
 
 _ALONG = (0.5, 0.4, 0.6, 0.3, 0.7, 0.22, 0.78)
@@ -245,17 +243,8 @@ def _box(axes: Axes, name: str, x: float, y: float, is_exit: bool) -> None:
     axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
 
 
-def _wire(start: tuple[float, float], end: tuple[float, float], colour: str, skips: bool) -> FancyArrowPatch:
+def _wire(start: _Point, end: _Point, colour: str, skips: bool) -> FancyArrowPatch:
     """From the right side of a box to the left side of another, bowed past the boxes of layers in between."""
     bow = 0.25 if skips else 0.04
-    return FancyArrowPatch(
-        start,
-        end,
-        arrowstyle="-|>,head_length=5,head_width=2.5",
-        connectionstyle=f"arc3,rad={bow if start[1] + end[1] <= 0 else -bow}",
-        color=colour,
-        linewidth=1.5,
-        zorder=2,
-        shrinkA=5,
-        shrinkB=5,
-    )
+    bow = bow if start[1] + end[1] <= 0 else -bow
+    return _arrow(start, end, colour, bow, 2.5, shrinkA=5, shrinkB=5, linewidth=1.5)

@@ -113,12 +113,7 @@ class AttentionView:
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:
-        """The static picture with the interactive view under it.
-
-        Args:
-            prefix: unique on the page.
-            number: of the figure, where the page numbers them.
-        """
+        """The static picture with the interactive view under it; ``prefix`` is unique on the page."""
         from reports.panels import attention
         from reports.style import inline_svg
 
@@ -180,24 +175,19 @@ def show(run: Rollout, heads: Heads | None = None) -> Shown:
     )
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
     patterns = [run.cache[name][:N_EPISODES, rounds].double().numpy(force=True) for name in names]
-    if heads is None:
-        called = [
-            [f"{_layer(name) + 1}.{head + 1}" for head in range(p.shape[2])]
-            for name, p in zip(names, patterns, strict=True)
-        ]
-    else:
-        called = [list(heads[_layer(name)]) for name in names]
-    return Shown(
-        AttentionView(
-            [pattern[:, :, : len(own)] for pattern, own in zip(patterns, called, strict=True)],
-            run.layout.labels,
-            called,
-            f"Attention of {run.settings.get('model', 'a model')}",
-            episodes=tuple(range(len(patterns[0]))),
-            rounds=tuple(run.cached_rounds[i] for i in rounds),
-            opened=True,
-        )
+    layers = [_layer(name) for name in names]
+    numbered = [[f"{at + 1}.{head + 1}" for head in range(p.shape[2])] for at, p in zip(layers, patterns, strict=True)]
+    called = numbered if heads is None else [list(heads[layer]) for layer in layers]
+    view = AttentionView(
+        [pattern[:, :, : len(of_layer)] for pattern, of_layer in zip(patterns, called, strict=True)],
+        run.layout.labels,
+        called,
+        f"Attention of {run.settings.get('model', 'a model')}",
+        episodes=tuple(range(len(patterns[0]))),
+        rounds=tuple(run.cached_rounds[i] for i in rounds),
+        opened=True,
     )
+    return Shown(view)
 
 
 def spread(n: int, wanted: int) -> list[int]:
@@ -211,11 +201,7 @@ def _layer(name: str) -> int:
 
 @cache
 def library_script() -> str:
-    """circuitsvis' browser bundle, from the installed wheel, made safe to inline (and without its source map).
-
-    Raises:
-        InputError: circuitsvis is not installed, or its bundle is not where it was.
-    """
+    """circuitsvis' browser bundle, from the installed wheel, made safe to inline (and without its source map)."""
     spec = importlib.util.find_spec("circuitsvis")  # importing it would import torch
     path = Path(spec.origin).parent / "dist" / "cdn" / "iife.js" if spec and spec.origin else None
     if path is None or not path.is_file():

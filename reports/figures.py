@@ -25,24 +25,18 @@ from interp.statistics import bootstrap_mean
 from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
 from reports.style import WIDTH, styled
 
+REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2, 2))}
+"""How lines that nobody measured are drawn: a floor, the identity, a perfect score."""
+
 
 @checked
 @styled
-def trajectories(
-    values: ArrayLike,
-    reference: ArrayLike,
-    labels: Sequence[str],
-    *,
-    ylabel: str,
-    xlabel: str = "round",
-    names: tuple[str, str] = ("transformer", "algorithm"),
-) -> Figure:
+def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, ylabel: str) -> Figure:
     """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
 
     Args:
         values, reference: ``[step, series]``; step 0 is before the first round.
-        labels: a label per series; of more than there are hues, those that end farthest from the middle are told apart.
-        names: what the two are.
+        labels: one per series; where there are more than hues, those that end farthest from the middle are told apart.
     """
     values, reference = np.asarray(values, dtype=np.float64), np.asarray(reference, dtype=np.float64)
     require(
@@ -62,12 +56,12 @@ def trajectories(
     if len(told) < len(labels):
         left.plot([], [], color=LIGHT["grey"], label=f"{len(labels) - len(told)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
-    left.plot([], [], color=INK, linewidth=5, alpha=0.28, label=names[1])
-    left.plot([], [], color=INK, label=names[0])
-    left.set(xlabel=xlabel, ylabel=ylabel, title=f"{names[0]} on {names[1]}".capitalize())
+    left.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
+    left.plot([], [], color=INK, label="transformer")
+    left.set(xlabel="round", ylabel=ylabel, title="Transformer on algorithm")
     left.margins(x=0.01)
     _legend_below(left)
-    right.set(xlabel=xlabel, ylabel="|difference|", title="Difference")
+    right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
     _difference_scale(right, np.abs(values - reference))
     return figure
@@ -101,9 +95,7 @@ def over_rounds(
 ) -> pd.DataFrame:
     """The mean over episodes in every round with its 95 % interval: a curve for :func:`curves`.
 
-    Args:
-        key: that picks colour and dash; ``name`` is for the legend.
-        first: what the first round is called.
+    ``key`` picks colour and dash, ``name`` is for the legend, and ``first`` is what the first round is called.
     """
     mean, low, high = bootstrap_mean(values, seed=seed)
     rounds = np.arange(first, first + len(mean))
@@ -128,7 +120,7 @@ def curves(
         frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name`` (for the
             legend), ``low`` and ``high`` (the band) where there are any. The first algorithm is the subject and is
             drawn strongest.
-        reference: horizontal lines, name -> value (a floor, a target).
+        reference: horizontal lines, name -> value.
     """
     require_columns("frame", frame, x, "algorithm", "mean")
     figure = Figure(figsize=(WIDTH, 3.9))
@@ -139,7 +131,7 @@ def curves(
         name = str(part["name"].iloc[0]) if "name" in part else str(key).replace("_", " ")
         band(axes, part, x, look[str(key)], strong=order == 0, label=name)
     for name, value in (reference or {}).items():
-        axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.axhline(value, **REFERENCE)
         axes.annotate(name, (1, value), xycoords=("axes fraction", "data"), ha="right", va="bottom", fontsize=8.5)
     axes.set(xlabel=xlabel or x.replace("_", " "), ylabel=ylabel)
     if log_x:
@@ -149,7 +141,7 @@ def curves(
     if not (log_y or (frame["mean"] > 0).all()):
         axes.axhline(0, color=INK, linewidth=0.7)
     axes.margins(x=0.01)
-    _legend_right(axes)
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
     return figure
 
 
@@ -172,7 +164,6 @@ def heatmap(
     label: str,
     xlabel: str = "",
     ylabel: str = "",
-    diverging: bool = True,
     limit: float | None = None,
 ) -> Figure:
     """A labelled grid: layer x position, head x position, round x round. Small grids carry their numbers.
@@ -180,8 +171,6 @@ def heatmap(
     Args:
         values: ``[row, column]``; NaN is left blank. The first row is at the top.
         label: what a cell is, on the colour bar.
-        diverging: negative values, where there are any, have their own hue (effects); otherwise from zero up.
-        limit: end of the colour scale; by default the largest magnitude.
     """
     grid = np.asarray(values, dtype=np.float64)
     require(
@@ -191,12 +180,12 @@ def heatmap(
     limit = limit or float(np.nanmax(np.abs(grid), initial=0)) or 1.0
     figure = Figure(figsize=(WIDTH, float(np.clip(0.9 + 0.29 * len(rows), 1.7, 9))))
     axes = figure.subplots()
-    low = -limit if diverging and np.nanmin(grid, initial=0) < 0 else 0
+    low = -limit if np.nanmin(grid, initial=0) < 0 else 0
     cmap = DIVERGING if low else SEQUENTIAL
     image = axes.imshow(grid, cmap=cmap, vmin=low, vmax=limit, aspect="auto", interpolation="none")
     axes.spines[:].set_visible(False)
     _ticks(axes, rows, columns)
-    axes.set(xlabel=xlabel, ylabel=ylabel)
+    axes.set(xlabel=xlabel)
     axes.grid(False)
     if grid.size <= 600:
         axes.set_xticks(np.arange(len(columns) + 1) - 0.5, minor=True)
@@ -208,11 +197,16 @@ def heatmap(
             if np.isfinite(value) and abs(value) >= 0.005 * limit:
                 ink = LIGHT_TEXT if abs(value) > 0.85 * limit else INK
                 axes.text(j, i, _short(value), ha="center", va="center", color=ink, fontsize=8)
-    bar = figure.colorbar(image, ax=axes, fraction=0.03, pad=0.015)
-    bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
-    bar.locator = MaxNLocator(4)
-    bar.set_label(label)
+    colour_bar(figure, image, label, ax=axes, fraction=0.03, pad=0.015).locator = MaxNLocator(4)
     return figure
+
+
+def colour_bar(figure: Figure, image: Any, label: str, **where: Any) -> Any:
+    """A colour bar in the house style."""
+    bar = figure.colorbar(image, **where)
+    bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
+    bar.set_label(label)
+    return bar
 
 
 def _fading(*hues: str) -> ListedColormap:
@@ -273,7 +267,7 @@ def intervals(
             text, (np.nanmax([at, high]), place), (7, 0), textcoords="offset points", va="center", fontsize=8.5
         )
     for name, value in (reference or {}).items():
-        axes.axvline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+        axes.axvline(value, **REFERENCE)
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)
     axes.set_yticks(places, frame["name"].astype(str).tolist())
     for label, control in zip(axes.get_yticklabels(), frame["control"], strict=True):
@@ -292,10 +286,6 @@ def _legend_below(axes: Axes) -> None:
     if len(handles) <= 14:
         columns = min(len(handles), 6)
         axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
-
-
-def _legend_right(axes: Axes) -> None:
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1.02), borderaxespad=0)
 
 
 def _short(value: float) -> str:

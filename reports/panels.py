@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from interp.checks import array_of, checked, require_columns
 from interp.errors import require
-from reports.figures import DIVERGING, SEQUENTIAL, band
+from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, band, colour_bar
 from reports.palette import INK, LIGHT, looks
 from reports.style import WIDTH, styled
 
@@ -60,21 +60,14 @@ def attention(
                 continue
             image = axes.imshow(patterns[layer][head], cmap=cmap, norm=norm, interpolation="none")
             axes.set_title(heads[layer][head], fontsize=8.5, pad=2)
-            _plain(axes)
+            axes.grid(False)
+            axes.tick_params(length=0, pad=1.5)
+            axes.spines[:].set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
             axes.set_yticks(places, [labels[i] for i in places] if offset == 0 else [], fontsize=_SMALL)
             below = [labels[i] for i in places] if (layer, start) == rows[-1] else []
             axes.set_xticks(places, below, fontsize=_SMALL, rotation=90)
-    bar = figure.colorbar(image, ax=grid, fraction=0.02, pad=0.01, aspect=30)
-    bar.outline.set(linewidth=0.6, edgecolor=LIGHT["grey"])
-    bar.set_label("weight")
+    colour_bar(figure, image, "weight", ax=grid, fraction=0.02, pad=0.01, aspect=30)
     return figure
-
-
-def _plain(axes: Axes) -> None:
-    axes.grid(False)
-    axes.tick_params(length=0, pad=1.5)
-    for spine in axes.spines.values():
-        spine.set(visible=True, linewidth=0.5, edgecolor=LIGHT["grey"])
 
 
 @checked
@@ -85,10 +78,7 @@ def curves(
     by: str,
     ylabel: str,
     x: str = "round",
-    xlabel: str | None = None,
     columns: int = 3,
-    reference: Mapping[str, float] | None = None,
-    log_x: bool = False,
     height: float = 2.1,
     whole_x: bool = False,
     direct: bool = False,
@@ -98,7 +88,6 @@ def curves(
     Args:
         frame: tidy, with columns ``by``, ``x``, ``algorithm`` (the key that picks colour and dash) and ``mean``;
             ``name``, ``low`` and ``high`` where there are any. The first algorithm is drawn strongest.
-        reference: horizontal lines, name -> value.
         height: of a panel, in inches.
         whole_x: ticks at whole numbers only (layers).
         direct: names at the ends of the curves, in every panel, instead of a legend.
@@ -118,17 +107,13 @@ def curves(
         here = frame[frame[by] == panels[i]]
         for key, part in here.groupby("algorithm", sort=False):
             band(axes, part.sort_values(x), x, look[str(key)], strong=key == keys[0])
-        for value in (reference or {}).values():
-            axes.axhline(value, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
         axes.set_title(fill(str(panels[i]), 96 // columns), fontsize=9)
-        if log_x:
-            axes.set_xscale("log")
         if whole_x:
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.margins(x=0.01)
         axes.tick_params(labelbottom=i + columns >= len(panels))
     for axes in grid.flat[max(len(panels) - columns, 0) : len(panels)]:
-        axes.set_xlabel(xlabel or x.replace("_", " "))
+        axes.set_xlabel(x.replace("_", " "))
     figure.supylabel(ylabel, fontsize=9.5)
     named = frame.groupby("algorithm", sort=False)["name"].first() if "name" in frame else {key: key for key in keys}
     if direct:
@@ -170,7 +155,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     figure = Figure(figsize=(WIDTH * 0.62, 4.4))
     top, bottom = figure.subplots(2, 1, sharex=True, height_ratios=(4, 1))
     seen = bins[bins["share"] > 0]
-    top.plot([0, 1], [0, 1], color=INK, linewidth=0.9, linestyle=(0, (2, 2)), label="perfect calibration")
+    top.plot([0, 1], [0, 1], **REFERENCE, label="perfect calibration")
     top.vlines(seen["prediction"], seen["low"], seen["high"], color=LIGHT["blue"], linewidth=3, alpha=0.4)
     top.plot(seen["prediction"], seen["frequency"], "o-", color=LIGHT["blue"], markersize=5, label=name)
     top.set(ylabel="share with y = 1", xlim=(0, 1), ylim=(0, 1))
@@ -183,7 +168,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
 
 @checked
 @styled
-def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("true", "read by the probe")) -> Figure:
+def readings(true: Any, read: Any, *, label: str) -> Figure:
     """What a probe reads against what is true, with the identity, and how its residuals are spread.
 
     Args:
@@ -198,11 +183,11 @@ def readings(true: Any, read: Any, *, label: str, names: tuple[str, str] = ("tru
     drawn = np.linspace(0, len(true) - 1, min(len(true), 600)).astype(int)
     left.scatter(true[drawn], read[drawn], s=7, color=LIGHT["blue"], alpha=0.45, linewidths=0)
     ends = [float(true.min()), float(true.max())]
-    left.plot(ends, ends, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
-    left.set(xlabel=f"{names[0]} {label}", ylabel=f"{label} {names[1]}", title="Each point is a round")
+    left.plot(ends, ends, **REFERENCE)
+    left.set(xlabel=f"true {label}", ylabel=f"{label} read by the probe", title="Each point is a round")
     residuals = read - true
     right.hist(residuals, bins=40, color=LIGHT["blue"], alpha=0.7)
-    right.axvline(0, color=INK, linewidth=0.9, linestyle=(0, (2, 2)))
+    right.axvline(0, **REFERENCE)
     right.set(xlabel=f"residual of the {label}", ylabel="rounds", title="Residuals")
     return figure
 

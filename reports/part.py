@@ -73,7 +73,6 @@ class Context:
     """What every part of a report is given: the model, the settings, and what several parts need.
 
     Attributes:
-        model: what the report is on.
         source: what the model was loaded by: a name, or the path of a checkpoint; empty when the model was given.
         n_episodes, n_rounds, seed: how much is sampled, and the seed of everything random.
         regime, given: what the episodes are drawn from, and their sizes where they are not the model's own.
@@ -162,11 +161,7 @@ class Context:
 
     @cached_property
     def algorithm(self) -> Algorithm:
-        """The algorithm that the model is held against.
-
-        Raises:
-            InputError: the task registers none.
-        """
+        """The algorithm that the model is held against; an error where the task registers none."""
         return self.task.explains(self.model)
 
     @property
@@ -176,11 +171,7 @@ class Context:
 
     @cached_property
     def circuit(self) -> Circuit:
-        """The circuit that a handwired model was compiled from.
-
-        Raises:
-            InputError: a learned model, or a circuit that was edited after it was built.
-        """
+        """The circuit that a handwired model was compiled from; an error where it was edited after it was built."""
         return from_origin(self.model.config.origin)
 
     @cached_property
@@ -222,12 +213,7 @@ class Context:
         return str(error) if isinstance(error, InputError) else f"{type(error).__name__}: {error}"
 
     def result(self, key: str) -> Any:
-        """What the part called ``key`` computed; it is computed now where it has not been.
-
-        Raises:
-            InputError: the report has no such part.
-            Exception: the one that the part ended with.
-        """
+        """What the part called ``key`` computed, now or before; what it ended with is raised again."""
         if key in self.failures:
             raise self.failures[key]
         if key not in self._results:

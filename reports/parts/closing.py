@@ -7,7 +7,7 @@ each is on this page and in what it differs, or which report has it, or why none
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import pandas as pd
 
@@ -19,14 +19,8 @@ from reports.parts import probing
 PAPER = "The paper's figures"
 
 
-@dataclass(frozen=True)
-class Printed:
-    """A figure or table of the paper.
-
-    Attributes:
-        shows: what it shows, in a few words.
-        report: the report that has it, where this one has not.
-    """
+class Printed(NamedTuple):
+    """A figure or table of the paper: what it ``shows``, and the ``report`` that has it."""
 
     shows: str
     report: str
@@ -59,14 +53,8 @@ _PAPER_TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class Here:
-    """Where a page has one of them.
-
-    Attributes:
-        key: of the paper that shows it.
-        differs: in what it differs from the printed one.
-    """
+class Here(NamedTuple):
+    """Where a page has one of them: the ``key`` of the part that shows it, and what ``differs`` there."""
 
     key: str
     differs: str
@@ -87,7 +75,7 @@ def paper(here: Mapping[str, Here]) -> Part:
 
 def _coverage(here: Mapping[str, Here], context: Context) -> pd.DataFrame:
     """One row per figure and table: number, what it shows, where it is, what differs."""
-    titles = {paper.key: paper.title for paper in context.parts}
+    titles = {part.key: part.title for part in context.parts}
     rows = []
     for number, printed in PRINTED.items():
         where, differs = f"the report on {printed.report}", ""
