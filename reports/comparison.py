@@ -1,22 +1,23 @@
 """The page of a comparison: the verdicts first, then what each rests on, and the rounds at which two models differ.
 
-Every number was computed by :func:`circuits.compare.run`; nothing is computed here.
+Every number was computed by :func:`circuits.compare.run`; nothing is computed here. The parts of the comparison are
+drawn by their keys; one that has no drawing here is a table.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pandas as pd
 
 from circuits.compare import Comparison
 from circuits.compare.circuit import CircuitPart
-from circuits.compare.state import Trajectory
+from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
 from interp.statistics import Interval
 from reports import figures
@@ -28,6 +29,10 @@ _LEAD = (
     "Is it the same machine? Four questions with four answers: a model can predict what another one predicts and do it "
     "in another way. Each answer stands beside the number that decided it, its 95 % interval over episodes, what it "
     "was held against, and the best of the untrained models."
+)
+_ALGORITHM = (
+    "Every family of algorithms that the task knows, fitted on some episodes and scored on others by the "
+    "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how."
 )
 _STATE = (
     "**Stitching.** An affine map from one model's latents to the other's, fitted on other episodes; the other model "
@@ -52,37 +57,22 @@ _WHERE = (
     "maps show which share of an effect each activation of the residual stream carries by itself, on one scale for "
     "both models: where a cause arrives, and in which layer two of them meet."
 )
-_ALGORITHM = (
-    "Every family of algorithms that the task knows, fitted on some episodes and scored on others by the "
-    "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how."
-)
-N_HEADS = 8
+_N_HEADS = 8
 """So many heads are listed on the page; the tables have all."""
 
 
-def page(found: Comparison) -> Report:
-    """The report on a comparison."""
-    against = f" against {found.reference}" if found.reference else " against algorithms"
-    sections = [Section("Verdicts", [_verdicts(found), Prose(f"Which algorithm: {found.algorithm}.")])]
-    sections.append(Section("Which algorithm", [Prose(_ALGORITHM), *_algorithm(found)]))
-    if found.state is not None:
-        sections.append(Section("State", [Prose(_STATE), *_stitchings(found)]))
-    sections.append(Section("Update", [Prose(_UPDATE), *_updates(found)]))
-    sections.append(Section("Effects", [Prose(_EFFECTS), *_effects(found)]))
-    if found.circuit is not None:
-        sections.append(Section("Circuit", [Prose(_CIRCUIT), *_circuit(found.circuit)]))
-    if found.where is not None:
-        sections.append(Section("Where", [Prose(_WHERE), _held(found.where), *_maps(found.where)]))
-    if found.failures:
-        sections.append(Section("Where they differ most", [_failures(found)]))
-    words = [verdict.word for verdict in found.verdicts.values()]
+def page(comparison: Comparison) -> Report:
+    """The report on a comparison: its verdicts, then a section for each part that has something to show."""
+    against = f" against {comparison.reference}" if comparison.reference else " against algorithms"
+    verdicts = [_verdicts(comparison), Prose(f"Which algorithm: {comparison.algorithm}.")]
+    words = [verdict.word for verdict in comparison.verdicts.values()]
     counts = ", ".join(f"{words.count(word)} {word}" for word in dict.fromkeys(words))
-    return Report(
-        found.model + against, _LEAD, sections, found.settings, about={"kind": "comparison", "verdicts": counts}
-    )
+    about = {"kind": "comparison", "verdicts": counts}
+    sections = [Section("Verdicts", verdicts), *_sections(comparison)]
+    return Report(comparison.model + against, _LEAD, sections, comparison.settings, about=about)
 
 
-def write(found: Comparison, folder: str | Path) -> Path:
+def write(comparison: Comparison, folder: str | Path) -> Path:
     """Write the page as ``comparison.html``, and again the list of reports that it belongs to.
 
     Raises:
@@ -90,13 +80,24 @@ def write(found: Comparison, folder: str | Path) -> Path:
     """
     path = Path(folder) / PAGE
     if (listed := index_of(path)) is None:
-        return page(found).write(path)
-    written = replace(page(found), index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
+        return page(comparison).write(path)
+    written = replace(page(comparison), index=Path(os.path.relpath(listed, path.parent)).as_posix()).write(path)
     write_index(listed.parent)
     return written
 
 
-def _verdicts(found: Comparison) -> Table:
+def _sections(comparison: Comparison) -> Iterator[Section]:
+    """The parts with a drawing, in the order of the drawings; then the tables of the others."""
+    for key, drawing in _DRAWINGS.items():
+        if comparison.parts.get(key) is not None and (blocks := drawing.draw(comparison.parts[key], comparison)):
+            yield Section(drawing.title, [*([Prose(drawing.text)] if drawing.text else []), *blocks])
+    for key, frame in comparison.frames.items():
+        if key not in _DRAWINGS:
+            title = key.replace("_", " ").capitalize()
+            yield Section(title, [Table(frame, f"{title}: everything that was measured")])
+
+
+def _verdicts(comparison: Comparison) -> Table:
     rows = [
         {
             "question": f"same {v.question}?",
@@ -106,14 +107,13 @@ def _verdicts(found: Comparison) -> Table:
             "held against": v.threshold,
             "best untrained": v.control,
         }
-        for v in found.verdicts.values()
+        for v in comparison.verdicts.values()
     ]
     return Table(pd.DataFrame(rows), "The verdicts, and what decided each", formats={"held against": ".2f"})
 
 
-def _algorithm(found: Comparison) -> list[Any]:
-    part = found.algorithm
-    frame = found.frames["algorithm"]
+def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
+    frame = comparison.frames["algorithm"]
     whole = frame[(frame["set"] == "all") & (frame["name"] == "explained")]
     drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]], estimate=whole["value"])
     drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", "estimate", "low", "high", "control"]]
@@ -121,7 +121,7 @@ def _algorithm(found: Comparison) -> list[Any]:
         {
             "family": score.name,
             "parameters": ", ".join(f"{k} {v:.3g}" for k, v in score.parameters.items() if isinstance(v, float)),
-            "explained": _of(whole[whole["family"] == score.key].iloc[0].to_dict()),
+            "explained": _interval(whole[whole["family"] == score.key].iloc[0].to_dict()),
         }
         for score in part.scores.values()
     ]
@@ -132,8 +132,7 @@ def _algorithm(found: Comparison) -> list[Any]:
     ]
 
 
-def _stitchings(found: Comparison) -> list[Any]:
-    assert found.state is not None
+def _state(part: StatePart, comparison: Comparison) -> list[Any]:
     rows = [
         {
             "latents of": s.source,
@@ -142,12 +141,12 @@ def _stitchings(found: Comparison) -> list[Any]:
             "control": s.control,
             "score": s.score,
         }
-        for s in found.state.stitchings
+        for s in part.stitchings
     ]
-    worth = pd.DataFrame([{"model": name, "nats a round": value} for name, value in found.state.worth.items()])
+    worth = pd.DataFrame([{"model": name, "nats a round": value} for name, value in part.worth.items()])
     return [
         Table(pd.DataFrame(rows), "Stitching both ways, with controls"),
-        *(_trajectory(way) for way in found.state.trajectories),
+        *(_trajectory(way) for way in part.trajectories),
         Table(worth, "What each memory is worth", formats={"nats a round": ".4f"}),
     ]
 
@@ -168,7 +167,38 @@ def _trajectory(way: Trajectory) -> Figure:
     return Figure(picture, f"{way.source} in {way.target}: predictions after stitching", caption)
 
 
-def _circuit(part: CircuitPart) -> list[Any]:
+def _update(part: Any, comparison: Comparison) -> list[Any]:
+    frame = comparison.frames["update"]
+    steps = frame[frame["name"] == "step R2"].drop(columns=["name", "model"]).dropna(axis=1, how="all")
+    blocks = [_with_intervals(steps, "Step R2 of decoded states")]
+    if len(fitted := frame[frame["name"] == "fitted update"]):
+        shown = fitted[["algorithm", "parameters", "state", "value", "low", "high"]]
+        caption = "Updates fitted to what one round makes of the decoded state, closest first"
+        blocks.append(_with_intervals(shown, caption))
+    return blocks
+
+
+def _effects(part: Any, comparison: Comparison) -> list[Any]:
+    rows = [
+        {
+            "variable": e.variable.replace("_", " "),
+            "change": e.what,
+            "where": e.where,
+            "read in": e.outcome,
+            "algorithm": e.algorithm.replace("_", " "),
+            "score": e.score,
+            "slope": e.slope,
+            "above rival": e.difference,
+            "placebo": e.placebo,
+            "untrained": e.untrained,
+        }
+        for e in part.effects
+    ]
+    formats = {"placebo": ".3f", "untrained": ".3f"}
+    return [Table(pd.DataFrame(rows), "Every move under every algorithm", formats=formats)]
+
+
+def _circuit(part: CircuitPart, comparison: Comparison) -> list[Any]:
     paths = [
         {
             "path": f"{path.cause} to {path.outcome}, through patterns at {path.at}",
@@ -187,40 +217,35 @@ def _circuit(part: CircuitPart) -> list[Any]:
     roles = [
         {"head": r.head, "matched with": r.reference, "similarity": r.similarity, "weight": r.weight,
          "weight of the match": r.reference_weight}
-        for r in part.roles[:N_HEADS]
+        for r in part.roles[:_N_HEADS]
     ]  # fmt: skip
     matched = (
-        f"Heads matched by role, weightiest first (at most {N_HEADS}): "
+        f"Heads matched by role, weightiest first (at most {_N_HEADS}): "
         f"in all {part.similarity}, untrained {_range(part.untrained)}"
     )
     seen = [
         {"model": name, "head": look.head, "attends as": f"{look.variable.replace('_', ' ')} at {look.positions}",
          "R2": look.r2, "carries": look.carried, "look-alike": "yes" if look.is_look_alike else "no"}
         for name, looks in ((part.model, part.looks), (part.reference, part.reference_looks))
-        for look in looks[:N_HEADS]
+        for look in looks[:_N_HEADS]
     ]  # fmt: skip
-    tables = [
-        Table(pd.DataFrame(paths), "Shares of effects that pass through attention patterns"),
-        Table(
-            pd.DataFrame(roles), matched, formats=dict.fromkeys(("similarity", "weight", "weight of the match"), ".3f")
-        ),
-    ]
     edges = [
         {"model": of.model, "edges needed": of.n, "of": of.of, "not found, because": of.reason} for of in part.needed
     ]
-    found = part.shared
-    both = (
-        "Edges that the prediction needs"
-        if found is None
-        else f"Edges that the prediction needs: {found.n} are needed by both when heads stand for their matches, "
-        f"{found.random_mean:.1f} (at most {found.random_most}) under random matchings"
-    )
-    tables.append(Table(pd.DataFrame(edges), both))
-    if seen:
-        tables.append(
-            Table(pd.DataFrame(seen), f"Heads that attend as the state says, and what they carry; {N_HEADS} most")
+    needed, shared = "Edges that the prediction needs", part.shared
+    if shared is not None:
+        needed += (
+            f": {shared.n} are needed by both when heads stand for their matches, {shared.random_mean:.1f} (at most "
+            f"{shared.random_most}) under random matchings"
         )
-    return tables
+    formats = dict.fromkeys(("similarity", "weight", "weight of the match"), ".3f")
+    tables = [
+        Table(pd.DataFrame(paths), "Shares of effects that pass through attention patterns"),
+        Table(pd.DataFrame(roles), matched, formats=formats),
+        Table(pd.DataFrame(edges), needed),
+    ]
+    attend = f"Heads that attend as the state says, and what they carry; {_N_HEADS} most"
+    return [*tables, *([Table(pd.DataFrame(seen), attend)] if seen else [])]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -228,17 +253,7 @@ def _range(values: Sequence[float]) -> str:
     return f"{min(known):.3f} to {max(known):.3f}" if known else "none"
 
 
-def _updates(found: Comparison) -> list[Any]:
-    frame = found.frames["update"]
-    steps = frame[frame["name"] == "step R2"].drop(columns=["name", "model"]).dropna(axis=1, how="all")
-    blocks_ = [_table(steps, "Step R2 of decoded states")]
-    if len(fitted := frame[frame["name"] == "fitted update"]):
-        shown = fitted[["algorithm", "parameters", "state", "value", "low", "high"]]
-        blocks_.append(_table(shown, "Updates fitted to what one round makes of the decoded state, closest first"))
-    return blocks_
-
-
-def _held(part: WherePart) -> Table:
+def _where(part: WherePart, comparison: Comparison) -> list[Any]:
     rows = [
         {
             "variable": h.variable.replace("_", " "),
@@ -253,78 +268,74 @@ def _held(part: WherePart) -> Table:
         for h in sorted(part.held, key=lambda h: (h.outcome, h.variable))
     ]
     formats = dict.fromkeys(("untrained, same site", "untrained, its best site"), ".3f")
-    return Table(pd.DataFrame(rows), "Every variable where each model holds it best", formats=formats)
-
-
-def _maps(part: WherePart) -> list[Figure]:
-    """Two maps of each cause, one below the other, on one scale."""
+    held = Table(pd.DataFrame(rows), "Every variable where each model holds it best", formats=formats)
     half = len(part.maps) // 2
+    # Two maps of each cause, one below the other, on one scale.
     pairs = [pair for both in zip(part.maps[:half], part.maps[half:], strict=True) for pair in both]
     return [
-        Figure(
-            figures.heatmap(
-                m.shares,
-                [f"layer {layer + 1}" for layer in m.layers],
-                m.positions,
-                label="share of the effect",
-                limit=1.0,
-            ),
-            f"{model}: {' + '.join(m.cause)} on the {m.outcome}",
-            "The residual stream after each layer; blank where no effect can pass.",
-        )
-        for model, m in pairs
+        held,
+        *(
+            Figure(
+                figures.heatmap(
+                    m.shares,
+                    [f"layer {layer + 1}" for layer in m.layers],
+                    m.positions,
+                    label="share of the effect",
+                    limit=1.0,
+                ),
+                f"{model}: {' + '.join(m.cause)} on the {m.outcome}",
+                "The residual stream after each layer; blank where no effect can pass.",
+            )
+            for model, m in pairs
+        ),
     ]
 
 
-def _effects(found: Comparison) -> list[Any]:
-    rows = [
-        {
-            "variable": e.variable.replace("_", " "),
-            "change": e.what,
-            "where": e.where,
-            "read in": e.outcome,
-            "algorithm": e.algorithm.replace("_", " "),
-            "score": e.score,
-            "slope": e.slope,
-            "above rival": e.difference,
-            "placebo": e.placebo,
-            "untrained": e.untrained,
-        }
-        for e in found.effects.effects
-    ]
-    return [
-        Table(pd.DataFrame(rows), "Every move under every algorithm", formats={"placebo": ".3f", "untrained": ".3f"})
-    ]
-
-
-def _failures(found: Comparison) -> Table:
+def _failures(part: Any, comparison: Comparison) -> list[Any]:
+    if not part.failures:
+        return []
     rows = [
         {
             "set": f.set,
             "episode": f.episode,
             "round": f.round,
             "nats": f.nats,
-            found.model: _percent(f.model),
-            found.reference: _percent(f.reference),
+            comparison.model: " ".join(f"{p:.3f}" for p in f.model),
+            comparison.reference: " ".join(f"{p:.3f}" for p in f.reference),
         }
-        for f in found.failures
+        for f in part.failures
     ]
-    caption = (
-        f"The rounds that differ most; the second episodes of each set of sets_for(..., seed={found.failures[0].seed})"
-    )
-    return Table(pd.DataFrame(rows), caption)
+    seed = part.failures[0].seed
+    caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., seed={seed})"
+    return [Table(pd.DataFrame(rows), caption)]
 
 
-def _percent(distribution: tuple[float, ...]) -> str:
-    return " ".join(f"{p:.3f}" for p in distribution)
-
-
-def _table(frame: pd.DataFrame, caption: str) -> Table:
+def _with_intervals(frame: pd.DataFrame, caption: str) -> Table:
     """Estimates and bounds as one column."""
     frame = frame.reset_index(drop=True)
-    joined = frame.assign(value=pd.Series([_of(row) for row in frame.to_dict("records")], dtype=object))
+    joined = frame.assign(value=pd.Series([_interval(row) for row in frame.to_dict("records")], dtype=object))
     return Table(joined.drop(columns=[c for c in ("low", "high") if c in joined]), caption)
 
 
-def _of(row: Mapping[Any, Any]) -> Interval:
+def _interval(row: Mapping[Any, Any]) -> Interval:
     return Interval(float(row["value"]), float(row["low"]), float(row["high"]))
+
+
+class _Drawing(NamedTuple):
+    """How a part of a comparison is shown: the title of its section, what it is, and its blocks."""
+
+    title: str
+    text: str
+    draw: Callable[[Any, Comparison], Sequence[Any]]
+
+
+_DRAWINGS = {
+    "algorithm": _Drawing("Which algorithm", _ALGORITHM, _algorithm),
+    "state": _Drawing("State", _STATE, _state),
+    "update": _Drawing("Update", _UPDATE, _update),
+    "effects": _Drawing("Effects", _EFFECTS, _effects),
+    "circuit": _Drawing("Circuit", _CIRCUIT, _circuit),
+    "where": _Drawing("Where", _WHERE, _where),
+    "behaviour": _Drawing("Where they differ most", "", _failures),
+}
+"""The key of a question of :mod:`circuits.compare` -> its section, in page order."""

@@ -58,6 +58,18 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
         assert f"same {verdict.question}?" in page and verdict.decided_by.replace(">", "&gt;") in page
 
 
+def test_a_part_without_a_drawing_is_a_table_of_the_page(found):
+    """A new question needs no edit of the page; what has a drawing keeps it."""
+    page = comparison.page(replace(found, parts={**found.parts, "new_question": found.effects}))
+    titles = [section.title for section in page.sections]
+    assert titles[1:4] == ["Which algorithm", "State", "Update"] and titles[-2:] == [
+        "Where they differ most",
+        "New question",
+    ]
+    (table,) = page.sections[-1].blocks
+    pd.testing.assert_frame_equal(table.frame, found.effects.to_frame())
+
+
 def test_a_report_shows_the_verdicts_and_links_to_the_page(found, tmp_path):
     """Of either model; without a saved comparison it names the command that makes one."""
     page = {"n_episodes": 5, "n_rounds": 10, "parts": (overview.part(), compared.part())}
