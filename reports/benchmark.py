@@ -20,10 +20,10 @@ from reports.blocks import Figure, Prose, Table
 from reports.page import Report, Section
 
 _LEAD = (
-    "Methods of interpretability on machines that carry a state from round to round and whose insides are known. Every "
-    "method answers the same questions on the same episodes; an oracle, which knows, and a draw at random bound the "
-    "scale. Intervals (95 %) resample the forms of the machines, whose variants and seeds are averaged first: they say "
-    "how much the choice of machines matters."
+    "Methods of interpretability are run on machines that carry a state from round to round and whose insides are "
+    "known. Every method answers the same questions on the same episodes. An oracle, which knows the answers, and a "
+    "draw at random bound the scale. Intervals (95 %) resample the forms of the machines, after averaging over "
+    "variants and seeds: they say how much the choice of machines matters."
 )
 _PARTIAL = (":prediction", ":state", ":rounds", ":absolute")
 """Readings that the figure of variants leaves out."""

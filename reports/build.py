@@ -192,7 +192,7 @@ def _sections(context: Context, part: Part) -> list[Section]:
         error = context.failures[part.key]
         drawn = Section(part.title, [NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))])
     sections = [drawn] if isinstance(drawn, Section) else list(drawn)
-    if not all(isinstance(section, Section) for section in sections):
+    if not sections or not all(isinstance(section, Section) for section in sections):
         sections = [Section(part.title, sections)]
     context.sections[part.key] = sections[0]
     return sections

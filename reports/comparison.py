@@ -26,36 +26,37 @@ from reports.page import Report, Section, index_of, write_index
 from reports.parts.compared import PAGE, badge
 
 _LEAD = (
-    "Is it the same machine? Four questions with four answers: a model can predict what another one predicts and do it "
-    "in another way. Each answer stands beside the number that decided it, its 95 % interval over episodes, what it "
-    "was held against, and the best of the untrained models."
+    "Is it the same machine? Four questions have four answers, since a model can predict what another one predicts "
+    "and do it in another way. Beside each answer stand the number that decided it, its 95 % interval over episodes, "
+    "the threshold that it was held against, and the best of the untrained models."
 )
 _ALGORITHM = (
-    "Every family of algorithms that the task knows, fitted on some episodes and scored on others by the "
-    "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how."
+    "Every family of algorithms that the task knows is fitted on some episodes and scored on others, by the "
+    "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how it does so."
 )
 _STATE = (
-    "**Stitching.** An affine map from one model's latents to the other's, fitted on other episodes; the other model "
-    "then runs on from the mapped latents. 1 is its own predictions, 0 is those of its empty memory. With the round "
-    "supplied, the map has an offset of its own at every round."
+    "**Stitching.** An affine map takes one model's latents to the other's. It is fitted on other episodes, and the "
+    "other model then runs on from the mapped latents. A score of 1 means its own predictions, 0 those of its empty "
+    "memory. Where the round is supplied, the map has an offset of its own at every round."
 )
 _UPDATE = (
-    "**Step R2.** What a round leaves is decoded and compared with the algorithm's update of what was decoded before: "
-    "on the states that occur, and off that manifold, on states that no episode reached."
+    "**Step R2.** The state is decoded before and after a round, and the second is compared with the algorithm's "
+    "update of the first: on the states that occur, and off that manifold, on states that no episode reached."
 )
 _EFFECTS = (
-    "**Graded effects.** One variable is moved alone, and the outcome's move is compared with the algorithm's: score 1 "
-    "is all of it. Difference: how much better the first algorithm says it than its rival."
+    "**Graded effects.** One variable is moved alone, and the move of the outcome is compared with its move in the "
+    "algorithm; a score of 1 is the whole effect. **Above rival** says by how much the first algorithm predicts the "
+    "move better than its rival."
 )
 _CIRCUIT = (
-    "**Mediation.** The share of an effect that is lost while attention patterns are held at the values that they have "
-    "without it, in both models, and how alike the heads are that matter."
+    "**Mediation.** Attention patterns are held at the values that they have without an effect, in both models. The "
+    "share of the effect that is lost passes through them. The second table says how alike the heads that matter are."
 )
 _WHERE = (
-    "**Sites and maps.** For every variable the place that scores best under interchange, of all that the model is "
-    "claimed to hold it at; subspaces of the weights where a machine is handwired, whole activations elsewhere. The "
-    "maps show which share of an effect each activation of the residual stream carries by itself, on one scale for "
-    "both models: where a cause arrives, and in which layer two of them meet."
+    "**Sites and maps.** For every variable, the table names the place that scores best under interchange, among all "
+    "places where the model is claimed to hold it: subspaces of the weights where a machine is handwired, whole "
+    "activations elsewhere. The maps show which share of an effect each activation of the residual stream carries by "
+    "itself, on one scale for both models. They show where a cause arrives, and in which layer two causes meet."
 )
 _N_HEADS = 8
 """So many heads are listed on the page; the tables have all."""

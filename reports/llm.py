@@ -271,8 +271,9 @@ _FINAL = (
     "instances and with its own prompts: differences of a few mistakes are within what instances alone make."
 )
 _ANSWERS = (
-    "A malformed answer (not one JSON object with the right key and value, or cut at the token limit) is asked "
-    "again; when that does not help the prediction is missing, never 0. Tokens are as the server counts them."
+    "A malformed answer is one that is not one JSON object with the right key and value, or that is cut at the token "
+    "limit. It is asked for again; when that does not help, the prediction is missing, never 0. Tokens are as the "
+    "server counts them."
 )
 _ACTS = (
     "**Telling rounds** are those where follow the leader, follow previous winners and the majority vote contradict "
@@ -283,10 +284,11 @@ _ACTS = (
     "a model keeps weights."
 )
 _NOTES = (
-    "Formats by the rules in `interp.llm.notes` (surface form only). Readable: a tally for every expert. Exact: "
-    "every tally is the true count. Best and worst: the note's top and bottom expert are so on the rounds played; "
-    "most and least accurate: by their accuracy, or where that is not given by their record over the whole instance; "
-    "the least accurate is the adversary in the anti-signal regime."
+    "Formats follow the rules in `interp.llm.notes`, which look at the surface only. Readable: the note has a tally "
+    "for every expert. Exact: every tally is the true count. Best and worst: the note's top and bottom expert are the "
+    "best and the worst on the rounds played. Most and least accurate: they are so by their accuracy or, where that "
+    "is not given, by their record over the whole instance. The least accurate is the adversary in the anti-signal "
+    "regime."
 )
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
 _SET_ASIDE = (

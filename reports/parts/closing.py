@@ -19,37 +19,37 @@ from reports.parts import probing
 PAPER = "The paper's figures"
 
 
-class Printed(NamedTuple):
+class _Printed(NamedTuple):
     """A figure or table of the paper: what it ``shows``, and the ``report`` that has it."""
 
     shows: str
     report: str
 
 
-PRINTED: dict[str, Printed] = {
-    "1": Printed("regret over rounds; causal attention, experts", "wma-learned"),
-    "2": Printed("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
-    "3": Printed("the prompts of the LLM experiments", "interp llm report"),
-    "4": Printed("regret of an LLM, stratified regime", "interp llm report"),
-    "5": Printed("weights of handwired Weighted Majority", "wma-handwired"),
-    "6": Printed("Q-values of handwired Q-learning", "qlearning-handwired"),
-    "7": Printed("figure 1 again", "wma-learned"),
-    "8": Printed("regret by number of good experts and by correlation", "wma-learned"),
-    "9": Printed("attention to each expert over the layers", "wma-learned"),
-    "10": Printed("attention on the 4-state chain", "qlearning-learned"),
-    "11": Printed("reward over a long horizon", "qlearning-learned"),
-    "12": Printed("probe of the reward, with residuals", "qlearning-learned"),
-    "13": Printed("error of the decoded Q-table", "qlearning-learned"),
-    "14": Printed("reward in six reward families", "qlearning-learned"),
-    "15": Printed("regret of an LLM, three regimes", "interp llm report"),
-    "table 1": Printed("final regret, DeepSeek-V3", "interp llm report"),
-    "table 2": Printed("final regret, notes without history", "interp llm report"),
-    "table 3": Printed("formats of the notes", "interp llm report"),
+PRINTED: dict[str, _Printed] = {
+    "1": _Printed("regret over rounds; causal attention, experts", "wma-learned"),
+    "2": _Printed("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
+    "3": _Printed("the prompts of the LLM experiments", "interp llm report"),
+    "4": _Printed("regret of an LLM, stratified regime", "interp llm report"),
+    "5": _Printed("weights of handwired Weighted Majority", "wma-handwired"),
+    "6": _Printed("Q-values of handwired Q-learning", "qlearning-handwired"),
+    "7": _Printed("figure 1 again", "wma-learned"),
+    "8": _Printed("regret by number of good experts and by correlation", "wma-learned"),
+    "9": _Printed("attention to each expert over the layers", "wma-learned"),
+    "10": _Printed("attention on the 4-state chain", "qlearning-learned"),
+    "11": _Printed("reward over a long horizon", "qlearning-learned"),
+    "12": _Printed("probe of the reward, with residuals", "qlearning-learned"),
+    "13": _Printed("error of the decoded Q-table", "qlearning-learned"),
+    "14": _Printed("reward in six reward families", "qlearning-learned"),
+    "15": _Printed("regret of an LLM, three regimes", "interp llm report"),
+    "table 1": _Printed("final regret, DeepSeek-V3", "interp llm report"),
+    "table 2": _Printed("final regret, notes without history", "interp llm report"),
+    "table 3": _Printed("formats of the notes", "interp llm report"),
 }
 """Number -> figure or table of the paper."""
 _PAPER_TEXT = (
-    "Each figure of the paper that can be made from our models, and where. The paper's models are not ours: numbers "
-    "are to be compared with those beside them here, not with the printed curves."
+    "This table says where each figure of the paper that our models can make is shown. The paper's models are not "
+    "ours: compare the numbers with those beside them here, not with the printed curves."
 )
 
 

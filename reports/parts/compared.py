@@ -22,8 +22,8 @@ _WORDS: dict[str, Word] = {"same": "pass", "different": "fail", "undecided": "ca
 """How the claim that two models are the same came out, for each word of a verdict."""
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
 _TEXT = (
-    "Saved comparisons in which this model is one of the two. Each answer stands beside the number that decided it and "
-    "what it was held against."
+    "These are the saved comparisons in which this model is one of the two. Each answer stands beside the number that "
+    "decided it and the threshold that the number was held against."
 )
 
 

@@ -79,15 +79,15 @@ _SHOWN = 12
 _THRESHOLD = 0.05
 """The smallest write of a wired head that is drawn, as a share of its largest."""
 _READS = (
-    "Each arrow is one head's attention from one position to another, taken out on its own: its weight is set to zero, "
-    "the others stay. Its **effect** is how far that moves the prediction, or the update, as a share of how far "
-    "episodes lie apart there (1: as far as another episode). Shown are the largest on either, {n} in all; reads of "
-    "the first position, where heads rest, are left out. Two reads that stand in for each other can both look idle, "
-    "and an effect does not say what was read."
+    "Each arrow is one head's attention from one position to another. Its **effect** is measured by taking it out on "
+    "its own: its weight is set to zero and the others stay. The effect is how far that moves the prediction, or the "
+    "update, as a share of how far episodes lie apart there (1: as far as another episode). The picture shows the {n} "
+    "with the largest effect on either. Reads of the first position, where heads rest, are left out. Two reads that "
+    "stand in for each other can both look idle, and an effect does not say what was read."
 )
 _BESIDE = (
-    "For comparison, the circuit that was wired by hand for the same task, drawn from its table of heads. That a "
-    "learned model does the same is not claimed: `interp compare` tests it."
+    "For comparison, this is the circuit that was wired by hand for the same task, drawn from its table of heads. "
+    "Nobody claims here that the learned model does the same: `interp compare` tests it."
 )
 
 

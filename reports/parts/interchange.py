@@ -22,30 +22,31 @@ from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, jud
 from reports.part import Context, Part
 
 _TEXT = (
-    "In one round of an episode, an activation is set to its value in another episode, and the outcome is compared "
-    "with the algorithm's own counterfactual: the same round with one variable set to its value there. Accuracy is "
-    "over pairs in which that changes the algorithm's outcome. **Score** grades how far the outcome moved against how "
-    "far it should have: 1 is the whole counterfactual effect in every pair, 0 no better than no effect; the **slope** "
-    "says whether it has the right size. Beside them stand **doing nothing** and **moving the same "
-    "activations as far in a random direction**. An accuracy of 1 says that these places hold the variable in a form "
-    "that the rest of the round uses, for such pairs; it is not evidence that they hold it alone, or that no other "
-    "place does."
+    "In one round of an episode, an activation is set to its value in another episode. The outcome is compared with "
+    "the algorithm's own counterfactual: the same round with one variable set to its value there. **Accuracy** is "
+    "over pairs of episodes in which that changes the algorithm's outcome. **Score** compares how far the outcome "
+    "moved with how far it should have moved: 1 is the whole counterfactual effect in every pair, 0 no better than no "
+    "effect. **Slope** says whether the effect has the right size. The controls are **doing nothing** and **moving "
+    "the same activations as far in a random direction**. An accuracy of 1 says that these places hold the variable "
+    "in a form that the rest of the round uses, for such pairs. It is not evidence that they hold it alone, or that "
+    "no other place does."
 )
 _WIRED = (
     "Only the subspace that the circuit names is interchanged. Controls are places that do not hold the variable, and "
     "random subspaces of equal rank."
 )
 _WHOLE = (
-    "Whole activations are interchanged: everything that reaches a place, at places where the variable could be. What "
-    "is written into the latents is read by a map fitted on other episodes, and is right when its change is within "
-    "half of the change that the counterfactual asks for."
+    "Whole activations are interchanged, with everything that reaches a place, at places where the variable could be. "
+    "What the model writes into its latents is read by a map that was fitted on other episodes. It counts as right "
+    "when its change is within half of the change that the counterfactual asks for."
 )
 _ALIGNED = (
-    "**Learned subspaces** (distributed alignment search): directions at one place, trained on some episodes so that "
-    "interchanging them gives the counterfactual's choice, and scored on others. Methods that train a basis find "
-    "something in any network, so each stands beside a basis trained for arbitrary labels, one trained in a "
-    "re-initialised model, and an equally large move in a random subspace. A basis that does not beat all of them is "
-    "not evidence that the place holds the variable, and one that does need not be what the model uses elsewhere."
+    "**Learned subspaces** (distributed alignment search) are directions at one place. They are trained on some "
+    "episodes so that interchanging them gives the counterfactual's choice, and scored on others. Methods that train "
+    "a basis find something in any network. Each basis therefore stands beside one that was trained for arbitrary "
+    "labels, one that was trained in a re-initialised model, and an equally large move in a random subspace. A basis "
+    "that does not beat all of them is not evidence that the place holds the variable; one that does need not be what "
+    "the model uses elsewhere."
 )
 _QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
@@ -221,10 +222,11 @@ def _where(text: str) -> str:
 # Steering.
 
 _STEERING_TEXT = (
-    "Doses of a state change are added to the latents that one round reads, and the prediction is compared with the "
-    "algorithm's from the state so changed: by {how}. Random directions of equal norm, on the same latents, are the "
-    "control. That a dose moves the prediction as it moves the algorithm's says that the model uses this direction for "
-    "this state around these inputs; it is not evidence about large doses, which leave the range of states that occur."
+    "Doses of a state change are added to the latents that one round reads, by {how}. The prediction is compared with "
+    "the algorithm's from the state changed in the same way. The control is random directions of equal norm on the "
+    "same latents. Where a dose moves the prediction as it moves the algorithm's, the model uses this direction for "
+    "this state around these inputs. That is not evidence about large doses, which leave the range of states that "
+    "occur."
 )
 _EXACT = "the one latent change that the circuit's readout sees"
 _FITTED = "how latents vary with the state, by least squares"

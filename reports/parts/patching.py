@@ -21,10 +21,10 @@ _LISTED = 0.01
 _QUICK_EPISODES = 8
 """Episodes that are patched in a quick report, under the first difference alone."""
 _TEXT = (
-    "Two runs differ in one thing. Into the corrupted run, one activation of the clean run is put, and the share of "
-    "the difference between the two that comes back is what a cell shows: **1 restores the clean run, 0 does "
-    "nothing**. A cell that lights up is evidence that the difference between these two inputs passes there, not of "
-    "what it means."
+    "Two runs differ in one thing. One activation of the clean run is put into the corrupted run, and a cell shows "
+    "the share of the difference between the two that comes back: **1 restores the clean run, 0 does nothing**. A "
+    "cell that lights up is evidence that the difference between these two inputs passes there. It does not say what "
+    "the activation means."
 )
 _SAYING = {"resid_pre": "by the residual stream before each layer", "head": "by each head's output"}
 
@@ -110,18 +110,19 @@ def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 # Circuits of edges.
 
 _EDGES_TEXT = (
-    "An edge is one head's (or MLP's, or the embedding's) write as read by another's query, key or value, or by an "
-    "exit. Each is scored by EAP-IG between a run and one with another episode's latents: the gradient of the logit "
-    "difference, averaged on the way between the two, along the edge's difference. To cut an edge is to let it carry "
-    "the other run's write, at all positions. **Faithfulness** is the share of the difference between the whole model "
-    "(1) and none of its edges (0) that a circuit keeps; **CPR** is the area under it over circuit sizes (higher is "
-    "better), **CMD** the area between it and 1 (lower is better). A circuit found so suffices for this metric, these "
-    "pairs and this way of cutting; it is not evidence that it is the only one, or of what its edges mean."
+    "An edge is what one head (or an MLP, or the embedding) writes, as another's query, key or value, or an exit, "
+    "reads it. Each edge is scored by EAP-IG between a run and one with another episode's latents: the gradient of "
+    "the logit difference, averaged on the way between the two runs, along the edge's difference. To cut an edge is "
+    "to let it carry the other run's write, at all positions. **Faithfulness** is the share of the difference between "
+    "the whole model (1) and none of its edges (0) that a circuit keeps. **CPR** is the area under faithfulness over "
+    "circuit sizes (higher is better), **CMD** the area between it and 1 (lower is better). A circuit that is found "
+    "in this way suffices for this metric, these pairs and this way of cutting. It is not evidence that no other "
+    "circuit does, or of what its edges mean."
 )
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
 _NODES = (
-    "Every node ablated on its own, in three ways: what the logit difference and the state lose, with 95 % intervals; "
-    "what only zeros show is the same in every episode"
+    "What the logit difference and the state lose when one node is ablated on its own, in three ways, with 95 % "
+    "intervals; an effect that only zeros show is the same in every episode"
 )
 _EDGES_LISTED = 25
 _PORTS = {"q": "query", "k": "key", "v": "value"}

@@ -21,13 +21,13 @@ from reports.part import Context, Part
 
 KEY = "probes"
 _TEXT = (
-    "Linear probes, fitted on some episodes and scored on others. The controls repeat the fit where it cannot "
-    "succeed by reading the state; a target counts as represented when the probe beats every control that counts by "
-    "an interval that excludes zero, as not represented when this sample would have shown a tenth of what a control "
-    "leaves, as undecided between these, and its score as uninformative when an untrained model comes within .05 of "
-    "it. Intervals are of the score on new episodes of each probe, refitted on all episodes. A high score says that "
-    "the latents carry the target in a form that a linear map can read; **it does not say that the model uses it**, "
-    "which is what patching tests."
+    "Linear probes are fitted on some episodes and scored on others. The controls repeat the fit where reading the "
+    "state cannot help. A target is **represented** when the probe beats every control that counts by an interval that "
+    "excludes zero. It is **not represented** when it does not, although this sample would have shown a probe that "
+    "explains a tenth of what the control leaves. Between these it is **undecided**; it is **uninformative** when an "
+    "untrained model comes within .05 of the score. Intervals are of the score on new episodes of each probe, "
+    "refitted on all episodes. A high score says that the latents carry the target in a form that a linear map can "
+    "read; **it does not say that the model uses it**, which is what patching tests."
 )
 _WORDS: dict[str, Word] = {
     "represented": "pass",

@@ -20,7 +20,7 @@ from reports.blocks import Figure, Finding, Prose, Table, Verdict, number
 from reports.part import Context, Part
 
 _TEXT = (
-    "The model ran over fresh episodes, its own state carried from round to round, and every causal variable of its "
+    "The model ran over fresh episodes and carried its own state from round to round. Every causal variable of its "
     "circuit was read inside the forward pass, at every round, and compared with the reference algorithm in NumPy. "
     "Errors are the largest over all episodes, rounds and elements. This shows that this construction computes the "
     "algorithm; it is no evidence about a learned model."
@@ -175,10 +175,10 @@ def _draw_softened(results: Mapping[int, VerificationResult], outputs: Mapping[s
 _N_EPISODES, _N_ROUNDS = 4, 12
 """Of every check."""
 _VARIANTS_TEXT = (
-    "Each variant of the circuit, checked against the algorithm in float64 at every setting, {episodes} episodes of "
-    "{rounds} rounds each. The error is the largest over episodes, rounds and elements. Layers, heads and d_model are "
-    "those of the exact circuit; weights that are not zero are what was written down, all others are there for the "
-    "shape of a transformer."
+    "Each variant of the circuit is checked against the algorithm in float64 at every setting, with {episodes} "
+    "episodes of {rounds} rounds each. The error is the largest over episodes, rounds and elements. Layers, heads and "
+    "d_model are those of the exact circuit. The weights that are not zero are those that were written down; all "
+    "others only fill the shape of a transformer."
 )
 
 

@@ -98,10 +98,10 @@ _BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners
 _RIVALS = _BASELINES[:4]
 """Those that are told neither the prior nor the accuracies."""
 _REGRET = (
-    "Regret is the number of mistakes beyond those of the best expert on the same rounds; it can be negative, since "
-    "a predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what any "
-    "predictor can do with these observations; the oracle knows the accuracies themselves. A predictor that was "
-    "ever certain and wrong has infinite log-loss."
+    "Regret is the number of mistakes beyond those of the best expert on the same rounds. It can be negative, since a "
+    "predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what any predictor "
+    "can do with these observations; the oracle knows the accuracies themselves. A predictor that was ever certain "
+    "and wrong has infinite log-loss."
 )
 
 

@@ -94,10 +94,10 @@ _AGREEMENT = "Agreement with the table"
 _FEWEST = 20
 """Disputed steps below which agreement on them decides nothing."""
 _AGREEMENT_TEXT = (
-    "The choice at `Select` beside the greedy action of the table that the round {when} with. Ties say nothing, "
-    "so they are left out or broken at random; a table with γ = 0, which never bootstraps, agrees nearly as "
-    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables "
-    "disagree, does agreement show bootstrapping.**"
+    "The choice at `Select` is compared with the greedy action of the table that the round {when} with. Ties say "
+    "nothing, so they are left out or broken at random. A table with γ = 0, which never bootstraps, agrees nearly as "
+    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables disagree, "
+    "does agreement show bootstrapping.**"
 )
 
 
@@ -154,10 +154,10 @@ _AGENTS = {
 }
 _PLAYING_TEXT = (
     "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. On MDPs "
-    "drawn at random a random policy already earns most of what can be earned, so read the normalised score, "
-    "(earned − random) / (optimal − random), and the two worlds where control matters: a chain that pays only at "
-    "its end, and a ladder that is slow to climb and quick to fall from, their actions relabelled in every episode. "
-    "The optimal policy knows the MDP."
+    "drawn at random, a random policy already earns most of what can be earned. Read the normalised score, (earned − "
+    "random) / (optimal − random), and the two worlds where control matters: a chain that pays only at its end, and a "
+    "ladder that is slow to climb and quick to fall from. Their actions are relabelled in every episode. The optimal "
+    "policy knows the MDP."
 )
 
 

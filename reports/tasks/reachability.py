@@ -163,10 +163,11 @@ def _draw(data: _Answers, context: Context) -> list[object]:
 # Nodes moved in the set.
 
 _MOVED = (
-    "A set that can be decoded may still be idle. Here the set in the latent is changed by a node, in the round that "
-    "first knows of the target, and the target's share of the answer is held against what parallel breadth-first "
-    "search answers with the same change. A parent of the other candidate is the sharpest test: it changes nothing at "
-    "once, and a round later the search has expanded it. Another node, which leads nowhere, is the control."
+    "A set that can be decoded may still be idle. Here one node is changed in the set that the latent holds, in the "
+    "round that first knows of the target. The target's share of the answer is compared with what parallel "
+    "breadth-first search answers after the same change. A parent of the other candidate is the sharpest test: it "
+    "changes nothing at once, and a round later the search has expanded it. The control is another node, which leads "
+    "nowhere."
 )
 
 
