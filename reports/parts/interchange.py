@@ -75,7 +75,7 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         wired = claims(context.circuit) if claims and context.handwired else None
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
         carried = causal_tables.interchange_table(model, bases, sources, t, seed, wired, n_decoded=known)
-        if context.handwired or context.quick or not context.task.aligned(model):
+        if context.handwired or context.quick or not context.task.analysis.aligned(model):
             return _Tables(carried)
         return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
 
@@ -239,7 +239,7 @@ def steering() -> Part:
     """What a model does after the task's state change is written into its latents, beside what the algorithm would."""
 
     def applies(context: Context) -> bool:
-        return bool(context.algorithms and context.task.steering is not None)
+        return bool(context.algorithms and context.task.analysis.steering is not None)
 
     return Part("steering", "Steering", _steer, _draw_steering, applies, steered)
 

@@ -55,7 +55,7 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
         taken = list(differences or every)[: 1 if context.quick else None]
         return [_patch(context, difference, _QUICK_EPISODES if context.quick else n_episodes) for difference in taken]
 
-    return Part("patching", "Patching", compute, _draw, lambda context: bool(context.task.corruptions()))
+    return Part("patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()))
 
 
 def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patched:
@@ -132,7 +132,7 @@ def edges() -> Part:
     """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
 
     def applies(context: Context) -> bool:
-        return bool(context.task.default_corruption)
+        return bool(context.task.analysis.default_corruption)
 
     return Part("edges", "Circuits of edges", _find_edges, _draw_edges, applies, edges_suffice, slow=True)
 

@@ -63,7 +63,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
         constant = [key for key in asked(context) if key not in [result.target.key for result in results]]
         return _drawn(results, asked(context)[:n_claimed], constant)
 
-    return Part(KEY, "Probes", compute, draw, lambda context: bool(targets or context.task.probed), summary)
+    return Part(KEY, "Probes", compute, draw, lambda context: bool(targets or context.task.analysis.probed), summary)
 
 
 def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> list[object]:
