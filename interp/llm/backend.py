@@ -274,20 +274,6 @@ def who_plays(model: str | None, base_url: str | None, agent: str | None, backen
     return model
 
 
-def where_it_plays(
-    settings: Settings, agent: str | None, backend: str, connection: Connection | None, concurrency: int, device: str
-) -> Connection | Backend:
-    """What :func:`interp.llm.runner.run` asks."""
-    if agent is not None:
-        return AgentBackend(agent, scripted(agent))
-    if backend == "transformers":
-        from interp.llm.local import LocalBackend
-
-        return LocalBackend(settings, concurrency, device)
-    assert connection is not None, "a server has a connection"
-    return connection
-
-
 def extra_fields(text: str) -> dict[str, Any]:
     """``--extra-body`` as request fields.
 

@@ -12,6 +12,7 @@ from interp.cli.command import Say, command, llm_app
 from interp.errors import InputError
 
 if TYPE_CHECKING:
+    from interp.llm.backend import Backend, Connection, Settings
     from interp.llm.runner import RunSummary
 
 _Player = Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")]
@@ -85,7 +86,7 @@ def run(
     if dry_run:
         say.table(expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected")
         return
-    where = asked.where_it_plays(settings, agent, backend, connection, concurrency, device)
+    where = _place(settings, agent, backend, connection, concurrency, device)
     done = _played(say, jobs, out, where, price, malformed_limit, expected.calls)
     say.line(done.sentence)
     say.facts(done={**vars(done), "complete": done.complete})
@@ -130,3 +131,19 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
         page = build(traces, (), out=out, seed=seed)
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote([*written, page])
+
+
+def _place(
+    settings: Settings, agent: str | None, backend: str, connection: Connection | None, concurrency: int, device: str
+) -> Connection | Backend:
+    """What :func:`interp.llm.runner.run` asks."""
+    from interp.llm.agents import scripted
+    from interp.llm.backend import AgentBackend
+    from interp.llm.local import LocalBackend
+
+    if agent is not None:
+        return AgentBackend(agent, scripted(agent))
+    if backend == "transformers":
+        return LocalBackend(settings, concurrency, device)
+    assert connection is not None, "a server has a connection"
+    return connection
