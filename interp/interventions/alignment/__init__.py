@@ -57,9 +57,9 @@ from interp.provenance import provenance
 from interp.session import once
 from interp.statistics import Interval, ratio_interval
 
-__all__ = ["COLUMNS", "FEWEST", "AlignmentError", "AlignmentResult", "align"]
+__all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "align"]
 
-FEWEST = {"train": 100, "stop training": 20, "score": 50}
+_FEWEST = {"train": 100, "stop training": 20, "score": 50}
 """Informative pairs that each part of the episodes needs.
 
 Chosen with room to spare: the handwired Weighted Majority was found from 17; a score over 50 is known to within .14.
@@ -217,7 +217,7 @@ def align(
             **asdict(budget),
             commit=commit,
             rounds=at,
-            informative=dict(zip(FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
+            informative=dict(zip(_FEWEST, (pairs.n_informative for pairs in parts), strict=True)),
         ),
     )
 
@@ -240,7 +240,7 @@ def _site(model: HookedLatentTransformer, base: Any, site: Site | str) -> Site:
 
 
 def _require_informative(parts: list[Pairs], variable: str) -> None:
-    for (purpose, fewest), pairs in zip(FEWEST.items(), parts, strict=True):
+    for (purpose, fewest), pairs in zip(_FEWEST.items(), parts, strict=True):
         if pairs.n_informative < fewest:
             raise AlignmentError(
                 f"{pairs.n_informative} of the {len(pairs)} pairs that {purpose} are informative (setting {variable!r} "
