@@ -58,8 +58,8 @@ class SizedRound(RoundLayout):
 
     def require_fit(self, episodes: Any) -> None:
         """Refuse episodes of other sizes than this layout's."""
-        sizes, own = (
+        sizes, served = (
             " and ".join(f"{getattr(each, name)} {name.removeprefix('n_')}" for name in self.ranged)
             for each in (self.fit(episodes), self)
         )
-        require(sizes == own, f"episodes have {sizes}, this layout {own}; call layout.fit(episodes) first")
+        require(sizes == served, f"episodes have {sizes}, this layout {served}; call layout.fit(episodes) first")

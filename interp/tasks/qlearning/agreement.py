@@ -116,7 +116,6 @@ def agreement(
         episodes: one batch, or several of different sizes.
         table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax Q_t(s_{t+1}, .)``,
             that of a machine which chooses before it updates. They differ only where ``s_{t+1} = s_t``.
-        n_resamples, seed: of the bootstrap over episodes.
     """
     pairs = one_each("predictions", predictions, episodes)
     batches, counted = [b for _, b in pairs], [_count(_policy(p, b), b, table) for p, b in pairs]
@@ -191,12 +190,12 @@ _Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
     """Hits and steps, each ``[episode, round]``, of every quantity."""
-    target, other = (_shares(_greedy(each, table)) for each in (batch, batch.relearned(gamma=0.0)))
+    target, of_gamma0 = (_shares(_greedy(each, table)) for each in (batch, batch.relearned(gamma=0.0)))
     every = np.ones(batch.states.shape)
     n_greedy = (target > 0).sum(-1)
     untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
-    disputed: NDArray[np.float64] = np.asarray(~((target > 0) & (other > 0)).any(-1), np.float64)
-    chosen, gamma0 = (policy.choices * target).sum(-1), (other * target).sum(-1)
+    disputed: NDArray[np.float64] = np.asarray(~((target > 0) & (of_gamma0 > 0)).any(-1), np.float64)
+    chosen, gamma0 = (policy.choices * target).sum(-1), (of_gamma0 * target).sum(-1)
     counts: _Counts = {
         "untied": (chosen * untied, untied),
         "untied_gamma0": (gamma0 * untied, untied),
@@ -205,7 +204,7 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
         "random_ties_ceiling": ((target * target).sum(-1), every),
         "random_ties_gamma0": (gamma0, every),
         "disputed": ((policy.choices * (target > 0)).sum(-1) * disputed, disputed),
-        "disputed_gamma0": ((policy.choices * (other > 0)).sum(-1) * disputed, disputed),
+        "disputed_gamma0": ((policy.choices * (of_gamma0 > 0)).sum(-1) * disputed, disputed),
         "cross_entropy_floor": (np.log(n_greedy), every),
         "share_tied": (1 - untied, every),
         "share_disputed": (disputed, every),

@@ -200,18 +200,8 @@ def no_bootstrap(alpha: float = 0.1) -> Algorithm:
 def records() -> tuple[AlgorithmRecord, ...]:
     """The algorithms of this task."""
     return (
-        AlgorithmRecord(
-            "q_learning",
-            "tabular Q-learning",
-            "Q-learning",
-            q_learning,
-            lambda episodes: {"alpha": episodes.alpha, "gamma": episodes.gamma},
-        ),
-        AlgorithmRecord(
-            "no_bootstrap",
-            "Q-learning without bootstrapping",
-            "Q, gamma 0",
-            no_bootstrap,
-            lambda episodes: {"alpha": episodes.alpha},
-        ),
-    )
+        AlgorithmRecord("q_learning", "tabular Q-learning", "Q-learning", q_learning,
+                        lambda episodes: {"alpha": episodes.alpha, "gamma": episodes.gamma}),
+        AlgorithmRecord("no_bootstrap", "Q-learning without bootstrapping", "Q, gamma 0", no_bootstrap,
+                        lambda episodes: {"alpha": episodes.alpha}),
+    )  # fmt: skip

@@ -90,16 +90,16 @@ def generate(
     chosen = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(n_episodes)
     held_out[chosen[: round(validation * n_episodes)]] = True
     train: _Batches = {}
-    held: _Batches = {}
+    kept_back: _Batches = {}
     start = 0
     for size, batch in batches.items():
         mask = held_out[start : start + len(batch)]
         start += len(batch)
-        for split, members in ((train, ~mask), (held, mask)):
+        for split, members in ((train, ~mask), (kept_back, mask)):
             if members.any():
                 split[size] = batch.select(members)
     config = {**settings, "validation": validation, "numpy": np.__version__}
-    return Dataset(train, held, json.loads(json.dumps(config)))
+    return Dataset(train, kept_back, json.loads(json.dumps(config)))
 
 
 @checked

@@ -90,11 +90,9 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     Args:
         tables: decoded Q-tables ``[episode, round + 1, state, action]``; one array per batch for several batches.
         episodes: one batch, or several of different sizes.
-        n_resamples, seed: of the bootstrap over episodes.
 
     Raises:
-        InputError: tables of another shape or not finite, or changes that determine no rates (a table that is
-            constant, or rewards that are all zero).
+        InputError: changes that determine no rates: a table that is constant, or rewards that are all zero.
     """
     pairs = one_each("tables", tables, episodes)
     moments = [_moments(_finite(t, batch), batch) for t, batch in pairs]

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
+from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.display import Tabled
@@ -75,10 +76,9 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
 
     Args:
         episodes: one batch, or several (such as ``mdp.sample_grid(...).values()``).
-        n_resamples, seed: of the bootstrap over episodes.
 
     Raises:
-        InputError: no episodes, or MDPs where every policy earns the same.
+        InputError: MDPs where every policy earns the same.
     """
     batches = as_batches(episodes)
     rows = [_references(batch) for batch in batches]
@@ -95,9 +95,8 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     return ScoreResult(score=score, provenance=made, **intervals)
 
 
-def _references(
-    batch: MDPEpisodes,
-) -> tuple[Float[np.ndarray, " episode"], Float[np.ndarray, " episode"], Float[np.ndarray, " episode"]]:
+def _references(batch: MDPEpisodes) -> tuple[NDArray[np.float64], ...]:
+    """What was earned, and what a random and an optimal policy would earn, ``[episode]`` each."""
     rows, start = np.arange(len(batch)), batch.states[:, 0]
     random = random_values(batch.known_mdps, batch.n_rounds)[rows, 0, start]
     optimal = finite_horizon(batch.known_mdps, batch.n_rounds).values[rows, 0, start]

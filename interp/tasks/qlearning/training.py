@@ -17,9 +17,10 @@ from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import Bounds, TrainingGoal
 
 _SIZES = {"n_states": (2, 8), "n_actions": (2, 4)}
+# fmt: off
 _PRESETS = {
     "laptop": TrainingConfig(
-        task="qlearning",
+        task="qlearning", sizes=_SIZES, regimes=("grid", "grid", "grid", "deterministic", "ladder"),
         # Few states first: where every entry of the table is visited often, values matter from the first rounds.
         stages=(
             Stage(15, 80, {"n_states": 2, "n_actions": 2}),
@@ -27,37 +28,17 @@ _PRESETS = {
             Stage(15, 200, {"n_actions": 3}),
             *(Stage(20, 500), Stage(25, 1200), Stage(50, 600), Stage(100, 400)),
         ),
-        sizes=_SIZES,
-        d_model=128,
-        d_mlp=512,
-        muon_lr=2e-3,
-        window=25,
-        write_map=True,
-        position_codes="label",
-        precision="auto",
-        warmup_steps=50,
-        regimes=("grid", "grid", "grid", "deterministic", "ladder"),
-        eval_every=100,
-        eval_rounds=50,
+        d_model=128, d_mlp=512, write_map=True, position_codes="label",
+        muon_lr=2e-3, warmup_steps=50, window=25, precision="auto", eval_every=100, eval_rounds=50,
     ),
     "paper": TrainingConfig(
-        task="qlearning",
+        task="qlearning", sizes=_SIZES, regimes=("grid",), dataset_episodes=45_000,
         stages=tuple(Stage(50, 6500, {"n_actions": n}) for n in (2, 3, 4)),
-        sizes=_SIZES,
-        d_model=256,
-        n_heads=8,
-        d_mlp=1024,
-        init_std=0.02,
-        dataset_episodes=45_000,
-        lr=1e-4,
-        warmup_steps=500,
-        window=10,
-        precision="auto",
-        regimes=("grid",),
-        eval_every=500,
-        eval_rounds=50,
+        d_model=256, n_heads=8, d_mlp=1024, init_std=0.02,
+        lr=1e-4, warmup_steps=500, window=10, precision="auto", eval_every=500, eval_rounds=50,
     ),
 }
+# fmt: on
 
 
 def _targets(episodes: MDPEpisodes) -> NDArray[Any]:

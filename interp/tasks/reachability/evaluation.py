@@ -88,12 +88,12 @@ def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: i
     }
 
 
-def _tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
-    frame = pd.concat([found[regime] for regime in REGIMES], ignore_index=True)
+    frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
     wide = last.pivot(index=["regime", "depth"], columns="key", values="estimate")[list(dict.fromkeys(last["key"]))]
-    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **found[_SETS]}
+    return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **measured[_SETS]}
 
 
 def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:

@@ -28,7 +28,7 @@ _PARENTS = (0.4, 0.4, 0.2)
 _RECENT = 0.3
 """How much more likely a parent becomes per step towards the node, on a log scale: drawn below this for each graph
 (of 28 names; more for fewer)."""
-_OWN, _CROSSING = 0.6, 0.03
+_BELOW_FIRST, _CROSSING = 0.6, 0.03
 """Share of the nodes that grow below the first root; odds of a parent from the other side for one of these."""
 
 
@@ -89,10 +89,10 @@ def grow(rng: _Generator, n_graphs: int, n_nodes: int, n_edges: int) -> NDArray[
     most = min(n_nodes, n_edges + 2)
     sizes = rng.integers(min(most, max(4, -(-n_nodes // 2))), most + 1, n_graphs)
     child = np.arange(n_nodes)
-    own = (rng.random((n_graphs, n_nodes)) < _OWN) & (child != 1) | (child == 0)
-    crossing = np.where(own[:, None, :], np.log(_CROSSING), -np.inf)
+    below_first = (rng.random((n_graphs, n_nodes)) < _BELOW_FIRST) & (child != 1) | (child == 0)
+    crossing = np.where(below_first[:, None, :], np.log(_CROSSING), -np.inf)
     recent = _RECENT * (28 / n_nodes) * rng.random((n_graphs, 1, 1)) * child[:, None]
-    appeal = np.where(own[:, :, None] == own[:, None, :], 0.0, crossing) + recent
+    appeal = np.where(below_first[:, :, None] == below_first[:, None, :], 0.0, crossing) + recent
     appeal = np.where(child[:, None] < child, appeal, -np.inf) + rng.gumbel(size=(n_graphs, n_nodes, n_nodes))
     parents = np.argsort(-appeal, axis=1)[:, :3].swapaxes(1, 2)
     possible = np.isfinite(appeal).sum(1)

@@ -103,7 +103,7 @@ def _of_depths(
         useful = np.isin(steps, [depth for depth in depths if wanted[depth]]).any(-1)
         edges, matrix, steps = edges[useful], matrix[useful], steps[useful]
         allowed = record.pairs(matrix, steps)
-        free, found = np.ones(len(edges), dtype=bool), 0
+        free, taken = np.ones(len(edges), dtype=bool), 0
         for depth in sorted(depths, reverse=True):
             pairs = allowed & (steps == depth)[:, :, None]
             rows = np.flatnonzero(free & pairs.any((1, 2)))[: wanted[depth]]
@@ -111,8 +111,8 @@ def _of_depths(
                 free[rows] = False
                 parts.append(_chosen(edges[rows], pairs[rows], rng))
                 wanted[depth] -= len(rows)
-                found += len(rows)
-        waited = 0 if 100 * found > missing else waited + 1  # what comes one by one would take for ever
+                taken += len(rows)
+        waited = 0 if 100 * taken > missing else waited + 1  # what comes one by one would take for ever
         if waited == _PATIENCE:
             depths, waited = _give_up(wanted, depths, parts, record, sizes), 0
     order = rng.permutation(n_episodes)

@@ -57,37 +57,21 @@ def _deeper(steps: int, last: int, sizes: tuple[dict[str, int], ...] = ()) -> tu
     return tuple(stages)
 
 
+# fmt: off
 _LAPTOP = TrainingConfig(
-    task="reachability",
-    sizes={"n_nodes": (16, 16), "n_edges": (24, 24)},
-    stages=_deeper(1000, 2500),
-    batch_size=32,
-    lr=2e-3,
-    regimes=("matched",),
-    n_layers=2,
-    latent_update="add",
-    write_map=True,
-    muon_lr=3e-3,
-    warmup_steps=50,
-    decay="linear",
-    mix=0.2,
-    position_codes="label",
-    start="matching, factored, apart, bound",
-    eval_every=100,
-    eval_episodes=128,
-    eval_rounds=5,
+    task="reachability", sizes={"n_nodes": (16, 16), "n_edges": (24, 24)}, regimes=("matched",), mix=0.2,
+    n_layers=2, latent_update="add", write_map=True, position_codes="label", start="matching, factored, apart, bound",
+    stages=_deeper(1000, 2500), batch_size=32, lr=2e-3, muon_lr=3e-3, warmup_steps=50, decay="linear",
+    eval_every=100, eval_episodes=128, eval_rounds=5,
 )
 _PRESETS = {
     "laptop": _LAPTOP,
     "prosqa": replace(
-        _LAPTOP,
-        sizes={"n_nodes": (28, 28), "n_edges": (16, 54)},
-        d_model=128,
-        lr=1e-3,
-        muon_lr=2e-3,
+        _LAPTOP, sizes={"n_nodes": (28, 28), "n_edges": (16, 54)}, d_model=128, lr=1e-3, muon_lr=2e-3,
         stages=_deeper(1500, 5000, ({"n_edges": 24}, {"n_edges": 36})),
     ),
 }
+# fmt: on
 
 
 def _targets(episodes: ReachabilityEpisodes) -> NDArray[Any]:
@@ -192,17 +176,14 @@ def _apart(model: HookedLatentTransformer) -> None:
     """
     half, by_place = model.config.d_model // 2, model.config.n_heads // 2
     with torch.no_grad():
-        for table, empty in (
-            (model.W_E, slice(half, None)),
-            (model.latents.table, slice(half, None)),
-            (model.W_pos, slice(half)),
-        ):
+        second, first = slice(half, None), slice(half)
+        for table, empty in ((model.W_E, second), (model.latents.table, second), (model.W_pos, first)):
             table[:, empty] = 0.0
             table.mul_(2**0.5)
         _matching(model)
         for block in model.blocks:
             for index in range(model.config.n_heads):
-                mine = slice(half, None) if index < by_place else slice(half)
+                mine = second if index < by_place else first
                 block.attn.W_Q[index] = 0.0
                 torch.nn.init.orthogonal_(block.attn.W_Q[index, mine])
                 block.attn.W_V[index] = 0.0
@@ -218,9 +199,6 @@ def _bound(model: HookedLatentTransformer) -> None:
 
     Of ``d_head`` dimensions each: names, copies. Heads that match by content look for both in both; whether an edge
     is found by its own node or by the one that it was bound to is left to training.
-
-    Raises:
-        InputError: half of the residual stream does not hold both.
     """
     d_head, half = model.config.d_head, model.config.d_model // 2
     require(
