@@ -73,7 +73,7 @@ class KnownMachine:
         edges: every true edge and its kind; None where nobody knows them.
         places: variable -> every place that holds it, in the model's own basis.
         claims: which of these places must be set together, and where that shows.
-        nodes: what :mod:`circuits.benchmark.questions.nodes` asks, where it is known without edges.
+        nodes: what the question "nodes" asks, where it is known without edges.
         seed: of the variant's draws.
     """
 

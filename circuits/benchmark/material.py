@@ -182,7 +182,8 @@ class Material:
     @property
     def edge_names(self) -> list[tuple[str, str]]:
         """The names of the ends of every candidate edge, in the order of :attr:`candidates`."""
-        return [(self.graph.sources[s], self.graph.destinations[d]) for s, d in self.candidates]
+        graph = self.graph
+        return [(graph.sources[s], graph.destinations[d]) for s, d in self.candidates]
 
     @property
     def variables(self) -> Values:
