@@ -30,25 +30,25 @@ _PARTIAL = (":prediction", ":state", ":rounds", ":absolute")
 _EDGE_SCORES = ("ap", "auroc", "recall", "auroc constant", "auroc clean-up", "ap all", "cpr", "1-cmd")
 
 
-def page(found: Result) -> Report:
+def page(result: Result) -> Report:
     """The report on a result."""
-    asked = list(dict.fromkeys(row["question"] for row in found.rows))
-    sections = [Section("Methods and questions", [_overview(found, asked)])]
-    sections += [Section(_title(question), _blocks(found, question)) for question in asked]
-    if found.refusals:
+    asked = list(dict.fromkeys(row["question"] for row in result.rows))
+    sections = [Section("Methods and questions", [_overview(result, asked)])]
+    sections += [Section(_title(question), _blocks(result, question)) for question in asked]
+    if result.refusals:
         sections.append(
-            Section("Refused", [Table(pd.DataFrame(list(found.refusals)), "What methods refused, and why")])
+            Section("Refused", [Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")])
         )
-    return Report("Benchmark of methods", _LEAD, sections, dict(found.settings))
+    return Report("Benchmark of methods", _LEAD, sections, dict(result.settings))
 
 
-def write(found: Result, folder: str | Path) -> Path:
+def write(result: Result, folder: str | Path) -> Path:
     """Write the page as ``benchmark.html``.
 
     Raises:
         InputError: the folder cannot be written.
     """
-    return page(found).write(Path(folder) / "benchmark.html")
+    return page(result).write(Path(folder) / "benchmark.html")
 
 
 def _title(question: str) -> str:
@@ -56,27 +56,27 @@ def _title(question: str) -> str:
     return name[0].upper() + name[1:]
 
 
-def _overview(found: Result, asked: list[str]) -> Figure:
+def _overview(result: Result, asked: list[str]) -> Figure:
     """Method x question: the headline of each, of the reading (what follows the colon) that does best."""
     columns = {}
     for question in asked:
-        means = found.summary(question).set_index("method")["mean"]
+        means = result.summary(question).set_index("method")["mean"]
         columns[question] = means.groupby(lambda key: key.split(":")[0]).max()
     table = pd.DataFrame(columns)
     table = table.loc[table.mean(axis=1).sort_values(ascending=False, kind="stable").index]
-    heads = [f"{QUESTIONS[question].name}, {found.headline(question)}" for question in asked]
+    heads = [f"{QUESTIONS[question].name}, {result.headline(question)}" for question in asked]
     picture = figures.heatmap(table.to_numpy(), list(table.index), heads, label="mean score", limit=1.0)
     caption = "Each method in its best reading; blank where it does not answer a question."
     return Figure(picture, "Every method on every question", caption)
 
 
-def _blocks(found: Result, question: str) -> list[Any]:
-    record, summary = QUESTIONS[question], found.summary(question)
+def _blocks(result: Result, question: str) -> list[Any]:
+    record, summary = QUESTIONS[question], result.summary(question)
     drawn = summary.rename(columns={"method": "name", "mean": "estimate"})
     drawn = drawn.assign(control=drawn["name"].isin(["oracle", "random"]))
     chance = summary.loc[summary["method"] == "random", "mean"]
     marks = {"chance": float(chance.iloc[0])} if len(chance) else {}
-    scores = found.table(question)
+    scores = result.table(question)
     kept = [str(name) for name in (_EDGE_SCORES if question == "edges" else scores) if name in scores]
     return [
         Prose(f"**{record.asked}** True is: {record.true} Scored: {record.scored}"),
@@ -87,7 +87,7 @@ def _blocks(found: Result, question: str) -> list[Any]:
         ),
         Table(_described(summary, question), "Every method, with CPU seconds for each subject"),
         Table(scores[kept].reset_index(), "Every score", dict.fromkeys(kept, ".2f"), collapsed=True),
-        Figure(_by_variant(found, question), "By variant of the machines", "Mean over forms."),
+        Figure(_by_variant(result, question), "By variant of the machines", "Mean over forms."),
     ]
 
 
@@ -106,11 +106,11 @@ def _described(summary: pd.DataFrame, question: str) -> pd.DataFrame:
     )
 
 
-def _by_variant(found: Result, question: str) -> Any:
-    summary = found.summary(question, by=["variant"])
+def _by_variant(result: Result, question: str) -> Any:
+    summary = result.summary(question, by=["variant"])
     wide = summary.pivot(index="method", columns="variant", values="mean")
     order = [name for name in (*VARIANTS, "trained") if name in wide]
-    shown = [key for key in found.summary(question)["method"] if not key.endswith(_PARTIAL)]
+    shown = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
     return figures.heatmap(
-        np.asarray(wide.loc[shown, order]), shown, order, label=f"mean {found.headline(question)}", limit=1.0
+        np.asarray(wide.loc[shown, order]), shown, order, label=f"mean {result.headline(question)}", limit=1.0
     )

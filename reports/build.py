@@ -165,10 +165,9 @@ def _page_name(context: Context) -> str:
     A model of its own weights (a checkpoint folder, an object, a circuit with other arguments than sizes) is told from
     others of the name by its digest.
     """
-    options = {size.name: size.option for size in context.task.sizes}
-    given = {**context.arguments, **context.given}
-    words = [f"{options[name]}-{value}" for name, value in given.items() if name in options]
-    known = context.source in [record.name for record in models()] and given.keys() <= options.keys()
+    sizes, arguments = context.asked
+    words = [f"{option}-{value}" for option, value in sizes.items()]
+    known = context.source in [record.name for record in models()] and not arguments
     words += [context.regime, "" if known else context.model.digest()[:8], "quick" * context.quick]
     whole = "-".join(filter(None, [Path(context.source or context.name).name, *words]))
     return re.sub(r"[^\w.-]+", "-", whole) + ".html"

@@ -324,9 +324,13 @@ def _regret(scores: LLMScores) -> Section:
             here = curves[curves["regime"] == regime]
             beside = _beside(here[here["kind"] != "llm"])
             for framing in framings:
-                own = here[(here["model"] == model) & here["condition"].str.startswith(f"{framing}-")]
-                if len(own):
-                    parts.append(pd.concat([_own(own, framing), beside]).assign(panel=f"{regime}, {framing} framing"))
+                of_framing = here[(here["model"] == model) & here["condition"].str.startswith(f"{framing}-")]
+                if len(of_framing):
+                    parts.append(
+                        pd.concat([_remembering(of_framing, framing), beside]).assign(
+                            panel=f"{regime}, {framing} framing"
+                        )
+                    )
         frame = pd.concat(parts, ignore_index=True)
         n = int(llm.loc[llm["model"] == model, "n"].max())
         picture = panels.curves(
@@ -337,7 +341,7 @@ def _regret(scores: LLMScores) -> Section:
     return Section("Regret over rounds", blocks)
 
 
-def _own(part: pd.DataFrame, framing: str) -> pd.DataFrame:
+def _remembering(part: pd.DataFrame, framing: str) -> pd.DataFrame:
     """The conditions of one framing, by how they remember."""
     return _banded(part, part["condition"].str.removeprefix(f"{framing}-"), None)
 

@@ -117,12 +117,12 @@ def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
 
 def _numbers(blocks: Sequence[Any]) -> dict[int, tuple[str, int]]:
     """What a reader calls each figure and table, such as ("Figure", 3), by the identity of its block."""
-    found: dict[int, tuple[str, int]] = {}
+    numbered: dict[int, tuple[str, int]] = {}
     kinds: tuple[tuple[Any, str], ...] = (((Figure, attention.AttentionView), "Figure"), (Table, "Table"))
     for kind, name in kinds:
         of_kind = [block for block in blocks if isinstance(block, kind)]
-        found |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
-    return found
+        numbered |= {id(block): (name, i) for i, block in enumerate(of_kind, start=1)}
+    return numbered
 
 
 def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, str]]:

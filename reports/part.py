@@ -133,6 +133,14 @@ class Context:
         """The sizes of the episodes' rounds, by name."""
         return {**self.task.sizes_of(self.model.layout), **self.given}
 
+    @property
+    def asked(self) -> tuple[dict[str, Any], dict[str, Any]]:
+        """What the report was asked for beside the model: sizes by the option of the shell, other arguments by name."""
+        options = {size.name: size.option for size in self.task.sizes}
+        values = {**self.arguments, **self.given}
+        sizes = {options[name]: value for name, value in values.items() if name in options}
+        return sizes, {name: value for name, value in values.items() if name not in options}
+
     @cached_property
     def heads(self) -> Heads:
         """The names of the model's heads."""

@@ -111,7 +111,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
 
 
 def _legible(body: str) -> float:
-    """How far a picture may shrink, as a share of its width, until its smallest text is ``SMALLEST_TEXT`` high."""
+    """How far a picture may shrink, as a share of its width, until its smallest text is ``_SMALLEST_TEXT`` high."""
     sizes = [float(size) for size in re.findall(r"font(?:-size)?:[^;\"]*?(\d+(?:\.\d+)?)px", body)]
     return min(_SMALLEST_TEXT / (min(sizes) * 96 / 72), _MAX_SCALE) if sizes else 0.0
 

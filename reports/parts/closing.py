@@ -142,15 +142,11 @@ def _draw_commands(computed: None, context: Context) -> Section:
 
 def _options(context: Context) -> list[str]:
     """What else the command was given: sizes, arguments of the model, the regime."""
-    options = {size.name: size.option for size in context.task.sizes}
-    given = {**context.arguments, **context.given}
-    words = [f"--{options[name]} {value}" for name, value in given.items() if name in options]
-    sets = [f"{name}={str(value).replace(' ', '')}" for name, value in given.items() if name not in options]
-    return [
-        *words,
-        *(["--set " + " ".join(sets)] if sets else []),
-        *(["--regime", context.regime] * bool(context.regime)),
-    ]
+    sizes, arguments = context.asked
+    words = [f"--{option} {value}" for option, value in sizes.items()]
+    if arguments:
+        words.append("--set " + " ".join(f"{name}={str(value).replace(' ', '')}" for name, value in arguments.items()))
+    return [*words, *([f"--regime {context.regime}"] if context.regime else [])]
 
 
 def commands(shell: str, python: str) -> Section:

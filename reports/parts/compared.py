@@ -40,12 +40,12 @@ def _applies(context: Context) -> bool:
 def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
     """Each saved comparison in which the model takes part, by its own weights: (folder, what was found)."""
     assert context.folder is not None
-    digest, found = context.model.digest(), []
+    digest, saved = context.model.digest(), []
     for path in sorted((context.folder / _FOLDER).glob(f"*/{_SAVED}")):
         about = read_json(path, "model", "reference", "verdicts", "settings")
         if digest in about["settings"].get("digests", ()):
-            found.append((path.parent, about))
-    return found
+            saved.append((path.parent, about))
+    return saved
 
 
 def _findings(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Finding]:

@@ -210,9 +210,9 @@ def _where(text: str) -> str:
     """``embed@p_1 (rank 2) + embed@p_2 (rank 2)`` as ``embed at p_1, p_2 (rank 2)``."""
     grouped: dict[tuple[str, str], list[str]] = {}
     for place in text.split(" + "):
-        found = re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", place)
-        assert found is not None
-        grouped.setdefault((found[1], found[3] or ""), []).append(found[2] or "")
+        matched = re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", place)
+        assert matched is not None
+        grouped.setdefault((matched[1], matched[3] or ""), []).append(matched[2] or "")
     places = [
         site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in grouped.items()
     ]

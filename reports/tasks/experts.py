@@ -122,13 +122,13 @@ def _score(context: Context) -> dict[str, _Scored]:
     """The model (under the key "model", first) and the baselines, scored on the same episodes."""
     episodes, predictions, seed = context.episodes, _predictions_of(context), context.seed
     bayes = predictors.bayes(episodes).predictions
-    own = scoring.regret(predictions, episodes)[:, -1]
+    of_model = scoring.regret(predictions, episodes)[:, -1]
 
     def scored(name: str, predictions: np.ndarray, decision: predictors.Decision) -> _Scored:
         score = scoring.score(
             predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
         )
-        beyond = scoring.regret(predictions, episodes, decision)[:, -1] - own
+        beyond = scoring.regret(predictions, episodes, decision)[:, -1] - of_model
         return _Scored(score, mean_interval(beyond, seed=seed))
 
     by_key = {_MODEL: scored(context.name, predictions, "threshold")}

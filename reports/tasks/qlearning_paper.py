@@ -317,17 +317,17 @@ def _decode(context: Context) -> _Decoded:
         frames.append(figures.over_rounds(key, name, distance, context.seed, first=0))
     last = {name: np.sqrt((error[:, -1] ** 2).mean((0, 2))) for name, error in missed.values()}
     by_state = pd.DataFrame({"state": [f"s_{i + 1}" for i in range(read.shape[2])], **last})
-    found = {"decoded table": read, "true table": episodes.q_tables}
-    fitted = [rates.rates_by_episode(table, episodes).assign(source=name) for name, table in found.items()]
+    both = {"decoded table": read, "true table": episodes.q_tables}
+    fitted = [rates.rates_by_episode(table, episodes).assign(source=name) for name, table in both.items()]
     return _Decoded(pd.concat(frames), by_state, pd.concat(fitted, ignore_index=True))
 
 
-def _draw_decoded(found: _Decoded, context: Context) -> list[object]:
+def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     """The error over rounds, the error by state, and the rates of every trajectory."""
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
-    error = panels.curves(found.errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
-    picture = panels.rates(found.rates, {"alpha": alpha, "gamma": gamma})
-    quartiles = found.rates.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
+    error = panels.curves(decoded.errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
+    picture = panels.rates(decoded.rates, {"alpha": alpha, "gamma": gamma})
+    quartiles = decoded.rates.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
     text, said = "With 95 % intervals over episodes.", "One point a trajectory; the cross is the true pair."
     return [
@@ -337,9 +337,9 @@ def _draw_decoded(found: _Decoded, context: Context) -> list[object]:
             "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
             f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
         ),
-        Figure(error, "Error of the decoded table over rounds", titled("13", text), found.errors),
-        Table(found.by_state, "Root mean square error of a state's values after the last round"),
-        Figure(picture, "α and γ of every trajectory", said, found.rates),
+        Figure(error, "Error of the decoded table over rounds", titled("13", text), decoded.errors),
+        Table(decoded.by_state, "Root mean square error of a state's values after the last round"),
+        Figure(picture, "α and γ of every trajectory", said, decoded.rates),
         Table(quartiles, "Quartiles over trajectories"),
     ]
 
