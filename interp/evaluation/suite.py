@@ -50,11 +50,7 @@ class Evaluation(Tabled):
         return tables + ([_table("theory", self.tables["theory"])] if "theory" in self.tables else [])
 
     def write(self, folder: str | Path) -> list[Path]:
-        """One CSV per table and ``settings.json``, each written atomically.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """One CSV per table and ``settings.json``, each written atomically."""
         folder = Path(folder)
         paths = [write_text(folder / f"{name}.csv", frame.to_csv(index=False)) for name, frame in self.tables.items()]
         return [*paths, write_json(folder / "settings.json", self.settings)]
@@ -71,11 +67,7 @@ def _table(title: str, frame: pd.DataFrame) -> Table:
 
 
 def plan_of(model: HookedLatentTransformer) -> EvaluationPlan:
-    """How models of this task are evaluated.
-
-    Raises:
-        InputError: the task's record names no evaluation.
-    """
+    """How models of this task are evaluated; a task whose record names no evaluation is refused."""
     task = catalog.of(model)
     if task.evaluation is None:
         raise InputError(f"models of {task.key!r} cannot be evaluated: give the task's record evaluation=...")
@@ -136,7 +128,6 @@ def headline(model: HookedLatentTransformer, *, n_episodes: int = 1000, seed: in
 
     Args:
         n_episodes: of the main rows; the slower ones use a fraction of it.
-        seed: of the episodes and the bootstrap.
 
     Returns:
         One row per claim: ``what``, ``estimate``, ``low``, ``high`` (95 % over episodes), ``beside``.

@@ -100,10 +100,7 @@ class Attention(_Drawn):
     def forward(
         self, q_in: Tensor, k_in: Tensor, v_in: Tensor, past: KeyValues | None = None
     ) -> Float[Tensor, "batch pos d_model"]:
-        """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head.
-
-        ``past`` holds the keys and values of the positions before the first one given; those of these are appended.
-        """
+        """Inputs are normalised: ``[batch, pos, d_model]``, or ``[batch, pos, head, d_model]`` when forked per head."""
         q = self.hook_q(_per_head(q_in, self.W_Q) + self.b_Q)
         k, v = self.keys_values(k_in, v_in)
         if past is not None:

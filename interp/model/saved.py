@@ -35,11 +35,7 @@ _FORMAT = 1
 
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
-    """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced.
-
-    Raises:
-        InputError: the file cannot be written.
-    """
+    """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced."""
     tensors = {name: getattr(run, name) for name in _TENSORS}
     tensors |= {f"{_CACHE}{name}": value for name, value in run.cache.items()}
     about = {

@@ -116,8 +116,6 @@ class HookedLatentTransformer(LensSurface):
         self.hook_update = HookPoint()
         self.setup()
 
-    # Running a round.
-
     def forward(
         self,
         tokens: Int[Tensor, "batch pos"],

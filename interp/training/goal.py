@@ -83,11 +83,7 @@ def goal_of(task: Task) -> TrainingGoal:
 
 
 def preset(task: str, name: str) -> TrainingConfig:
-    """The preset ``name`` of a task, such as ("experts", "laptop").
-
-    Raises:
-        InputError: no such task or preset; the valid ones are named.
-    """
+    """The preset ``name`` of a task, such as ("experts", "laptop")."""
     trained = {known.key: goal_of(known) for known in every() if known.training is not None}
     for key, goal in trained.items():
         if task in goal.former:

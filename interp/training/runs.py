@@ -182,14 +182,7 @@ class TrainedRun:
 
 @checked
 def load_run(folder: str | Path, name: str) -> TrainedRun:
-    """Read a run folder without changing it; the run may still be going on.
-
-    Args:
-        name: the name that the model gets.
-
-    Raises:
-        InputError: no checkpoint of a run in ``folder``.
-    """
+    """Read the run in ``folder``, which may still be going on, without changing it; its model is called ``name``."""
     folder = Path(folder)
     path = folder / STATE_FILE
     require(

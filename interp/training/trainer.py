@@ -273,11 +273,7 @@ def _begin(
 ) -> None:
     """Set the weights before the first step: as one of the goal's starts does, or to those of a trained model.
 
-    Args:
-        start: one of ``starts``, the name of a learned model that ships, or a checkpoint folder.
-
-    Raises:
-        InputError: no such start or model, or a model of another configuration.
+    ``start`` is one of ``starts``, the name of a learned model that ships, or a checkpoint folder.
     """
     if start in starts:
         starts[start](model)
@@ -285,12 +281,10 @@ def _begin(
     trained = [record.name for record in models() if record.kind == "learned" and record.task == model.layout.task]
     if start not in trained and not Path(start).is_dir():
         raise unknown_name(f"start of {model.layout.task!r}", start, [*starts, *trained])
-    other = load(start)
-    own, theirs = (
-        {key: value for key, value in m.config.to_dict().items() if key not in _SAID} for m in (model, other)
-    )
-    apart = [key for key in own if own[key] != theirs[key]]
+    source = load(start)
+    here, there = (m.config.to_dict() for m in (model, source))
+    apart = [key for key in here if key not in _SAID and here[key] != there[key]]
     if apart:
-        said = "; ".join(f"{key} is {own[key]} here and {theirs[key]} there" for key in apart)
+        said = "; ".join(f"{key} is {here[key]} here and {there[key]} there" for key in apart)
         raise InputError(f"weights of {start!r} do not fit this run: {said}; give the run the same")
-    model.load_state_dict(other.state_dict())
+    model.load_state_dict(source.state_dict())
