@@ -310,11 +310,7 @@ class Task:
 
     @checked
     def explains(self, model: Machine) -> Algorithm:
-        """The algorithm that a model is held against.
-
-        Raises:
-            InputError: the task registers none.
-        """
+        """The algorithm that a model is held against."""
         hypothesis, records = self.algorithms.hypothesis, self.algorithms.records()
         known = hypothesis is not None or bool(records)
         require(known, f"task {self.key!r} registers no algorithm; give its record algorithms=...")
@@ -348,20 +344,12 @@ class Task:
         return self.sample(n_episodes, n_rounds, seed=seed, **options)
 
     def algorithm_records(self) -> dict[str, AlgorithmRecord]:
-        """The registered algorithms by key.
-
-        Raises:
-            InputError: two of them share a key, a name or a short name.
-        """
+        """The registered algorithms by key."""
         return unique(self.algorithms.records(), f"algorithm of {self.key!r}")
 
     @checked
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
-        """An algorithm of this task.
-
-        Raises:
-            InputError: no such algorithm.
-        """
+        """An algorithm of this task."""
         records = self.algorithm_records()
         if key not in records:
             raise unknown_name(f"algorithm of {self.key!r}", key, records, limit=20)
@@ -386,11 +374,7 @@ class Task:
         return families
 
     def update_families(self) -> dict[str, Family]:
-        """The families of updates of a carried state, by key.
-
-        Raises:
-            InputError: as :meth:`rivals`.
-        """
+        """The families of updates of a carried state, by key."""
         if self.algorithms.updates is None:
             return self.rivals()
         return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
@@ -417,11 +401,7 @@ class Task:
 
     @checked
     def corruption(self, key: str) -> Corruption:
-        """The corruption called ``key``.
-
-        Raises:
-            InputError: no such corruption for this task.
-        """
+        """The corruption called ``key``."""
         corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")
         if key not in corruptions:
             raise unknown_name(f"corruption of {self.key} episodes", key, corruptions, limit=20)

@@ -295,12 +295,12 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     )
 
 
-LOWS, ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)
-FEW_LOWS, FEW_ROOMS = (0.0, 0.3, 0.6), (0.2, 0.6, 1.0)
-GAINS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
-FEW_GAINS = (0.1, 0.3, 1.0, 3.0)
-DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-WINDOWS = (*range(1, 17), 20, 25)
+_LOWS, _ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)
+_FEW_LOWS, _FEW_ROOMS = (0.0, 0.3, 0.6), (0.2, 0.6, 1.0)
+_GAINS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
+_FEW_GAINS = (0.1, 0.3, 1.0, 3.0)
+_DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
+_WINDOWS = (*range(1, 17), 20, 25)
 
 
 def _interval(low: float, room: float) -> dict[str, float]:
@@ -321,68 +321,35 @@ def _prior(
 
 def families() -> tuple[Family, ...]:
     """What a model of expert advice is compared with."""
-    decay, few_gains, mixed = Searched("decay", DECAYS), Searched("gain", FEW_GAINS), ("regime", "evidence")
+    decay, few_gains, mixed = Searched("decay", _DECAYS), Searched("gain", _FEW_GAINS), ("regime", "evidence")
+    two_intervals = (
+        *_prior((0.0, 0.15, 0.3), (0.6, 1.0), mixed),
+        *_prior((0.3, 0.6), (0.3, 0.6, 0.9), mixed, "other_"),
+        Searched("weight", (0.1, 0.5, 0.9), enters=("regime",)),
+    )
+    few_priors, shares = _prior(_FEW_LOWS, _FEW_ROOMS), Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))
+    windows, accuracies = Searched("window", _WINDOWS, kind="choice"), (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+
+    def fading(low: float, room: float, decay: float) -> Algorithm:
+        return bayes_fading(**_interval(low, room), decay=decay)
+
+    def recent(low: float, room: float, window: int) -> Algorithm:
+        return bayes_window(**_interval(low, room), window=window)
+
     return (
-        Family(
-            "bayes",
-            "Bayes predictor",
-            lambda low, room: algorithms.bayes(**_interval(low, room)),
-            _prior(LOWS, ROOMS),
-        ),
-        Family(
-            "bayes_mixture",
-            "Bayes predictor of two intervals",
-            _mixture,
-            (
-                *_prior((0.0, 0.15, 0.3), (0.6, 1.0), mixed),
-                *_prior((0.3, 0.6), (0.3, 0.6, 0.9), mixed, "other_"),
-                Searched("weight", (0.1, 0.5, 0.9), enters=("regime",)),
-            ),
-            extends="bayes",
-        ),
-        Family(
-            "bayes_fading",
-            "Bayes predictor of fading counts",
-            lambda low, room, decay: bayes_fading(**_interval(low, room), decay=decay),
-            (decay, *_prior(FEW_LOWS, FEW_ROOMS)),
-            extends="bayes",
-        ),
-        Family(
-            "bayes_window",
-            "Bayes predictor of the last rounds",
-            lambda low, room, window: bayes_window(**_interval(low, room), window=window),
-            (Searched("window", WINDOWS, kind="choice"), *_prior(FEW_LOWS, FEW_ROOMS)),
-            extends="bayes",
-        ),
-        Family("weighted_majority", "Weighted Majority", algorithms.weighted_majority, (Searched("gain", GAINS),)),
-        Family(
-            "fading_majority",
-            "Weighted Majority that forgets",
-            fading_majority,
-            (few_gains, decay),
-            extends="weighted_majority",
-        ),
-        Family(
-            "fixed_share",
-            "fixed share",
-            fixed_share,
-            (few_gains, Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))),
-            extends="weighted_majority",
-        ),
-        Family(
-            "sigmoid_vote",
-            "sigmoid vote",
-            sigmoid_vote,
-            (Searched("gain", GAINS, enters=("log_odds",)),),
-        ),
+        Family("bayes", "Bayes predictor", lambda low, room: algorithms.bayes(**_interval(low, room)),
+               _prior(_LOWS, _ROOMS)),
+        Family("bayes_mixture", "Bayes predictor of two intervals", _mixture, two_intervals, extends="bayes"),
+        Family("bayes_fading", "Bayes predictor of fading counts", fading, (decay, *few_priors), extends="bayes"),
+        Family("bayes_window", "Bayes predictor of the last rounds", recent, (windows, *few_priors), extends="bayes"),
+        Family("weighted_majority", "Weighted Majority", algorithms.weighted_majority, (Searched("gain", _GAINS),)),
+        Family("fading_majority", "Weighted Majority that forgets", fading_majority, (few_gains, decay),
+               extends="weighted_majority"),
+        Family("fixed_share", "fixed share", fixed_share, (few_gains, shares), extends="weighted_majority"),
+        Family("sigmoid_vote", "sigmoid vote", sigmoid_vote, (Searched("gain", _GAINS, enters=("log_odds",)),)),
         Family("follow_the_leader", "follow the leader", algorithms.follow_the_leader),
         Family("follow_previous_winners", "follow the previous winners", follow_previous_winners),
         Family("majority_vote", "majority vote", algorithms.majority_vote, memoryless=True),
-        Family(
-            "fixed_vote",
-            "fixed log-odds vote",
-            fixed_vote,
-            (Searched("accuracy", (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9), enters=("prediction",)),),
-            memoryless=True,
-        ),
-    )
+        Family("fixed_vote", "fixed log-odds vote", fixed_vote,
+               (Searched("accuracy", accuracies, enters=("prediction",)),), memoryless=True),
+    )  # fmt: skip

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -42,7 +43,7 @@ Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]
 States = Float[np.ndarray, "episode round_plus_1 expert"]
 
-TIE_TOLERANCE = 1e-12
+_TIE = 1e-12
 _ETA = 100  # stream of the learning rates, apart from the streams that make episodes
 
 
@@ -144,7 +145,7 @@ def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
     everyone = share(np.ones(episodes.advice.shape), episodes.advice)
     winners = np.concatenate([np.zeros_like(episodes.correct[:, :1]), episodes.correct[:, :-1]], axis=1)
     recent = share(winners, episodes.advice)
-    undecided = ~winners.any(axis=-1) | (np.abs(recent - 0.5) <= TIE_TOLERANCE)
+    undecided = ~winners.any(axis=-1) | (np.abs(recent - 0.5) <= _TIE)
     return ExpertRun(np.where(undecided, everyone, recent))
 
 
@@ -206,24 +207,20 @@ def bayes(
 @checked
 def oracle(episodes: ExpertEpisodes) -> ExpertRun:
     """The log-odds vote of one who knows every accuracy (and takes the experts as independent)."""
-    known = episodes.accuracies_by_round
-    return ExpertRun(vote(known, episodes.advice), approximation=_shared(episodes))
+    ignored = "shared predictions" if episodes.params.get("correlation") else ""
+    return ExpertRun(vote(episodes.accuracies_by_round, episodes.advice), approximation=ignored)
 
 
 @checked
 def decisions(predictions: Predictions) -> Predictions:
     """The likelier label of each prediction; 1/2 for a tie (within 1e-12), which counts as half a mistake."""
-    return np.where(np.abs(predictions - 0.5) <= TIE_TOLERANCE, 0.5, (predictions > 0.5).astype(np.float64))
+    return np.where(np.abs(predictions - 0.5) <= _TIE, 0.5, (predictions > 0.5).astype(np.float64))
 
 
 @checked
 def vote(accuracies: np.ndarray, advice: np.ndarray) -> Predictions:
     """P(y = 1) from votes weighted by the log-odds of accuracies (0 and 1 kept uncertain), both ``[..., expert]``."""
     return special.expit(((2 * advice - 1) * special.logit(keep_uncertain(accuracies))).sum(axis=-1))
-
-
-def _shared(episodes: ExpertEpisodes) -> str:
-    return "shared predictions" if episodes.params.get("correlation") else ""
 
 
 def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) -> ExpertRegime:
@@ -248,9 +245,7 @@ class Baseline:
     """A predictor that models are compared with, named once for tables, legends and the command line.
 
     Attributes:
-        key: what code and the command line call it.
-        name: what a sentence calls it.
-        short_name: what a legend calls it.
+        key, name, short_name: for code and the command line, for sentences, for legends.
         run: episodes -> :class:`ExpertRun`.
     """
 
@@ -263,42 +258,24 @@ class Baseline:
 PREDICTORS: Mapping[str, Baseline] = unique(
     (
         Baseline("weighted_majority", "weighted majority, eta 1", "WM", weighted_majority),
-        Baseline(
-            "weighted_majority_randomised",
-            "randomised weighted majority, eta 1",
-            "WM random",
-            lambda episodes: weighted_majority(episodes, randomised=True),
-        ),
-        Baseline(
-            "weighted_majority_horizon",
-            "weighted majority, eta sqrt(ln n / T)",
-            "WM horizon",
-            lambda episodes: weighted_majority(episodes, eta=horizon_eta(episodes.n_experts, episodes.n_rounds)),
-        ),
-        Baseline(
-            "weighted_majority_paper",
-            "weighted majority, eta U[.05, .5] per episode",
-            "WM paper",
-            lambda episodes: weighted_majority(episodes, eta=paper_eta(len(episodes), episodes.seed or 0)),
-        ),
+        Baseline("weighted_majority_randomised", "randomised weighted majority, eta 1", "WM random",
+                 partial(weighted_majority, randomised=True)),
+        Baseline("weighted_majority_horizon", "weighted majority, eta sqrt(ln n / T)", "WM horizon",
+                 lambda episodes: weighted_majority(episodes, eta=horizon_eta(episodes.n_experts, episodes.n_rounds))),
+        Baseline("weighted_majority_paper", "weighted majority, eta U[.05, .5] per episode", "WM paper",
+                 lambda episodes: weighted_majority(episodes, eta=paper_eta(len(episodes), episodes.seed or 0))),
         Baseline("follow_the_leader", "follow the leader", "FTL", follow_the_leader),
         Baseline("follow_previous_winners", "follow previous winners", "FPW", follow_previous_winners),
         Baseline("majority_vote", "majority vote", "majority", majority_vote),
         Baseline("random", "random guessing", "random guess", random),
         Baseline("bayes", "Bayes predictor, the regime's own prior", "Bayes", bayes),
-        Baseline(
-            "bayes_uniform",
-            "Bayes predictor, prior U[.3, .9]",
-            "Bayes U[.3,.9]",
-            lambda episodes: bayes(episodes, (0.3, 0.9)),
-        ),
-        Baseline(
-            "bayes_wide", "Bayes predictor, prior U[0, 1]", "Bayes U[0,1]", lambda episodes: bayes(episodes, (0.0, 1.0))
-        ),
+        Baseline("bayes_uniform", "Bayes predictor, prior U[.3, .9]", "Bayes U[.3,.9]",
+                 partial(bayes, prior=(0.3, 0.9))),
+        Baseline("bayes_wide", "Bayes predictor, prior U[0, 1]", "Bayes U[0,1]", partial(bayes, prior=(0.0, 1.0))),
         Baseline("oracle", "oracle that knows the accuracies", "oracle", oracle),
     ),
     "predictor",
-)
+)  # fmt: skip
 
 
 @checked

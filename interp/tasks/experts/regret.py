@@ -70,11 +70,7 @@ def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRo
 
 @checked
 def mistakes(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
-    """Expected mistakes of each round, in [0, 1].
-
-    Raises:
-        InputError: bad predictions or an unknown decision.
-    """
+    """Expected mistakes of each round, in [0, 1]."""
     p = check_predictions(predictions, episodes)
     if decision not in _DECISIONS:
         raise unknown_name("decision", decision, _DECISIONS)
@@ -89,21 +85,13 @@ def expert_mistakes(episodes: ExpertEpisodes) -> Float[np.ndarray, "episode roun
 
 @checked
 def regret(predictions: ArrayLike, episodes: ExpertEpisodes, decision: Decision = "threshold") -> PerRound:
-    """The regret after each round, never clipped.
-
-    Raises:
-        InputError: bad predictions or an unknown decision.
-    """
+    """The regret after each round, never clipped."""
     return mistakes(predictions, episodes, decision).cumsum(axis=1) - expert_mistakes(episodes)
 
 
 @checked
 def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
-    """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong.
-
-    Raises:
-        InputError: bad predictions.
-    """
+    """``-log P(y_t)`` of each round, in nats; infinite where a certain prediction was wrong."""
     p = check_predictions(predictions, episodes)
     with np.errstate(divide="ignore"):
         return -np.where(episodes.labels == 1, np.log(p), np.log1p(-p))
@@ -186,7 +174,7 @@ def score(
     reference_name: str = "reference",
     seed: int = 0,
 ) -> RegretScore:
-    """RegretScore predictions against the truth and the best expert.
+    """Score predictions against the truth and the best expert.
 
     Args:
         predictions: P(y=1) [episode, round].
@@ -194,21 +182,14 @@ def score(
         decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
         reference: predictions to take the excess log-loss over, usually the Bayes predictor's.
         seed: of the bootstrap.
-
-    Raises:
-        InputError: bad predictions or an unknown decision.
     """
     wrong = mistakes(predictions, episodes, decision)
     curve = wrong.cumsum(axis=1) - expert_mistakes(episodes)
     mean, low, high = bootstrap_mean(curve, seed=seed)
     settings = provenance(
-        regime=episodes.regime,
-        n_episodes=len(episodes),
-        n_rounds=episodes.n_rounds,
-        n_experts=episodes.n_experts,
-        seed=episodes.seed,
-        params=dict(episodes.params),
-    )
+        regime=episodes.regime, n_episodes=len(episodes), n_rounds=episodes.n_rounds, n_experts=episodes.n_experts,
+        seed=episodes.seed, params=dict(episodes.params),
+    )  # fmt: skip
     excess = None if reference is None else excess_log_loss(predictions, reference, episodes)
     return RegretScore(
         name=name,
@@ -232,7 +213,7 @@ def _interval(per_episode: np.ndarray, seed: int) -> Interval:
 
 _N_DRAWS = 200  # sets of labels drawn to see what calibrated predictions show by chance
 
-PerBin = Float[np.ndarray, " bin"]
+_PerBin = Float[np.ndarray, " bin"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -250,11 +231,11 @@ class Calibration(Tabled):
     """
 
     edges: Float[np.ndarray, " edge"]
-    share: PerBin
-    prediction: PerBin
-    frequency: PerBin
-    low: PerBin
-    high: PerBin
+    share: _PerBin
+    prediction: _PerBin
+    frequency: _PerBin
+    low: _PerBin
+    high: _PerBin
     error: float
     chance: Interval
     settings: dict[str, Any] = field(repr=False)

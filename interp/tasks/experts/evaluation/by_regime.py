@@ -36,29 +36,15 @@ from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
 from interp.tasks.experts import REGIMES, ExpertEpisodes, ExpertRegime, get_regime, regret
 from interp.tasks.experts.layout import ExpertRound
-from interp.tasks.experts.predictors import (
-    PREDICTORS,
-    Baseline,
-    ExpertRun,
-    bayes,
-    horizon_eta,
-    weighted_majority,
-)
+from interp.tasks.experts.predictors import PREDICTORS, Baseline, ExpertRun, bayes, horizon_eta, weighted_majority
 from interp.tasks.experts.regret import RegretScore
 
 PerRound = Float[np.ndarray, "episode round"]
 ETAS = tuple(float(eta) for eta in np.geomspace(0.02, 5.0, 24))
 BASELINES = (
-    "weighted_majority_best",
-    "weighted_majority_horizon",
-    "follow_the_leader",
-    "follow_previous_winners",
-    "majority_vote",
-    "random",
-    "bayes",
-    "bayes_training",
-    "oracle",
-)
+    "weighted_majority_best", "weighted_majority_horizon", "follow_the_leader", "follow_previous_winners",
+    "majority_vote", "random", "bayes", "bayes_training", "oracle",
+)  # fmt: skip
 """Keys of the predictors beside the model; two of them depend on the episodes or on the model's training."""
 BATCH = 512
 """Episodes per rollout: bounds memory, and is fastest on a CPU."""
@@ -189,7 +175,7 @@ def evaluate(
     seed: int = 1,
     done: Callable[[int], None] = lambda steps: None,
 ) -> ExpertScores:
-    """RegretScore a model and every baseline on fresh episodes of each regime.
+    """Score a model and every baseline on fresh episodes of each regime.
 
     Args:
         regimes: names or records; every regime with a meaning for this number of experts when None.
@@ -223,13 +209,7 @@ def evaluate(
             divergences[record.name] = mean_interval(apart, seed=seed)
         done(1)
     settings = provenance(
-        model=model.config.name,
-        digest=model.digest(),
-        training_prior=prior,
-        n_episodes=n_episodes,
-        n_rounds=n_rounds,
-        n_experts=n_experts,
-        horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0,
-        seed=seed,
-    )
+        model=model.config.name, digest=model.digest(), training_prior=prior, n_episodes=n_episodes, n_rounds=n_rounds,
+        n_experts=n_experts, horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0, seed=seed,
+    )  # fmt: skip
     return ExpertScores(scores, divergences, etas, settings)

@@ -28,17 +28,8 @@ from interp.tasks.experts.evaluation.by_regime import divergence, n_experts_of, 
 from interp.tasks.experts.predictors import bayes, horizon_eta, weighted_majority
 
 WINDOWS = (
-    (0, 10),
-    (10, 20),
-    (20, 50),
-    (50, 100),
-    (100, 200),
-    (200, 300),
-    (300, 400),
-    (400, 500),
-    (500, 750),
-    (750, 1000),
-)
+    (0, 10), (10, 20), (20, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 500), (500, 750), (750, 1000),
+)  # fmt: skip
 """Rounds [start, stop) of a long episode."""
 
 
