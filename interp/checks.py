@@ -55,19 +55,12 @@ def integer(name: str, value: Any, least: int | None = None, most: int | None = 
     >>> import numpy as np
     >>> integer("n_rounds", np.int64(3), least=1)
     3
-
-    Raises:
-        InputError: no integer, or outside ``least`` to ``most``.
     """
     return cast(int, _within(int, "an integer", "d", name, value, least, most))
 
 
 def number(name: str, value: Any, least: float | None = None, most: float | None = None) -> float:
-    """``value`` as a finite number of Python; booleans and texts are none.
-
-    Raises:
-        InputError: no finite number, or outside ``least`` to ``most``.
-    """
+    """``value`` as a finite number of Python; booleans and texts are none."""
     return _within(float, "a finite number", "g", name, value, least, most)
 
 
@@ -82,43 +75,27 @@ def _within(kind: type, what: str, form: str, name: str, value: Any, least: floa
 
 
 def seed_of(value: Any, name: str = "seed") -> int:
-    """``value`` as a seed.
-
-    Raises:
-        InputError: no integer from 0 to 2**63 - 1.
-    """
+    """``value`` as a seed: an integer from 0 to 2**63 - 1."""
     given = integer(name, value, 0)
     return given if given <= _MOST_SEED else integer(name, value, 0, _MOST_SEED)
 
 
 def folder_name(name: str, value: Any) -> str:
-    """``value`` as the name of one folder, so that what is written under it stays in the output folder.
-
-    Raises:
-        InputError: no text, empty, or one with separators, leading dots or spaces.
-    """
+    """``value`` as the name of one folder, so that what is written under it stays in the output folder."""
     fits = isinstance(value, str) and len(value) <= 100 and _NAME.fullmatch(value) is not None
     require(fits, f"{name} must be letters, digits, '-', '_', '+' and '.', not a path, got {shown(value)}")
     return cast(str, value)
 
 
 def file_path(value: Any, what: str = "path") -> str:
-    """``value`` as a path.
-
-    Raises:
-        InputError: neither a text nor a path, empty, or one that no file system takes.
-    """
+    """``value`` as a path: a text or a path, which is not empty."""
     fits = isinstance(value, str | os.PathLike) and "\0" not in str(value) and bool(str(value))
     require(fits, f"{what} must be a path, got {shown(value)}")
     return os.fspath(value)
 
 
 def device_called(name: Any) -> Any:
-    """The device of torch called ``name``, or ``name`` where it is one.
-
-    Raises:
-        InputError: no such device on this machine.
-    """
+    """The device of torch called ``name``, or ``name`` where it is one."""
     import torch
 
     try:
@@ -158,11 +135,7 @@ def array_of(what: str, values: Any) -> NDArray[Any]:
 
 
 def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> list[Any]:
-    """``values`` as a list.
-
-    Raises:
-        InputError: it is empty.
-    """
+    """``values`` as a list, which must not be empty."""
     found = list(values)
     require(bool(found), f"{name} is empty; give {what}")
     return found
@@ -189,11 +162,7 @@ def unique(records: Any, kind: str) -> dict[str, Any]:
 
 
 def require_columns(what: str, frame: Any, *names: str) -> None:
-    """Refuse a table that lacks columns.
-
-    Raises:
-        InputError: which ones it lacks, and which it has.
-    """
+    """Refuse a table that lacks columns."""
     missing = [name for name in names if name not in frame.columns]
     held = ", ".join(map(str, frame.columns)) or "none"
     require(not missing, f"{what} needs the columns {', '.join(names)}; it has {held}")
@@ -210,9 +179,6 @@ def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
         what: what would be made, with its sizes, for the sentence.
         n_bytes: the estimate.
         max_gb: the bound, in units of 1e9 bytes.
-
-    Raises:
-        InputError: the estimate is above the bound.
     """
     require(
         n_bytes <= max_gb * 1e9,
@@ -222,11 +188,7 @@ def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
 
 
 def refuse_beyond_machine(what: str, n_bytes: float) -> None:
-    """Refuse what this machine's memory cannot hold.
-
-    Raises:
-        InputError: the estimate is above the memory of the machine.
-    """
+    """Refuse what this machine's memory cannot hold."""
     held = _machine_bytes()
     require(
         n_bytes <= held,
@@ -305,11 +267,7 @@ def _is_trusted(file: str) -> bool:
 
 
 def check_fields(record: Any) -> None:
-    """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's.
-
-    Raises:
-        InputError: a value of another kind.
-    """
+    """Check every field of a dataclass against its annotation, keeping NumPy's numbers as Python's."""
     known = vars(sys.modules[type(record).__module__])
     for held in fields(record):
         kind = kind_of(held.type, known)
@@ -325,9 +283,6 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         name: of the argument, for the sentence; one called ``seed`` is one, and one of :data:`interp.checks.REPEATS`
             says how often something is done.
         default: of the argument: it fits, and where it is not finite, numbers need not be.
-
-    Raises:
-        InputError: another kind of value.
     """
     if value is default:
         return value

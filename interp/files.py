@@ -57,11 +57,7 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
 
 
 def writable(folder: str | Path) -> Path:
-    """``folder``, made if need be, after a file was written to it and removed: to be asked before long work.
-
-    Raises:
-        InputError: the folder cannot be created or written.
-    """
+    """``folder``, made if need be, after a file was written to it and removed: to be asked before long work."""
     folder = Path(file_path(folder, "the output folder"))
     with writing(folder, "to "):
         folder.mkdir(parents=True, exist_ok=True)
@@ -76,9 +72,6 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 
     Args:
         to: "to " for a folder.
-
-    Raises:
-        InputError: the system refuses: no such folder, no permission, no space.
     """
     try:
         yield
@@ -97,9 +90,6 @@ def reading(path: str | Path, what: str = "it was cut short or changed; fetch or
 
     Args:
         what: what a damaged file means, and what to do about it.
-
-    Raises:
-        InputError: the file cannot be read, or its contents are not what was written.
     """
     try:
         yield
@@ -229,11 +219,7 @@ def locked(folder: Path) -> Iterator[None]:
 
 
 def require_free(folder: Path) -> None:
-    """Refuse a folder that another process holds, before long imports.
-
-    Raises:
-        InputError: as :func:`locked`.
-    """
+    """Refuse a folder that another process holds, before long imports."""
     if (folder / _LOCK_FILE).is_file():
         with locked(folder):
             pass

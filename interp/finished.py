@@ -53,11 +53,7 @@ class Finished:
     named: Mapping[str, Any] = field(default_factory=dict)
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
-        """The part called ``name``, of type ``kind``: read where it was kept, else computed and kept.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """The part called ``name``, of type ``kind``: read where it was kept, else computed and kept."""
         known = self.load(name, kind)
         return self.save(name, kind, compute()) if known is None else known
 
@@ -76,11 +72,7 @@ class Finished:
         return None
 
     def save(self, name: str, kind: type[_T], part: _T) -> _T:
-        """Keep a part, where there is a folder, and give it back.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """Keep a part, where there is a folder, and give it back."""
         path, about = self._place(name, kind)
         if path is not None:
             content = {"about": about, "part": self._encoded(part)}

@@ -31,11 +31,7 @@ _ROUNDING = 8.0
 
 
 def _hook_of(site: str) -> str | None:
-    """The hook point that a site is read from; None when the rollout's latents are enough.
-
-    Raises:
-        InputError: a name that is no site.
-    """
+    """The hook point that a site is read from; None when the rollout's latents are enough."""
     if site in OF_LATENTS:
         return None
     if site == UPDATE:
@@ -91,11 +87,7 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
 
 
 def check_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> None:
-    """Refuse sites that the model does not have.
-
-    Raises:
-        InputError: no such site in this model; episodes of another layout.
-    """
+    """Refuse sites that the model does not have."""
     layout = model.layout.fit(episodes)
     for site in sites:
         if _hook_of(site) is not None and site != UPDATE:
@@ -103,11 +95,7 @@ def check_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[
 
 
 def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> Rollout:
-    """A rollout that caches what the sites need.
-
-    Raises:
-        InputError: no such site in this model; episodes of another layout.
-    """
+    """A rollout that caches what the sites need."""
     check_sites(model, episodes, sites)
     hooks = sorted({hook for hook in map(_hook_of, sites) if hook is not None})
     return rollout(model, episodes, names_filter=hooks or None)

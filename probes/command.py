@@ -46,11 +46,7 @@ def sample(
     regime: str = "",
     sizes: Mapping[str, int] | None = None,
 ) -> Episodes:
-    """Episodes of the model's task and sizes, or of other ``sizes`` that it serves.
-
-    Raises:
-        InputError: numbers below 1, an unknown regime, sizes that the model does not serve.
-    """
+    """Episodes of the model's task and sizes, or of other ``sizes`` that it serves."""
     episodes: Episodes = interp.tasks.of(model).sample_for(model, n_episodes, n_rounds, seed, regime, sizes)
     model.layout.fit(episodes)
     return episodes
@@ -60,11 +56,7 @@ def sample(
 def fit_at(
     model: HookedLatentTransformer, episodes: Episodes, targets: Sequence[str], site: str, seed: int, folder: Path
 ) -> list[ProbeResult]:
-    """Fit probes at one site; writes ``probes.txt``, ``.csv``, ``.json`` and a figure per target.
-
-    Raises:
-        InputError: an unknown target or site; a folder that cannot be written.
-    """
+    """Fit probes at one site; writes ``probes.txt``, ``.csv``, ``.json`` and a figure per target."""
     names = list(targets or interp.tasks.of(episodes).analysis.probed) or None
     check_sites(model, episodes, [site])
     compute(names, episodes, model)
@@ -82,11 +74,7 @@ def fit_at(
 
 @checked
 def write_sweep(result: SweepResult, folder: Path) -> None:
-    """Writes ``sweep.csv``, ``sweep.json`` and a map per target and window.
-
-    Raises:
-        InputError: a folder that cannot be written.
-    """
+    """Writes ``sweep.csv``, ``sweep.json`` and a map per target and window."""
     frame = result.to_frame()
     write_atomic(folder / "sweep.csv", lambda path: frame.to_csv(path, index=False))
     write_json(folder / "sweep.json", result.settings)

@@ -25,9 +25,6 @@ from probes.values import N_FOLDS, TargetValues, as_array
 def _classifies(estimator: Any) -> bool:
     """Whether it predicts classes rather than numbers.
 
-    Raises:
-        InputError: neither a regressor nor a classifier of scikit-learn.
-
     >>> from sklearn.linear_model import Lasso, LogisticRegression
     >>> _classifies(Lasso()), _classifies(LogisticRegression())
     (False, True)
@@ -110,7 +107,6 @@ def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:
         weights=np.zeros((data.x.shape[-1], 0)),
         intercept=np.zeros(0),
         columns=target.outputs,
-        shape=(),
         settings={"estimator": repr(estimator)},
         estimators=fit(estimator, data.x, y),
     )

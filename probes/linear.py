@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 from numpy import ndarray as Array
 
-from probes.controls import Data, control_task, controls_of, higher, round_index, shuffled
+from probes.controls import Control, Data, control_task, controls_of, higher, round_index, shuffled
 from probes.result import Kind, ProbeResult
 from probes.scores import R2, ProbeScore, mean_scores, rank_correlation
 from probes.values import N_FOLDS, TargetValues
@@ -270,17 +270,32 @@ class Problem:
                     scores[i, name] = higher(scores.get((i, name)), score)
         return scores
 
+    def controls(
+        self,
+        fitted: _Fitted,
+        blank: Float[Array, "episode round d"] | None,
+        folds: Int[Array, " episode"],
+        baselines: dict[tuple[int, str], ProbeScore],
+    ) -> list[dict[str, Control]]:
+        """The controls of each target: of the fit itself, of the untrained copy's activations, and :meth:`baselines`."""
+        others = baselines | {key: score for key, score in fitted.scores.items() if key[1] != "probe"}
+        if blank is not None:
+            of_blank = self.fit(blank, folds, own_only=True).scores
+            others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
+        return [
+            controls_of(
+                target, fitted.scores[i, "probe"], {name: score for (j, name), score in others.items() if j == i}
+            )
+            for i, target in enumerate(self.targets)
+        ]
+
 
 def _fit(data: Data, targets: Sequence[TargetValues]) -> list[ProbeResult]:
     """Probes of several targets, from one factorisation."""
     problem = Problem.of(targets, data.seed, data.groups, N_FOLDS)
     fitted = problem.fit(data.x, data.folds)
-    others = {key: score for key, score in fitted.scores.items() if key[1] != "probe"} | problem.baselines(data.folds)
-    if data.blank is not None:
-        of_blank = problem.fit(data.blank, data.folds, own_only=True).scores
-        others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
-    fit = fitted.fit
-    results = []
+    controls = problem.controls(fitted, data.blank, data.folds, problem.baselines(data.folds))
+    fit, results = fitted.fit, []
     for part in problem.parts[: len(targets)]:
         target, score = problem.targets[part.target], fitted.scores[part.target, "probe"]
         predictions = fit.predictions[..., part.columns]
@@ -293,12 +308,11 @@ def _fit(data: Data, targets: Sequence[TargetValues]) -> list[ProbeResult]:
                 score=score,
                 by_output=dict(zip(target.outputs, problem.r2.each(fitted.errors, part.columns), strict=True)),
                 metrics={"r2": score, "rank_correlation": ranks, "mae": errors[-1]},
-                controls=controls_of(target, score, {n: s for (i, n), s in others.items() if i == part.target}),
+                controls=controls[part.target],
                 predictions=predictions,
                 weights=fit.weights[:, part.columns],
                 intercept=fit.intercept[part.columns],
                 columns=target.outputs,
-                shape=(),
                 settings={"alphas": ALPHAS, "alpha": float(fit.alpha[part.target])},
             )
         )

@@ -215,7 +215,6 @@ def _fit_one(data: Data, target: TargetValues) -> ProbeResult:
         weights=np.concatenate([f.weights for f in own], axis=-1),
         intercept=np.concatenate([f.intercept for f in own]),
         columns=columns,
-        shape=(),
         settings={"penalties": [f.penalties for f in own]},
     )
 

@@ -60,7 +60,7 @@ class ProbeResult(Tabled):
     weights: Float[Array, "d m"]
     intercept: Float[Array, " m"]
     columns: tuple[str, ...]
-    shape: tuple[int, ...]
+    shape: tuple[int, ...] = ()
     site: str | None = None
     settings: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None

@@ -40,7 +40,7 @@ from interp.progress import bar
 from interp.provenance import provenance
 from interp.workers import each, one_thread
 from probes.activations import without_rounding
-from probes.controls import DESCRIPTIONS, controls_of, detectable_of, lacks_inputs, verdict_of
+from probes.controls import DESCRIPTIONS, detectable_of, lacks_inputs, verdict_of
 from probes.linear import ALPHAS, Problem, assign_folds
 from probes.scores import ProbeScore
 from probes.targets import compute
@@ -79,14 +79,11 @@ def cell(
     """One row per target, from activations of the model and of its untrained copy."""
     check_untrained(x, blank)
     problem = shared.problem
-    fitted = problem.fit(without_rounding(x), shared.folds).scores
-    of_blank = problem.fit(without_rounding(blank), shared.folds, own_only=True).scores
-    others = shared.baselines | {key: score for key, score in fitted.items() if key[1] != "probe"}
-    others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
+    fitted = problem.fit(without_rounding(x), shared.folds)
+    every = problem.controls(fitted, without_rounding(blank), shared.folds, shared.baselines)
     rows = []
-    for i, target in enumerate(problem.targets):
-        score = fitted[i, "probe"]
-        controls = controls_of(target, score, {name: s for (j, name), s in others.items() if j == i})
+    for i, (target, controls) in enumerate(zip(problem.targets, every, strict=True)):
+        score = fitted.scores[i, "probe"]
         differences = [control.difference for control in controls.values() if control.counted]
         closest = min(differences, key=lambda difference: difference.low)
         verdict = verdict_of(score, controls, limited=lacks_inputs(target, controls))
@@ -114,10 +111,6 @@ def cell(
     return shared, site, rows
 
 
-_PLACE = ("target", "site", "component", "layer", "head", "position", "start", "stop")
-_RESULT = ("difference", "difference_low", "verdict", "detectable", "represented")
-COLUMNS = (*_PLACE, "r2", "low", "high", *DESCRIPTIONS, *_RESULT)
-"""The columns of a sweep, in their order."""
 _Done = tuple[Shared, Site, list[_Row]]
 """A cell with its rows."""
 
@@ -234,7 +227,7 @@ def sweep(
                 rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
     kept = [row for shared, site in cells for row in rows[shared.window, site] or ()]
-    frame = pd.DataFrame(kept, columns=list(COLUMNS))
+    frame = pd.DataFrame(kept)
     settings = provenance(
         model=model.config.name,
         digest=model.digest(),
@@ -256,11 +249,7 @@ def of_windows(
     windows: Sequence[Window] | None,
     seed: int,
 ) -> list[Shared]:
-    """What the cells of each window share.
-
-    Raises:
-        InputError: no windows, one that is not within the rounds, or one in which a target cannot be fitted.
-    """
+    """What the cells of each window share."""
     n_rounds = episodes.n_rounds
     windows = [(0, n_rounds)] if windows is None else [(int(start), int(stop)) for start, stop in windows]
     require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")

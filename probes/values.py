@@ -209,11 +209,7 @@ def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
 
 
 def check(x: Array, target: TargetValues) -> None:
-    """Refuse what cannot be fitted.
-
-    Raises:
-        InputError: shapes that do not fit, too few episodes, NaN, a constant target, or one that is scored nowhere.
-    """
+    """Refuse what cannot be fitted."""
     y = target.values
     if x.shape[:2] != y.shape[:2]:
         hint = "; for a state after each round give run.latents[:, 1:]" if x.shape[1] == y.shape[1] + 1 else ""
@@ -239,11 +235,7 @@ def check(x: Array, target: TargetValues) -> None:
 
 
 def check_untrained(x: Array, blank: Array) -> None:
-    """Refuse an untrained control of another shape, or one that ran away.
-
-    Raises:
-        InputError: either of these.
-    """
+    """Refuse an untrained control of another shape, or one that ran away."""
     require(
         x.shape == blank.shape,
         f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
