@@ -38,11 +38,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.errors import InputError, require
-from interp.kinds import FREE, NO, described, fitted, kind_of, quickly, shown
+from interp.kinds import FREE, NO, described, fitted, kind_of, shown
 from interp.rooms import ROOMS
 
 _F = TypeVar("_F", bound=Callable[..., Any])
-_Wanted = tuple[list[str], dict[str, tuple[Any, Any]], dict[str, Callable[[Any], bool]]]
 
 _MOST_SEED = 2**63 - 1
 """The largest seed that NumPy's and torch's generators both take."""
@@ -236,17 +235,14 @@ def _machine_bytes() -> float:
 
 def checked(function: _F) -> _F:
     """``function`` with its arguments checked against its annotations, and its seeds against :func:`seed_of`."""
-    known: list[_Wanted] = []
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
         if _is_trusted(sys._getframe(1).f_code.co_filename):
             return function(*args, **kwargs)
-        if not known:
-            known.append(_parameters(function))
-        order, wanted, quick = known[0]
+        order, wanted = _parameters(function)
         given = [
-            fit(name, value, *wanted[name]) if name in wanted and not (name in quick and quick[name](value)) else value
+            fit(name, value, *wanted[name]) if name in wanted else value
             for name, value in zip(order, args, strict=False)
         ]
         for name, value in kwargs.items():
@@ -300,13 +296,13 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     return given
 
 
-def _parameters(function: Callable[..., Any]) -> _Wanted:
-    """Positional parameters in order, what each parameter must be with its default, and quick tests of some."""
+@cache
+def _parameters(function: Callable[..., Any]) -> tuple[list[str], dict[str, tuple[Any, Any]]]:
+    """Positional parameters in order, and what each parameter that is checked must be, with its default."""
     signature = inspect.signature(function)
     known = getattr(inspect.unwrap(function), "__globals__", {})
     several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
     single = {name: one for name, one in signature.parameters.items() if one.kind not in several}
     kinds = {name: (kind_of(one.annotation, known), one.default) for name, one in single.items()}
     order = [name for name, one in single.items() if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-    wanted = {name: kind for name, kind in kinds.items() if kind[0] not in FREE}
-    return order, wanted, {name: test for name, (kind, _) in wanted.items() if (test := quickly(kind)) is not None}
+    return order, {name: kind for name, kind in kinds.items() if kind[0] not in FREE}

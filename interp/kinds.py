@@ -118,20 +118,6 @@ def _rectangular(value: Any) -> bool:
         return False
 
 
-def quickly(kind: Any) -> Callable[[Any], bool] | None:
-    """For a shape in jaxtyping's words, a test that is True where a value fits, without the words; else None."""
-    if not hasattr(kind, "array_type") or kind.array_type is Any:
-        return None
-    wanted, (least, exactly) = kind.array_type, _n_axes(kind)
-
-    def fits(value: Any) -> bool:
-        if type(value) is not wanted or _is_bool(value.dtype):
-            return False
-        return bool(value.ndim == least if exactly else value.ndim >= least)
-
-    return fits
-
-
 @cache
 def _is_bool(dtype: Any) -> bool:
     return "bool" in str(dtype)

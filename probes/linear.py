@@ -277,7 +277,7 @@ class Problem:
         folds: Int[Array, " episode"],
         baselines: dict[tuple[int, str], ProbeScore],
     ) -> list[dict[str, Control]]:
-        """The controls of each target: of the fit itself, of the untrained copy's activations, and :meth:`baselines`."""
+        """The controls of each target: those of the fit itself, of the untrained copy, and of :meth:`baselines`."""
         others = baselines | {key: score for key, score in fitted.scores.items() if key[1] != "probe"}
         if blank is not None:
             of_blank = self.fit(blank, folds, own_only=True).scores

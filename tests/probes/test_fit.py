@@ -1,5 +1,7 @@
 """Probes and their verdicts: what is there is decoded, what is not there is not, and bad input is told."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,9 @@ from interp.tasks import experts
 from interp.tasks.experts.layout import ExpertRound
 from probes import logistic
 from probes.controls import control_task, shuffled
-from probes.linear import assign_folds
+from probes.fit import KINDS
+from probes.linear import RIDGE, assign_folds
+from probes.result import Kind
 from probes.scores import rank_correlation
 from probes.targets import TargetValues
 
@@ -361,3 +365,18 @@ def test_rank_correlation_is_spearmans(decimals):
     predicted = (y + noise).round(decimals)  # sums that should tie differ in their last bits
     given = rank_correlation(y, predicted, None).estimate
     assert given == pytest.approx(spearmanr(y.ravel(), predicted.ravel()).statistic, abs=1e-12)
+
+
+def test_a_kind_of_probe_is_one_record_of_a_list(monkeypatch):
+    """What stands in the list is fitted by its name, beside the others; a name that does not is refused with them."""
+    mine = Kind(
+        "mine",
+        of_classes=False,
+        fit=lambda data, targets: [replace(p, method="mine") for p in RIDGE.fit(data, targets)],
+    )
+    monkeypatch.setitem(KINDS, "mine", mine)
+    x = np.random.default_rng(0).normal(size=(20, 6, 4))
+    result = probes.fit(x, x[..., :1], method="mine", inputs=np.zeros((20, 6, 1)))
+    assert result.method == "mine" and result.represented
+    with pytest.raises(InputError, match=r"unknown method 'yours'.* Valid: logistic, mine, ridge"):
+        probes.fit(x, x[..., :1], method="yours")
