@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Family
+from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family
 from interp.checks import array_of, checked, fit, integer, unique
 from interp.errors import InputError, require, unknown_name
 from interp.session import once
@@ -88,7 +88,8 @@ def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
     return chosen
 
 
-def corrupted_round(episodes: Any, round: int, history: bool = False) -> int:
+@checked
+def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> int:
     """The index of the round to corrupt; negative counts from the end.
 
     Args:
@@ -107,6 +108,7 @@ def corrupted_round(episodes: Any, round: int, history: bool = False) -> int:
     return t
 
 
+@checked
 def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
     """Each episode with the next one's rounds before ``t``; ``values`` are ``[episode, round, ...]``, of 2 or more.
 
@@ -114,6 +116,8 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
     array([[7, 8, 3],
            [1, 2, 9]])
     """
+    values = array_of("values", values)
+    require(values.ndim >= 2, f"values are [episode, round, ...], got shape {values.shape}")
     require(len(values) >= 2, f"swapping histories needs at least 2 episodes, got {len(values)}")
     return np.concatenate([np.roll(values, -1, axis=0)[:, :t], values[:, t:]], axis=1)
 

@@ -116,8 +116,13 @@ class QLearningRound(SizedRound):
     @checked
     def written(self, state: Tensor, slots: Tensor) -> Tensor:
         """The column of the action taken."""
-        chosen = slots[..., None, None].expand(*state.shape[:-1], 1)
-        return state.gather(-1, chosen).squeeze(-1)
+        try:
+            chosen = slots[..., None, None].expand(*state.shape[:-1], 1)
+            return state.gather(-1, chosen).squeeze(-1)
+        except RuntimeError as error:
+            raise InputError(
+                f"slots of shape {tuple(slots.shape)} name no column of states of shape {tuple(state.shape)}"
+            ) from error
 
 
 def served(model: HookedLatentTransformer) -> _Ranges:

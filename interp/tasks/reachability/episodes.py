@@ -169,6 +169,7 @@ class ReachabilityEpisodes:
         require(constant, "the rounds of these episodes differ, so their number cannot be changed")
         return replace(self, n_rounds=n_rounds)
 
+    @checked
     def shuffled(self, rng: np.random.Generator) -> ReachabilityEpisodes:
         """The same graphs with their edges in another order and, in half of them, the candidates swapped."""
         order = rng.permuted(np.arange(self.n_edges)[None].repeat(len(self), 0), axis=1)
