@@ -50,7 +50,7 @@ by its extension. ``python -m tests.compare.calibrate_algorithm`` prints what th
 mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
 model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
 times as much."""
-ALIKE = 0.95
+_ALIKE = 0.95
 """Behaviour. Handwired against itself 1; Weighted Majority against the Bayes predictor .5 to .9 by regime."""
 _EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability; it needs no memory and serves every task."""
@@ -324,7 +324,7 @@ class Failure:
 
 
 @dataclass(frozen=True)
-class BehaviourPart:
+class _Behaviour:
     """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
 
     Attributes:
@@ -336,9 +336,9 @@ class BehaviourPart:
     failures: tuple[Failure, ...] = ()
 
 
-def compare_predictions(
+def _compare(
     model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]], explained: AlgorithmPart, seed: int
-) -> BehaviourPart:
+) -> _Behaviour:
     """How alike two models predict on the episodes that ``explained`` was scored on."""
     base = explained.scores[explained.baseline].divergences
     apart, rounds = {}, []
@@ -348,7 +348,7 @@ def compare_predictions(
         rounds += _failures(name, seed, p, q, episodes.n_rounds - p.shape[1])
     parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
     worst = sorted(rounds, key=lambda failure: -failure.nats)[:_N_FAILURES]
-    return BehaviourPart(ratio_interval(*parts, seed=seed).complement, tuple(worst))
+    return _Behaviour(ratio_interval(*parts, seed=seed).complement, tuple(worst))
 
 
 def _failures(name: str, seed: int, p: Array, q: Array, first: int) -> list[Failure]:
@@ -364,22 +364,22 @@ def _failures(name: str, seed: int, p: Array, q: Array, first: int) -> list[Fail
 
 def judge_behaviour(alike: Interval) -> Verdict:
     """From how alike the two models predict."""
-    return Verdict("behaviour", above(alike, ALIKE), "", "predictions alike", alike, ALIKE)
+    return Verdict("behaviour", above(alike, _ALIKE), "", "predictions alike", alike, _ALIKE)
 
 
 def _explain(compared: Compared) -> AlgorithmPart:
     return explain(compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed)
 
 
-def _behave(compared: Compared) -> BehaviourPart:
+def _behave(compared: Compared) -> _Behaviour:
     explained = compared.parts["algorithm"]
     if compared.reference is None:
-        return BehaviourPart(explained.explained)
+        return _Behaviour(explained.explained)
     model, reference = (predictor(subject.model) for subject in compared.pair)
-    return compare_predictions(model, reference, compared.sets, explained, compared.effort.seed)
+    return _compare(model, reference, compared.sets, explained, compared.effort.seed)
 
 
 ALGORITHM = Question("algorithm", AlgorithmPart, _explain)
 BEHAVIOUR = Question(
-    "behaviour", BehaviourPart, _behave, lambda compared: judge_behaviour(compared.parts["behaviour"].alike)
+    "behaviour", _Behaviour, _behave, lambda compared: judge_behaviour(compared.parts["behaviour"].alike)
 )

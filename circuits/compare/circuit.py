@@ -46,9 +46,9 @@ from interp.interventions.mediation import MediationResult, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.statistics import Interval
 
-SHARE = 0.25
+_SHARE = 0.25
 """Difference of a mediated share: 0 between handwired R and P; .64 and .82 to ``wma-learned``."""
-ROLES = 0.5
+_ROLES = 0.5
 """Similarity of heads that "same" needs: handwired and rotated 1, R and P .8, untrained models to .3."""
 TOLERANCE = 0.1
 """How far from 1 the faithfulness of the edges that are needed may be."""
@@ -398,11 +398,11 @@ def judge_circuit(part: CircuitPart) -> Verdict:
     path, worst = max(told or apart, key=lambda pair: pair[1].low)
     label = f"share through patterns at {path.at}, {path.cause} -> {path.outcome}, apart by"
     note = f"heads alike {part.similarity.estimate:.2f}, untrained {null:.2f}"
-    if told and worst.low > SHARE:
-        return Verdict("circuit", "different", note, label, worst, SHARE)
-    if part.similarity.low >= max(ROLES, null) and all(gap.high <= SHARE for _, gap in apart):
-        return Verdict("circuit", "same", "", "heads alike", part.similarity, ROLES, null)
-    return Verdict("circuit", "undecided", note, label, worst, SHARE)
+    if told and worst.low > _SHARE:
+        return Verdict("circuit", "different", note, label, worst, _SHARE)
+    if part.similarity.low >= max(_ROLES, null) and all(gap.high <= _SHARE for _, gap in apart):
+        return Verdict("circuit", "same", "", "heads alike", part.similarity, _ROLES, null)
+    return Verdict("circuit", "undecided", note, label, worst, _SHARE)
 
 
 def _apart(a: Interval, b: Interval) -> Interval:

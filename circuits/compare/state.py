@@ -37,9 +37,9 @@ from interp.interventions.steps import run_on
 from interp.statistics import Interval, mean_interval, ratio_interval
 
 Array = NDArray[np.float64]
-STITCHED = 0.95
+_STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
-WORTH = 0.01
+_WORTH = 0.01
 """Nats a round that both memories must be worth: below it any map is perfect."""
 
 
@@ -227,16 +227,16 @@ def judge_state(part: StatePart) -> Verdict:
     ways = [part.best(part.model, part.reference), part.best(part.reference, part.model)]
     worst = min(ways, key=lambda s: s.score.low)
     control = part.untrained(worst.target)
-    word = above(worst.score, STITCHED)
-    if word == "same" and any(w.low < WORTH for w in part.worth.values()):
-        word, note = "undecided", f"a memory is worth less than {WORTH} nats a round"
+    word = above(worst.score, _STITCHED)
+    if word == "same" and any(w.low < _WORTH for w in part.worth.values()):
+        word, note = "undecided", f"a memory is worth less than {_WORTH} nats a round"
     elif word == "same" and control >= worst.score.low:
         word, note = "undecided", "an untrained model's latents do as well"
     else:
         needed = [f"{s.target} needs the {' and the '.join(s.supplied)} besides" for s in ways if s.supplied]
         note = "; ".join(needed) if word == "same" else ""
     label = f"stitched {worst.source} -> {worst.target}"
-    return Verdict("state", word, note, label, worst.score, STITCHED, control)
+    return Verdict("state", word, note, label, worst.score, _STITCHED, control)
 
 
 STATE = Question(

@@ -33,9 +33,9 @@ from interp.interventions.steps import Transition, transition
 from interp.statistics import Interval
 
 ON, OFF = "on", "off"
-STEPPED = 0.95
+_STEPPED = 0.95
 """Step R2. Learned .997 and .98; a memory that forgets 2 % a round .87, a window of 10 rounds below 0."""
-GRADED = 0.9
+_GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
 _STRANGE = 1.0
 """How far states are moved off the manifold: standard deviations of each element at the round."""
@@ -216,21 +216,21 @@ def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verd
     steps = part.of(algorithm)
     worst = min(steps, key=lambda u: u.r2.low)
     control = max((score for u in steps for score in u.untrained), default=float("nan"))
-    word, note = above(worst.r2, STEPPED), ""
+    word, note = above(worst.r2, _STEPPED), ""
     if word == "same" and control >= worst.r2.low:
         word, note = "undecided", "an untrained model does as well"
     label = f"step R2 of {' + '.join(worst.state)}, {worst.manifold} the manifold, {worst.horizon} rounds on"
-    by_step = Verdict("update", word, note, label, worst.r2, STEPPED, control)
+    by_step = Verdict("update", word, note, label, worst.r2, _STEPPED, control)
     written = [e for e in effects.effects if e.algorithm == algorithm and e.what == "input" and e.outcome == "state"]
     scored = [(e, e.score) for e in written if e.score is not None]
     if not scored:
         return by_step
     weakest, score = min(scored, key=lambda pair: pair[1].low)
-    by_input = above(score, GRADED)
+    by_input = above(score, _GRADED)
     if by_input == "same" or word == "different":
         return by_step
     label = f"score of {weakest.variable} in what a round writes"
-    return Verdict("update", by_input, "", label, score, GRADED, weakest.untrained)
+    return Verdict("update", by_input, "", label, score, _GRADED, weakest.untrained)
 
 
 UPDATE = Question(

@@ -27,7 +27,7 @@ from interp.tasks.qlearning import families as q_rivals
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
-from tests.compare.calibrate_algorithm import MACHINES, answer, blend
+from tests.compare.calibrate_algorithm import blend
 
 LAYOUTS = {"experts": ExpertRound(3), "qlearning": QLearningRound(3, 2), "reachability": ReachabilityRound(16, 24)}
 COARSE = {"low": (0.0, 0.3), "room": (0.6, 1.0), "gain": (0.1, 1.0), "decay": (0.8, 0.98), "accuracy": (0.5, 0.6),
@@ -233,10 +233,3 @@ def test_bad_input_is_refused_before_work(sets):
         explain(lambda e: np.ones((len(e), e.n_rounds, 2)), TASK, sets, seed=0)
     with pytest.raises(InputError, match=r"must be \[episode, round, outcome\]"):
         explain(lambda e: np.ones(3), TASK, {"one": (sample(2, 5, 4), sample(2, 5, 4))}, seed=0)
-
-
-@pytest.mark.slow  # every machine of the calibration takes 5 to 15 CPU seconds
-@pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: f"{machine.task}: {machine.name}")
-def test_known_machines_get_their_verdict(machine):
-    part = answer(machine, n_episodes=16)
-    assert machine.expected in (None, part.family or "")

@@ -97,15 +97,6 @@ def test_a_part_that_was_kept_is_the_part(found, name, tmp_path):
     pd.testing.assert_frame_equal(again.to_frame(), part.to_frame(), check_exact=True)
 
 
-@pytest.mark.slow(reason="twelve seconds; the parts' positive controls are in test_parts and test_circuit")
-def test_handwired_against_itself_is_the_same_in_everything():
-    """The positive control."""
-    model = interp.load("wma-handwired", n_experts=2)
-    effort = compare.Effort(known=16, test=12, rounds=20, starts=2, horizon=4, battery=8, untrained=1)
-    verdicts = compare.run(model, model, effort=effort).verdicts
-    assert {question: verdict.word for question, verdict in verdicts.items()} == dict.fromkeys(verdicts, "same")
-
-
 def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_parts_are_kept(tmp_path, monkeypatch):
     """Against algorithms alone; a run that was stopped goes on from its finished parts, which are gone at its end."""
     model = interp.load("wma-handwired", n_experts=2)
