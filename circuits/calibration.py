@@ -189,11 +189,7 @@ def _at(places: Sequence[Place], label: str) -> Place:
 
 
 def alignment(
-    quick: bool = False,
-    advance: Advance = lambda steps: None,
-    *,
-    machines: Sequence[Aligned] = _ALIGNED,
-    seed: int = 0,
+    quick: bool = False, advance: Advance = lambda steps: None, *, machines: Sequence[Aligned] = _ALIGNED, seed: int = 0
 ) -> pd.DataFrame:
     """Held-out accuracy of learned subspaces at true and wrong sites; one row per site and condition.
 

@@ -7,26 +7,12 @@ Five checks are about no single variable of the algorithm:
 * ``residue``: the part of the latents that is neither state nor the constant part of their slot; it must be zero;
 * ``position_code``: the part of the latents on the axes of the position block; it must be zero;
 * ``causality``: what noise on the embeddings of a position and of all later ones changes before it: not one bit.
-
-``circuit.edges`` states the edges of a construction, and :func:`wires` measures them (the tests hold one against the
-other): on sampled episodes, the contribution of every part to the residual stream, and of every embedding, is projected
-on the directions that every later part reads, position by position. What a value reads counts where some query attends
-to it. An edge says that something is read; it need not change anything.
-
-    >>> from circuits.registry import build
-    >>> edges = wires(build("wma-handwired", n_experts=2))
-    >>> [(edge.port, edge.kind, edge.positions) for edge in edges if edge.source == "2.1 fetch z"]
-    [('query', 'content', ('p?',))]
-    >>> sorted({edge.kind for edge in edges if edge.source == "positions"})
-    ['clean-up', 'constant']
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -34,13 +20,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from circuits.basis import POS, Direction
+from circuits.basis import POS
 from circuits.circuit import Circuit, Location, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
-from circuits.registry import handwired
-from circuits.stated import EMBEDDINGS, Edge
 from interp.algorithm import NEXT
-from interp.checks import checked
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -245,115 +228,3 @@ def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, flo
 def _where(location: Location) -> str:
     labels = list(dict.fromkeys(location.labels))
     return f"{location.hook} at {labels[0]}" + (f" ... {labels[-1]}" if len(labels) > 1 else "")
-
-
-# Wires.
-
-_Names = tuple[str, ...]
-"""A head, both halves of a pair, a group of neurons, an embedding or an exit."""
-
-_NOTHING = 1e-8
-"""A contribution smaller than this is none: 50 times the rounding of a pair of softmax heads, 1e-5 of any real one."""
-
-
-@checked
-def wires(circuit: Circuit, n_rounds: int = 8, n_episodes: int = 6, seed: int = 0) -> tuple[Edge, ...]:
-    """Every edge that carries something on sampled episodes, in the order of computation.
-
-    Returns:
-        Edges with their kind and positions; what the circuit's own table says that an edge carries is kept.
-    """
-    plan = handwired(circuit.name).plan
-    episodes = plan.episodes(circuit, n_rounds, n_episodes, seed)
-    model = compile_circuit(circuit)
-    run = rollout(model, episodes)
-    tokens, latents = run.tokens.flatten(0, 1), run.latents[:, :-1].flatten(0, 1)
-    values = run.values.flatten(0, 1).to(latents)
-    model.set_use_attn_result(True)
-    with torch.no_grad():
-        _, cache = model.run_with_cache(tokens, latents, values)
-    slots = slice(1, 1 + latents.shape[1])
-    payload = values.unsqueeze(-1) * model.value_embed.table[tokens]
-    embedded = cache["hook_embed"]
-    own, carried = embedded - payload, torch.zeros_like(embedded)
-    payload[:, slots], own[:, slots], carried[:, slots] = 0.0, 0.0, embedded[:, slots]
-    sources: list[tuple[_Names, float, Tensor]] = [
-        ((name,), -1.0, part)
-        for name, part in zip(EMBEDDINGS, (own, carried, payload, cache["hook_pos_embed"]), strict=True)
-    ]
-    for layer in range(circuit.n_layers):
-        for names in _wholes(circuit, layer):
-            halves = [circuit.head_index(name) for name in names]
-            sources.append((names, layer, cache[f"blocks.{layer}.attn.hook_result"][:, :, halves].sum(2)))
-        neurons = [neuron for neuron in circuit.neurons if neuron.layer == layer]
-        for name in dict.fromkeys(neuron.name for neuron in neurons):
-            group = [i for i, neuron in enumerate(neurons) if neuron.name == name]
-            post = cache[f"blocks.{layer}.mlp.hook_post"][..., group]
-            sources.append(((name,), layer + 0.5, post @ rows([neurons[i].write for i in group], circuit)))
-    told: dict[tuple[str, str, str], str] = {(e.source, e.target, e.port): e.carries for e in circuit.edges}
-    labels = circuit.layout.labels
-    edges: list[Edge] = []
-    for targets, port, at, directions in _reads(circuit):
-        used = torch.ones(len(labels), dtype=torch.bool)
-        if port == "value":
-            used = _weight(cache[f"blocks.{int(at)}.attn.hook_pattern"], targets, circuit).abs().amax((0, 1)) > _NOTHING
-        if port == "residual" and targets[0] in ("prediction", "update"):
-            used = torch.zeros_like(used)
-            layout = circuit.layout
-            used[layout.predict_position if targets[0] == "prediction" else layout.update_position] = True
-        # Large scores, such as those of a sharp maximum, would make the rounding of a latent look like a wire.
-        maps = rows(directions, circuit)
-        maps = maps / maps.norm(dim=-1, keepdim=True).clamp(min=1.0)
-        for names, written, contribution in sources:
-            if written >= at:
-                continue
-            read = contribution @ maps.T * used[:, None]
-            where = read.abs().amax((0, 2)) > _NOTHING
-            if not where.any():
-                continue
-            varies = bool(((read - read[:1]).abs() > _NOTHING).any())
-            clears = any("clean" in name or "clear" in name for name in (*names, *targets))
-            kind = "clean-up" if clears else "content" if varies else "constant"
-            positions = tuple(label for label, there in zip(labels, where.tolist(), strict=True) if there)
-            for source, target in product(names, targets):
-                carries = told.get((source, target, port), "")
-                edges.append(Edge(source, target, port, carries, kind, positions))  # type: ignore[arg-type]
-    return tuple(edges)
-
-
-def _wholes(circuit: Circuit, layer: int) -> list[_Names]:
-    """The heads of a layer, the two halves of a pair together: alone each writes what the other takes back."""
-    wholes: dict[tuple[str, str], list[str]] = {}
-    for head in circuit.layer(layer):
-        number, _, word = head.name.partition(" ")
-        wholes.setdefault((number.rstrip("+-"), word), []).append(head.name)
-    return [tuple(names) for names in wholes.values()]
-
-
-def _weight(pattern: Tensor, names: _Names, circuit: Circuit) -> Tensor:
-    """How much of each key's value a query gets: attention, times what a heavy sink makes W_O give back, of a pair
-    the difference."""
-    total = torch.zeros_like(pattern[:, 0])
-    first = circuit.head(names[0]).moves[0][1]
-    for name in names:
-        write = circuit.head(name).moves[0][1]
-        gain = max(1.0, write.norm_squared**0.5)
-        total += math.copysign(gain, write.dot(first)) * pattern[:, circuit.head_index(name)]
-    return total
-
-
-def _reads(circuit: Circuit) -> Iterator[tuple[_Names, str, float, Sequence[Direction]]]:
-    """Every port of every head, group of neurons and exit; the halves of a pair read the same."""
-    for layer in range(circuit.n_layers):
-        for names in _wholes(circuit, layer):
-            head = circuit.head(names[0])
-            yield names, "query", layer, [query for query, _ in head.scores]
-            yield names, "key", layer, [key for _, key in head.scores]
-            yield names, "value", layer, [read for read, _ in head.moves]
-        neurons = [neuron for neuron in circuit.neurons if neuron.layer == layer]
-        for name in dict.fromkeys(neuron.name for neuron in neurons):
-            yield (name,), "residual", layer + 0.5, [neuron.read for neuron in neurons if neuron.name == name]
-    end = float(circuit.n_layers)
-    yield ("prediction",), "residual", end, list(circuit.outcomes)
-    content = [circuit.basis[block][label] for block, labels in circuit.basis.blocks[:-1] for label in labels]
-    yield ("update",), "residual", end, content

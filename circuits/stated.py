@@ -14,7 +14,7 @@ in capitals are groups of positions.
     [('tokens', '1.1 bind'), ('positions', '1.1 bind'), ('1.1 bind', '2.1 fetch'), ('1.1 bind', '2.2+ add'), \
 ('1.1 bind', '2.2- add')]
 
-What is stated is compared with what :func:`circuits.exactness.wires` measures in running models (tests/circuits).
+The tests hold what is stated against what they measure in running models (tests/circuits/wires.py).
 
 A :class:`~circuits.circuit.Location` says that a variable can be *read* there. An interchange needs to know more:
 which locations must be set together so that the rest of the round takes the new value (a copy may feed one part of the

@@ -78,10 +78,7 @@ FAINT = 1e-9
 
 
 def strongest(
-    material: Material,
-    reading: str,
-    items: Sequence[Hashable],
-    effects: Callable[[Case], Float[np.ndarray, " item"]],
+    material: Material, reading: str, items: Sequence[Hashable], effects: Callable[[Case], Float[np.ndarray, " item"]]
 ) -> Answer:
     """The largest effect of every item over the cases of a reading, as a share of what the corruption changes."""
     best = np.zeros(len(items))

@@ -164,11 +164,7 @@ def _rows(batch: Batch, rows: NDArray[Any], at: NDArray[Any]) -> tuple[Tensor, T
 
 
 def swapped(
-    model: HookedLatentTransformer,
-    batch: Batch,
-    pairs: Pairs,
-    projections: Mapping[str, Tensor | None],
-    horizon: int,
+    model: HookedLatentTransformer, batch: Batch, pairs: Pairs, projections: Mapping[str, Tensor | None], horizon: int
 ) -> Float[Tensor, "pair step outcome"]:
     """Logits from the base's round on, with parts of activations set to what they are in the source's round.
 

@@ -32,12 +32,7 @@ def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> d
         return Location.grid(name, hook, labels, [basis[block][node] for node in nodes], drives)
 
     score = Location(
-        "score 2.1",
-        "blocks.1.attn.hook_attn_scores",
-        ("w?",) * len(bound),
-        keys=bound,
-        head="2.1",
-        drives="update",
+        "score 2.1", "blocks.1.attn.hook_attn_scores", ("w?",) * len(bound), keys=bound, head="2.1", drives="update"
     )
     return {
         "source": (each("edges", _POST(0), bound, "far", "update"),),

@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import load_file
 
 from circuits.benchmark import tied_training, trained, tying
-from circuits.benchmark.tied_training import measure
 from interp import InputError
 from interp.model.checkpoints import load_checkpoint
+from tests.benchmark.held_out import measure
 
 
 @pytest.fixture(scope="module", params=["wma", "qlearning"])

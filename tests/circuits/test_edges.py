@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 import circuits
-from circuits.exactness import wires
 from circuits.stated import EMBEDDINGS, EXITS, Edge, table
 from interp.errors import InputError
+from tests.circuits.wires import wires
 
 W, Q, R = "wma-handwired", "qlearning-handwired", "reachability-handwired"
 SINUSOIDAL = {"positions": "sinusoidal"}
@@ -89,6 +89,13 @@ def test_a_table_is_checked_as_it_is_read() -> None:
     ):
         with pytest.raises(InputError, match=message):
             table(line.replace(old, new), ["1.1 bind"], groups)
+
+
+def test_what_a_head_reads_is_measured_by_kind_and_position() -> None:
+    edges = wires(circuits.build(W, n_experts=2))
+    fetched = [(edge.port, edge.kind, edge.positions) for edge in edges if edge.source == "2.1 fetch z"]
+    assert fetched == [("query", "content", ("p?",))]
+    assert {edge.kind for edge in edges if edge.source == "positions"} == {"clean-up", "constant"}
 
 
 def test_halves_of_a_pair_are_measured_together() -> None:

@@ -16,11 +16,7 @@ from io import StringIO
 import torch
 from torch import Tensor
 from transformer_lens.patching import get_act_patch_attn_head_out_all_pos
-from transformer_lens.tools.analysis.attribution_patching import (
-    EdgeAttributionConfig,
-    Node,
-    attribution_patch,
-)
+from transformer_lens.tools.analysis.attribution_patching import EdgeAttributionConfig, Node, attribution_patch
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
