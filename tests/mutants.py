@@ -76,6 +76,15 @@ TARGETS = {
             "a bound that is 0 is the nearer one, and gives the same 0",
         ),
     ),
+    "probes/controls.py": Target(
+        ("tests/probes/test_controls.py",),
+        {
+            "control_task: -1 -> -2": "NumPy takes any negative size of a shape for the one that is left",
+            "control_task: int(types.max()) + 1 -> int(types.max()) + 2": "one draw more changes none before it",
+            "_absent: shown <= smallest -> shown < smallest": "no sample would have shown exactly the smallest effect",
+        },
+    ),
+    "interp/statistics.py": Target(("tests/test_statistics.py",)),
 }
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {
@@ -133,13 +142,26 @@ def _changes(
 ) -> Iterator[tuple[str, ast.AST, int, Change]]:
     """(function, expression that shows the change, line, change) of everything below a node."""
     for change in _of_one(node, module_level=not scope):
-        shown = parent if isinstance(node, ast.Constant | ast.keyword) and parent is not None else node
+        shown = _shown(node, parent)
         line = node.target.lineno if isinstance(node, ast.comprehension) else node.lineno  # type: ignore[attr-defined]
         yield scope, shown, line, change
     if isinstance(node, ast.FunctionDef | ast.ClassDef):
         scope = f"{scope}.{node.name}".lstrip(".")
     for child in _below(node):
         yield from _changes(child, scope, node)
+
+
+def _shown(node: ast.AST, parent: ast.AST | None) -> ast.AST:
+    """What shows a change of a node: a number with what it stands in, a default with its argument alone."""
+    match node, parent:
+        case ast.Constant(), ast.FunctionDef(args=arguments):
+            several = [*arguments.posonlyargs, *arguments.args][::-1]
+            defaults = [*zip(arguments.defaults[::-1], several, strict=False)]
+            defaults += zip(arguments.kw_defaults, arguments.kwonlyargs, strict=True)
+            return next(ast.keyword(argument.arg, node) for default, argument in defaults if default is node)
+        case ast.Constant() | ast.keyword(), ast.AST():
+            return parent
+    return node
 
 
 def _below(node: ast.AST) -> list[ast.AST]:

@@ -52,6 +52,11 @@ def test_every_operator_makes_its_mutant():
     }  # fmt: skip
 
 
+def test_a_default_is_shown_as_its_argument_alone():
+    names = [mutant.name for mutant in mutants("def f(a, b=3, *, c, d=0.5):\n    return a, b, c, d")]
+    assert names == ["f: b=3 -> b=4", "f: d=0.5 -> d=0.55"]
+
+
 def test_targets_exist():
     for file, target in TARGETS.items():
         assert all((ROOT / path).is_file() for path in (file.partition("::")[0], *target.tests)), file

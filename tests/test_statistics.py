@@ -50,6 +50,7 @@ def test_what_is_left_of_a_share_has_its_bounds_exchanged_and_is_written_in_orde
     left = Interval(0.5, 0.25, 0.625).complement
     assert (left.estimate, left.low, left.high) == (0.5, 0.375, 0.75)
     assert str(Interval(0.5, 0.25, 0.75)) == "0.5 [0.25, 0.75]"
+    assert Interval(0.5, 0.25, 0.75).columns("r2") == {"r2": 0.5, "r2_low": 0.25, "r2_high": 0.75}
 
 
 def test_the_middle_of_the_samples_lies_between_the_bounds():
