@@ -191,7 +191,7 @@ def test_every_kind_of_round_gets_the_values_of_one_round(seed, kinds):
 
 
 def test_each_control_is_fitted_to_what_it_says():
-    """Inputs, target and mask are handed to the fit, control by control; the lower bounds count the scores asked for."""
+    """Inputs, target and mask are handed to the fit, control by control; lower bounds count the scores asked for."""
     rng = np.random.default_rng(0)
     x, blank = rng.normal(size=(2, 3, 4, 2))
     data = Data(x, blank, np.arange(3), np.arange(3), seed=5)
