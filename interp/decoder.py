@@ -140,7 +140,7 @@ class Decoder:
         parts = [(latents, held)]
         if per_latent:
             require(
-                bool(shape) and shape[0] == latents.shape[-2],
+                len(shape) > 1 and shape[0] == latents.shape[-2],
                 f"decoding per latent needs [..., latent, k] with {latents.shape[-2]} latents, got {tuple(held.shape)}",
             )
             parts = [(latents[..., i : i + 1, :], held.select(len(sample), i)) for i in range(shape[0])]
@@ -150,7 +150,7 @@ class Decoder:
     def __call__(self, latents: Float[Tensor, "... latent d_model"]) -> Float[Tensor, ...]:
         """The state that ``latents`` hold."""
         if len(self.maps) == 1:
-            return self.maps[0](_flat(latents)).unflatten(-1, self.shape)
+            return self.maps[0](_flat(latents)).reshape(*latents.shape[:-2], *self.shape)
         parts = [read(_flat(latents[..., i : i + 1, :])) for i, read in enumerate(self.maps)]
         return torch.stack(parts, -2).unflatten(-1, self.shape[1:])
 

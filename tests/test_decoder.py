@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from interp.decoder import Affine, Decoder, cross_fitted
+from interp.decoder import RIDGE, Affine, Decoder, cross_fitted
 from interp.errors import InputError
 
 
@@ -44,6 +44,86 @@ def test_a_penalty_shrinks_and_none_does_not():
     assert halved.slopes.item() == pytest.approx(1) and halved.middle.item() == pytest.approx(5)
 
 
+def test_a_map_is_about_the_means_and_knows_how_its_features_vary():
+    """On a napkin: x = 1, 3 and y = 2 x + 5, 9 on average; half of the slope is left by a penalty of a mean square."""
+    x = torch.tensor([[1.0], [3.0]])
+    exact, halved = Affine.fit(x, 2 * x + 5), Affine.fit(x, 2 * x + 5, ridge=1.0)
+    assert exact(x).dtype is torch.float64
+    for read, ends in ((exact, [7, 11]), (halved, [8, 10])):
+        assert (read.centre.item(), read.middle.item(), read.covariance.item()) == (2, 9, 1)
+        assert read(x.double()).ravel().tolist() == pytest.approx(ends)
+    assert Affine.fit(x, x, ridge=RIDGE).slopes.item() == pytest.approx(1 / 1.001)
+
+
+def test_a_penalty_is_in_units_of_the_mean_variance_of_a_feature():
+    """Squares 4 and 16, 10 on average: a tenth of it, 1, leaves 4 / 5 of the slope 5 and 16 / 17 of the slope 17."""
+    x = torch.tensor([[1.0, 2.0], [1.0, -2.0], [-1.0, 2.0], [-1.0, -2.0]]) + torch.tensor([3.0, 7.0])
+    read = Affine.fit(x, x @ torch.tensor([[5.0], [17.0]]), ridge=0.1)
+    assert read.slopes.ravel().tolist() == pytest.approx([4, 16])
+    assert read.covariance.ravel().tolist() == pytest.approx([1, 0, 0, 4])
+
+
+CROSS = torch.tensor([[1.0, 2.0], [-1.0, -2.0], [1.0, 0.0], [-1.0, 0.0]], dtype=torch.float64)
+"""Four samples of two features whose variances are 1 and 2 and whose covariance is 1."""
+
+
+@pytest.mark.parametrize(
+    ("column", "step"), [(0, (1, 1)), (1, (0.5, 1))], ids=["the first is decoded", "the second is decoded"]
+)
+def test_a_move_goes_where_latents_vary_with_what_is_decoded(column, step):
+    """C A / (A^T C A): for each unit of the first feature the second rises by 1, its covariance over its variance."""
+    latents = (CROSS + torch.tensor([10, 20])).unsqueeze(-2)
+    single = Decoder.fit(latents, latents[:, 0, column])  # a state of one number, without an axis
+    change = torch.tensor([3.0, 0.0, -1.0, 0.5])
+    moved = single.move(latents, change)
+    np.testing.assert_allclose((moved - latents)[:, 0], np.outer(change, step), atol=1e-9)
+    np.testing.assert_allclose(single(moved) - single(latents), change, atol=1e-9)
+    np.testing.assert_allclose(single.move(latents, change[0]) - latents, [[np.multiply(3, step)]] * 4, atol=1e-9)
+    both = Decoder.fit(latents, latents[:, 0])  # decoded together, the other stays
+    change = torch.eye(2, dtype=torch.float64)[[column] * 4]
+    np.testing.assert_allclose((both.move(latents, change) - latents)[:, 0], change, atol=1e-9)
+
+
+@pytest.mark.parametrize("per_latent", [True, False])
+@pytest.mark.parametrize("shape", [(3, 4), (3, 2, 2)])
+def test_a_move_changes_what_is_decoded_by_what_is_asked_for(held, per_latent, shape):
+    latents, states = held
+    decoder = Decoder.fit(latents, states.reshape(12, 6, *shape), per_latent=per_latent)
+    change = torch.from_numpy(np.random.default_rng(2).normal(size=(12, 6, *shape)))
+    moved = decoder.move(latents, change)
+    assert decoder.shape == shape and moved.shape == latents.shape
+    np.testing.assert_allclose(decoder(moved) - decoder(latents), change, atol=1e-9)
+    once = decoder.move(latents, change[0, 0])
+    np.testing.assert_allclose(decoder(once) - decoder(latents), change[:1, :1].expand(12, 6, *shape), atol=1e-9)
+    alone = torch.zeros(shape, dtype=torch.float64)
+    alone[1] = 1
+    touched = (decoder.move(latents, alone) - latents).abs().amax((0, 1, 3)) > 1e-9
+    assert touched.tolist() == ([False, True, False] if per_latent else touched.tolist())
+    with pytest.raises(InputError, match=r"states have shape .* got a change of shape \(12, 6, 3, 3"):
+        decoder.move(latents, torch.zeros(12, 6, 3, 3))
+
+
+@pytest.mark.parametrize(
+    ("n_folds", "seed", "decoded"),
+    [
+        (4, 0, [14 / 3, 13 / 3, 11 / 3, 7 / 3]),  # each by the other three
+        (2, 0, [6, 6, 1.5, 1.5]),
+        (2, 1, [5, 2.5, 5, 2.5]),
+    ],
+)
+def test_folds_are_drawn_by_the_seed(n_folds, seed, decoded):
+    """Latents that say nothing decode the mean state, 1, 2, 4 or 8, of the episodes outside the fold."""
+    latents, states = torch.zeros(4, 1, 1, 2), 2.0 ** np.arange(4.0).reshape(4, 1)
+    assert cross_fitted(latents, states, n_folds=n_folds, seed=seed).ravel().tolist() == pytest.approx(decoded)
+
+
+def test_five_folds_and_seed_0_are_meant_where_none_are_named(held):
+    latents, states = held
+    plain = cross_fitted(latents, states, ridge=1.0)
+    for options, same in (({"n_folds": 5, "seed": 0}, True), ({"seed": 1}, False), ({"n_folds": 4}, False)):
+        assert torch.equal(plain, cross_fitted(latents, states, ridge=1.0, **options)) is same
+
+
 def test_what_is_decoded_was_held_out():
     """States that are noise cannot be read from other noise: fitted in place they would be read perfectly."""
     rng = np.random.default_rng(1)
@@ -60,3 +140,5 @@ def test_what_does_not_fit_is_refused(held):
         Decoder.fit(latents, states[:8])
     with pytest.raises(InputError, match="with 3 latents"):
         Decoder.fit(latents, states[:, :, :2], per_latent=True)
+    with pytest.raises(InputError, match=r"\[..., latent, k\] with 3 latents, got \(12, 6, 3\)"):
+        Decoder.fit(latents, states[..., 0], per_latent=True)
