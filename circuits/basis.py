@@ -46,11 +46,9 @@ _Axis = tuple[str, str]
 
 @dataclass(frozen=True)
 class PositionCode:
-    """Unit-norm codes p_1 ... p_T with shifts: ``R^l p_j = p_{j+l}``.
+    """Unit-norm codes p_1 ... p_T of labelled positions, with shifts: ``R^l p_j = p_{j+l}``.
 
-    Attributes:
-        labels: of the positions, in order.
-        lines: frequencies of the Fourier lines in radians per position; empty for one-hot codes.
+    ``lines`` are the frequencies of the Fourier lines in radians per position; one-hot codes have none.
     """
 
     labels: tuple[str, ...]
@@ -65,10 +63,7 @@ class PositionCode:
     def sinusoidal(cls, labels: Iterable[str], n_lines: int, seed: int) -> PositionCode:
         """``n_lines`` distinct random lines of the discrete Fourier transform of length 2 T + 1.
 
-        Few lines may repeat within the round, or nearly so: those are drawn again, up to 100 times.
-
-        Raises:
-            InputError: fewer than 1 line, or more than the T that exist; no draw whose margin is at least MIN_MARGIN.
+        Draws of which two positions have nearly the same code are repeated, up to 100 times.
         """
         labels = tuple(labels)
         T = len(labels)
@@ -119,12 +114,9 @@ class PositionCode:
 
 @dataclass(frozen=True)
 class Basis:
-    """Named blocks of named axes; make one with :meth:`of`.
+    """Named blocks of named axes, the last one ``pos``; make one with :meth:`of`.
 
-    Attributes:
-        blocks: (block, labels of its axes), in order; the last is ``pos``.
-        positions: the position code.
-        rotation: seed of a random orthonormal basis; None for axis-aligned coordinates.
+    ``rotation`` is the seed of a random orthonormal basis; None keeps coordinates axis-aligned.
     """
 
     blocks: tuple[tuple[str, tuple[str, ...]], ...]
@@ -196,12 +188,10 @@ class Basis:
 
 @dataclass(frozen=True)
 class Coordinates:
-    """In which coordinates a construction is written: four arguments of every builder (:meth:`taken_by`).
+    """The coordinates that a construction is written in: four arguments of every builder (:meth:`taken_by`).
 
     Attributes:
-        positions: code of the positions, "one-hot" or "sinusoidal".
-        n_lines: how many random Fourier lines a sinusoidal code has; at most one for each position.
-        seed: that the lines are drawn with.
+        n_lines: how many random Fourier lines, drawn with ``seed``, a sinusoidal code has; at most one a position.
         rotation: seed of a random orthonormal basis; None keeps coordinates axis-aligned.
     """
 
@@ -283,11 +273,7 @@ class Axes:
 
 @dataclass(frozen=True)
 class Direction:
-    """A labelled linear combination of axes of one basis; add, subtract and scale it.
-
-    Raises:
-        InputError: combined with a direction of another basis.
-    """
+    """A labelled linear combination of axes of one basis; add, subtract and scale it."""
 
     basis: Basis
     coefficients: Mapping[_Axis, float] = field(hash=False)

@@ -71,13 +71,8 @@ EXACT, NOTHING = 1e-6, 0.05
 
 @dataclass(frozen=True)
 class Aligned:
-    """A variable, the sites where predictions show it, and others.
-
-    Attributes:
-        model: name of a handwired model; ``SIZES[True]`` has its sizes.
-        variable: of its algorithm.
-        true, wrong: sites of the residual stream that hold it in a form that the prediction uses, and that do not.
-    """
+    """A variable of a handwired model, and sites of the residual stream that hold it in a form that the prediction uses
+    (``true``) or do not (``wrong``). The model has the quick sizes."""
 
     model: str
     variable: str
@@ -108,11 +103,9 @@ def sites(
     """Scores at the true sites of every variable, at wrong positions and of placebos; one row per form and claim.
 
     Args:
-        quick: smaller machines, fewer pairs and positions.
         advance: called with 1 after each form.
         forms: keys of :data:`FORMS`.
         variables: only these; all when None.
-        n_pairs: pairs of episodes; :data:`N_PAIRS` when None.
     """
     rows = []
     for form in forms:
@@ -193,9 +186,7 @@ def alignment(
 ) -> pd.DataFrame:
     """Held-out accuracy of learned subspaces at true and wrong sites; one row per site and condition.
 
-    Args:
-        quick: fewer episodes, and one start of each fit instead of up to three.
-        advance: called with 1 after each site.
+    The quick table has fewer episodes, and one start of each fit instead of up to three.
     """
     n_episodes, n_rounds = (32, 12) if quick else (48, 16)
     budget: dict[str, Any] = {"steps": 100, "restarts": 1} if quick else {}

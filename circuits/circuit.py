@@ -47,14 +47,12 @@ class Location:
     """A place where a variable lives; element k of its (flattened) value is read at position ``labels[k]``.
 
     Attributes:
-        name: what callers ask for it by; unique among the locations of one variable.
+        name: unique among the locations of one variable.
         hook: name of the hook point, "blocks.1.hook_resid_post" or "blocks.2.attn.hook_attn_scores".
         labels: position label of each element (the query position at attention scores).
-        directions: what reads each element; empty at attention scores.
-        keys: key position of each element at attention scores.
-        head: name of the head at attention scores.
+        directions: what reads each element; empty at attention scores, which have ``keys`` (positions) and a ``head``.
         scale: the activation is ``scale`` times the variable.
-        drives: what an intervention here moves.
+        drives: what an intervention here moves, in words.
         one_hot: whether a class is held as one number per class; otherwise its own number (0, 1, ...) is held.
     """
 
@@ -135,14 +133,10 @@ class Circuit:
 
     Attributes:
         name, arguments: what builds it again, in the registry.
-        layout, basis: the round it runs on, and its residual stream.
-        heads, neurons: what computes.
         tokens, payloads: embedding of each token of the vocabulary; direction that a token's scalar payload scales.
         payload_range: scalar payloads that the construction is proven for; None takes any.
-        latents: initial latents.
         outcomes: unembedding direction of each outcome; the model's output is a probability.
         state: directions that read the algorithm's state from a latent.
-        algorithm: what the circuit computes, with the parameters that it was built with.
         sites: the ground truth: key of a variable of the algorithm -> the locations where it lives.
         carried: which locations together hold a variable, as an interchange shows it.
         partial: (variable, location) -> what setting it there alone does, for the locations that no row of ``carried``
@@ -237,12 +231,9 @@ class Circuit:
 
     @checked
     def truth(self, values: Values, key: str) -> Float[np.ndarray, "episode round element"]:
-        """What every location of a variable must hold.
+        """What every location of a variable must hold, given ``circuit.algorithm.run(episodes)``.
 
         A real variable is flattened. A class is one-hot, one number per class, unless its locations hold its number.
-
-        Args:
-            values: of the circuit's algorithm, ``circuit.algorithm.run(episodes)``.
         """
         variable, truth = self.algorithm.variable(key), values[key]
         if variable.n_classes is not None and all(location.one_hot for location in self.sites.get(key, ())):
@@ -321,11 +312,10 @@ class VerificationPlan:
 
     Attributes:
         sizes: those that are promised, and checked by default.
-        episodes: (circuit, rounds, episodes, seed) -> episodes of the circuit's size to run on; fewer rounds or
-            episodes than asked for where more would repeat the same.
+        episodes: (circuit, rounds, episodes, seed) -> episodes to run on, or fewer where more would repeat the same.
         output: key of the variable that the model's prediction must equal.
-        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant; besides
-            variables it is asked about "carried_state", "residue", "position_code" and "distribution".
+        tolerance: (variable, dtype) -> the largest error allowed, and whether "error" or "relative" is meant; also
+            asked about "carried_state", "residue", "position_code" and "distribution".
         undecided: (circuit, its algorithm's values, dtype) -> variable -> ``[episode, round]``, where it hangs on a tie
             closer than rounding and is not compared.
         unit: (circuit, its algorithm's values, variable) -> what a value counts as large against, > 0: a relative error

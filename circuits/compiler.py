@@ -9,7 +9,8 @@ Nothing else is added: no normalisation, no biases in attention, scores unscaled
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -27,6 +28,7 @@ from interp.model.components import MLP, Attention
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 
+T = TypeVar("T")
 _NO_HEAD = "-"
 
 
@@ -39,10 +41,6 @@ def compile_circuit(
     Args:
         dtype: of the weights; float64 is exact to rounding, float32 is a rounding of the same numbers.
         max_gb: a model of more units of 1e9 bytes in float32 is refused before memory is taken.
-
-    Raises:
-        InputError: data that do not make a circuit (a token without embedding, two heads of one name, ...), or a dtype
-            that it does not work in.
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
@@ -88,30 +86,26 @@ def _configuration(circuit: Circuit) -> LatentTransformerConfig:
     """Sizes, rules and names; ``origin`` says how to build the circuit again."""
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)
-    padding = [n_heads - len(heads) for heads in layers]
-    per_layer = [sum(neuron.layer == layer for neuron in circuit.neurons) for layer in range(circuit.n_layers)]
+
+    def of_heads(said: Callable[[Head], T], idle: T) -> tuple[tuple[T, ...], ...]:
+        return tuple((*map(said, heads), *(idle,) * (n_heads - len(heads))) for heads in layers)
+
     return LatentTransformerConfig(
         layout=circuit.layout,
         d_model=circuit.basis.d_model,
         n_layers=circuit.n_layers,
         n_heads=n_heads,
         d_head=max(max(len(head.scores), len(head.moves)) for head in circuit.heads),
-        d_mlp=max(per_layer),
+        d_mlp=max(sum(neuron.layer == layer for neuron in circuit.neurons) for layer in range(circuit.n_layers)),
         act_fn="relu",
         normalization_type=None,
-        attention_rules=tuple(
-            (*(head.rule for head in heads), *("softmax",) * missing)
-            for heads, missing in zip(layers, padding, strict=True)
-        ),
+        attention_rules=of_heads(lambda head: head.rule, "softmax"),
         attn_scale=1.0,
         latent_update="replace",
         strip_position=True,
         output="probability",
         value_range=circuit.payload_range,
-        head_names=tuple(
-            (*(head.name for head in heads), *(_NO_HEAD,) * missing)
-            for heads, missing in zip(layers, padding, strict=True)
-        ),
+        head_names=of_heads(lambda head: head.name, _NO_HEAD),
         name=circuit.name,
         origin={"circuit": circuit.name, "arguments": dict(circuit.arguments), "edits": list(circuit.edits)},
     )

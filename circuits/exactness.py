@@ -43,10 +43,8 @@ class Check:
         where: hook and positions.
         error: largest absolute difference from the algorithm.
         relative: largest ``|difference| / max(unit, |reference|)``, with the unit of the machine's plan.
-        tolerance: what ``error`` may be at most, or ``relative`` where that is promised (``by``).
-        by: "error" or "relative".
+        tolerance: what ``error`` or ``relative``, as ``by`` says, may be at most.
         undecided: share of the rows (episode, round) that hang on a tie closer than rounding and were not compared.
-        most_undecided: what ``undecided`` may be at most.
     """
 
     size: Size
@@ -78,9 +76,7 @@ def check(
 ) -> list[Check]:
     """Everything that verification compares, for one circuit on given episodes.
 
-    Args:
-        model: what runs, where it is not the compiled circuit: a model that something was done to.
-        device: where it runs.
+    ``model`` runs in place of the compiled circuit: a model that something was done to.
     """
     model = compile_circuit(circuit, getattr(torch, dtype)) if model is None else model
     values = circuit.algorithm.run(episodes)
@@ -114,14 +110,7 @@ def check(
         measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
     shares = {key: float(mask.mean()) for key, mask in undecided.items()}
     checks = [
-        Check(
-            size,
-            dtype,
-            *entry,
-            *plan.tolerance(entry[0], dtype),
-            undecided=shares.get(entry[0], 0.0),
-            most_undecided=plan.most_undecided,
-        )
+        Check(size, dtype, *entry, *plan.tolerance(entry[0], dtype), shares.get(entry[0], 0.0), plan.most_undecided)
         for entry in measured
     ]
     leak = causal_leak(model, run)

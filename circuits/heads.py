@@ -36,7 +36,6 @@ class Head:
     Attributes:
         name: the paper's number and a word, "1.1 bind"; unique in a circuit.
         layer: index of the block, from 0.
-        rule: "hard", "softmax" or "linear".
         scores: (query direction, key direction) terms.
         moves: (direction read at the key, direction written at the query) terms.
         reads, writes: what it attends to, and what holds afterwards, in words.
@@ -145,10 +144,9 @@ def _soften(head: Head, eta: float) -> Head:
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:
-    """All heads as softmax heads, hard ones at inverse temperature ``eta``; as they are where ``eta`` is None.
+    """All heads as softmax heads, hard ones at inverse temperature ``eta`` and linear ones as ``linear`` replaces them.
 
-    Args:
-        linear: gives the softmax heads that replace a linear one.
+    Where ``eta`` is None, they stay as they are.
     """
     if eta is None:
         return tuple(heads)
@@ -160,12 +158,8 @@ def softmax_only(
 def heavy_sink(head: Head, sink: Direction, scale: float, match_logit: float, heavy: float) -> Head:
     """A linear head whose scores are 0 or ``scale`` as one softmax head that sums.
 
-    A match gets logit B, the sink B + S, so that each match weighs ``e^-S`` and W_O gives ``e^S scale`` back. Relative
-    error at most ``n e^-S + e^-B`` for n matches.
-
-    Args:
-        scale: the linear score of a match.
-        match_logit, heavy: B and S.
+    A match gets logit B = ``match_logit``, the sink B + S with S = ``heavy``: each match weighs ``e^-S``, and W_O gives
+    ``e^S scale`` back. Relative error at most ``n e^-S + e^-B`` for n matches.
     """
     require(head.rule == "linear", f"head {head.name!r} must be linear to get a heavy sink, its rule is {head.rule!r}")
     scores = tuple((match_logit / scale * query, key) for query, key in head.scores)

@@ -31,15 +31,12 @@ class CircuitRecord:
     """A handwired model.
 
     Attributes:
-        key: its name, for users and files.
         description: one line, for lists.
         task: key of the task that it solves; the sizes of that task are arguments of its circuit.
-        builder: "module:name" of the function that builds the circuit.
-        verification: "module:name" of its :class:`~circuits.circuit.VerificationPlan`.
+        builder, verification: "module:name" of what builds the circuit, and of its plan.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
         soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
-        weights: sizes to about the number of its weights (within a quarter), so that a model that is too large is
-            refused before it is built.
+        weights: sizes -> about how many weights it has (within a quarter): what is too large is refused unbuilt.
     """
 
     key: str
@@ -53,7 +50,7 @@ class CircuitRecord:
 
     @property
     def build(self) -> Callable[..., Circuit]:
-        """The function that builds the circuit, imported when it is asked for."""
+        """The function that builds the circuit."""
         return named(self.builder)
 
     @property
@@ -150,14 +147,7 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
 def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **arguments: Any) -> HookedLatentTransformer:
     """Build and compile a handwired model, in evaluation mode, on the CPU.
 
-    Args:
-        name: one of :func:`models`.
-        dtype: "float64" or "float32".
-        max_gb: as in :func:`build`.
-        arguments: of the circuit; see its builder.
-
-    Raises:
-        InputError: among others, float32 where the circuit needs float64.
+    Float32 is refused where the circuit needs float64. ``arguments`` are those of its builder.
 
     >>> load("wma-handwired", n_experts=2).layout.labels[:3]
     ('<w>', '<z>', 'e_1')
@@ -182,8 +172,7 @@ def with_defaults(name: str, dtype: str, arguments: Mapping[str, Any]) -> dict[s
 def from_origin(origin: Mapping[str, Any]) -> Circuit:
     """The circuit of a compiled model, from its ``config.origin``.
 
-    Raises:
-        InputError: a learned model, or a circuit that was edited by hand after it was built.
+    Learned models have none, and a circuit that was edited by hand cannot be rebuilt: both are refused.
 
     >>> from_origin(load("wma-handwired", n_experts=2).config.origin).heads[0].name
     '1.1 bind'
@@ -200,9 +189,6 @@ def from_origin(origin: Mapping[str, Any]) -> Circuit:
 @checked
 def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     """``model``, or the softmax-only variant of a handwired one: gradients do not pass hard attention.
-
-    Raises:
-        InputError: a handwired model that was edited, whose variant cannot be built by name.
 
     >>> set(sum(differentiable(load("wma-handwired", n_experts=2)).config.attention_rules, ()))
     {'softmax'}

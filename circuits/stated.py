@@ -46,8 +46,7 @@ class Edge:
     """Part ``target`` reads at its ``port`` what part ``source`` wrote.
 
     Attributes:
-        source: a head, a group of neurons, or one of :data:`EMBEDDINGS`.
-        target: a head, a group of neurons, or one of :data:`EXITS`.
+        source, target: a head or a group of neurons; one of :data:`EMBEDDINGS`, or of :data:`EXITS`.
         port: of the target; neurons and exits read the "residual".
         carries: what it is about, in words.
         kind: "clean-up" where either end clears what is left over; "constant" wiring (positions, tags) that is the same
@@ -64,10 +63,9 @@ class Edge:
 
 
 def table(lines: str, parts: Sequence[str], groups: Mapping[str, Sequence[str]]) -> tuple[Edge, ...]:
-    """The edges that lines of text state.
+    """The edges that lines of text state; a number without its mark stands for both halves of a pair of heads.
 
     Args:
-        lines: see above; a number without its mark stands for both halves of a pair of heads.
         parts: names of all heads and groups of neurons.
         groups: positions by the word that stands for them; "ALL", the labels of the round in order, is one of them.
     """
@@ -108,13 +106,9 @@ def _parts(words: str, known: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True)
 class Carried:
-    """These locations of a circuit together hold a variable of its algorithm.
+    """These locations of a circuit together hold a variable of its algorithm, as ``outcome`` shows.
 
-    Attributes:
-        variable: what is interchanged in the algorithm.
-        locations: their names in the circuit's ground truth.
-        outcome: where it shows: "prediction" or "state".
-        held_as: the variable that the circuit locates there, where that is another one (a policy, for the choice).
+    ``held_as`` is the variable that the circuit locates there, where that is another one (a policy, for the choice).
     """
 
     variable: str

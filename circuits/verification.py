@@ -32,13 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VerificationResult(Tabled):
-    """Every check, and how to make them again.
-
-    Attributes:
-        name: of the model.
-        checks: one per size, dtype, variable and location.
-        settings: rounds and episodes that were run, seed, arguments, versions, git revision.
-    """
+    """Every check, and how to make it again: ``settings`` hold rounds, episodes, seed, arguments and versions."""
 
     name: str
     checks: tuple[Check, ...]
@@ -94,14 +88,10 @@ def verify(
         sizes: of the task, such as numbers of experts, or (states, actions) pairs; those promised when None.
         n_rounds, n_episodes: to run at every size; a machine may run fewer, and the result says how many.
         dtype: "float64", "float32" or both.
-        seed: of the episodes.
-        circuit_seed: the argument ``seed`` of the circuit, such as that of its position codes; its default when None.
+        seed, circuit_seed: of the episodes; and the argument ``seed`` of the circuit, its default when None.
         device: where the model runs; what it gives is compared on the CPU.
         done: called with 1 after each of :func:`n_cases` cases.
         arguments: further arguments of the circuit, the same at every size.
-
-    Raises:
-        InputError: among others, a size among the arguments, or float32 where the circuit needs float64.
     """
     record, device = handwired(name), device_called(device)
     if circuit_seed is not None:
