@@ -19,8 +19,10 @@ or target goes to the sink, whose value is zero: a silent head outputs exactly 0
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from circuits.basis import Basis, Direction
 from interp.errors import require
@@ -119,6 +121,13 @@ def fixed_offset(
     for query, key in shift:
         sink_score = sink_score - key.dot(p_1) * query
     return Head(name, layer, "hard", (*shift, (sink_score, sink)), moves, reads, writes)
+
+
+def in_words(heads: Iterable[Head], lines: str) -> tuple[Head, ...]:
+    """Heads with what they read and write in words: lines of number, reads and writes, two or more spaces apart."""
+    table = (re.split(r" {2,}", line) for line in filter(None, lines.splitlines()))
+    words: dict[str, Any] = {number: {"reads": reads, "writes": writes} for number, reads, writes in table}
+    return tuple(replace(head, **words[head.name.split(" ")[0]]) for head in heads)
 
 
 def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:

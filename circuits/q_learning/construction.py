@@ -8,7 +8,7 @@ import numpy as np
 
 from circuits.basis import Coordinates
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, names, needs_float64, softmax_only, softmax_pair
+from circuits.heads import Head, Neuron, in_words, names, needs_float64, softmax_only, softmax_pair
 from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, edges, partial, sites
 from circuits.q_learning.layers import (
     Wiring,
@@ -68,9 +68,8 @@ def q_learning(
         heavy, epsilon: of the pairs: exponent of the sink, and scale of the scores.
         coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
 
-    Raises:
-        InputError: a value outside its range, rewards that the variant is not proven for, or a slope that rounding of
-            M swallows. Compiling to float32 asks for more than float64 does, and refuses a slope built for float64.
+    Rewards that the variant is not proven for are refused, and slopes that rounding of M swallows: float32 needs larger
+    ones than float64.
     """
     arguments = coordinates.joined(locals())
     if variant not in _VARIANTS:
@@ -156,10 +155,53 @@ def _require_rewards(variant: str, signed: bool, lowest: float, what: str) -> No
     )
 
 
+_WORDS = """
+1.1  actions look one token back                         id(a) += u_{s_t}; id(a_i) += u_{s'}
+1.2  Select looks two tokens back                        id(Select) += u_{s'}
+1.3  r looks two tokens back                             id(r) += u_{s_t}
+1.4  actions look two tokens back                        id(a) += u_{Qcurr}
+1.5  actions look for Qnext                              id(a_i) += u_{Qnext}
+1.6  actions look for their own column c_a               buf1(a) = Q(., a)
+2.1  Select looks for the action in phase Qcurr          buf1(Select) = u_{s_t}
+3.1  Select looks for the candidate of largest Q(s', a)  id(Select) += u_{a*}
+3.2  Select looks for the candidate of largest Q(s', a)  buf2(Select) = max_a Q(s', a)
+3.3  Update looks for the action in phase Qcurr          id(Update) += u_{a_t}; buf1(Update) = Q(., a_t)
+"""
+"""What each head reads and writes; the lines of a variant replace those of the same number."""
+_WORDS_OF = {
+    "mlp": """
+4.1  Update scores a by -Q(s_t, a_t)         buf1(Update) -= alpha Q(s_t, a_t) u_{s_t}
+4.2  Update scores r by its reward           buf1(Update) += alpha r u_{s_t}
+4.3  Update scores Select by max_a Q(s', a)  buf1(Update) += alpha gamma max_a Q(s', a) u_{s_t}
+""",
+    "softmlp": """
+4.1  Update looks for the action in phase Qcurr  buf2(Update) = -Q(s_t, a_t) u_{Qcurr} + u_{s_t}
+4.2  Update looks for r                          buf2(Update) += r_t u_r
+4.3  Update looks for Select                     buf2(Update) += max_a Q(s', a) u_{Select}
+""",
+    "lin": """
+1.2  Select looks two tokens back                        buf2(Select) = u_{s'}
+1.3  r looks two tokens back                             id(r) += u_{s_t}; buf2(r) = u_{s_t}
+1.6  actions look for their own column c_a               buf3(a) = Q(., a)
+2.2  Select and r score each column at their state       buf2(Select) += Q(s', .); buf2(r) += Q(s_t, .)
+2.3  Update looks two tokens back                        buf2(Update) = u_{s'}
+3.2  Select looks for the candidate of largest Q(s', a)  buf3(Select) = Q(., a*)
+4.1  Update scores r by Q(s_t, a_t)                      buf1(Update) -= alpha Q(s_t, a_t) u_{s_t}
+4.2  Update scores r by its reward                       buf1(Update) += alpha r u_{s_t}
+4.3  Update scores Select by max_a Q(s', a)              buf1(Update) += alpha gamma max_a Q(s', a) u_{s_t}
+4.4  Update looks at itself                              buf2(Update) = 0
+""",
+}
+_WORDS_BOLTZMANN = """
+3.1  Select weighs candidates by e^{beta Q(s', a)}  id(Select) += sum_a pi(a) u_a
+"""
+
+
 def _heads(wiring: Wiring) -> tuple[Head, ...]:
     """All heads, in order."""
     last = fetching_heads(wiring) if wiring.variant == "softmlp" else adding_heads(wiring)
-    return (*routing_heads(wiring), *evaluating_heads(wiring), *selecting_heads(wiring), *last)
+    heads = (*routing_heads(wiring), *evaluating_heads(wiring), *selecting_heads(wiring), *last)
+    return in_words(heads, _WORDS + _WORDS_OF[wiring.variant] + (_WORDS_BOLTZMANN if wiring.beta else ""))
 
 
 def _neurons(wiring: Wiring) -> tuple[Neuron, ...]:

@@ -274,12 +274,9 @@ _PAIRED = {"mlp": "4.1, 4.2, 4.3", "softmlp": "", "lin": "2.2, 4.1, 4.2, 4.3"}
 def edges(
     layout: QLearningRound, parts: Sequence[str], variant: str, exact: bool, one_hot: bool, pause: bool
 ) -> tuple[Edge, ...]:
-    """Every edge, for at least two states and two actions.
+    """Every edge, for at least two states and two actions; without ``exact`` every head is softmax.
 
-    Args:
-        exact: False where every head is softmax.
-        one_hot: whether position codes are.
-        pause: whether neurons 2.2 read the name of Select, which keeps them silent there.
+    ``pause``: neurons 2.2 read the name of Select, which keeps them silent there.
     """
     every = layout.labels
     groups = {

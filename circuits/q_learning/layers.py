@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from circuits.basis import Basis, Direction
 from circuits.heads import Head, Neuron, Term, content_chooser, copy, fixed_offset, match
@@ -53,6 +54,11 @@ class Wiring:
         """id[A]: is it an action?"""
         return self.basis["id"].sum(self.actions)
 
+    @property
+    def taken(self) -> tuple[Term, ...]:
+        """What Update finds the action in phase Qcurr by."""
+        return ((self.basis["id"]["Update"], self.basis["id"]["Qcurr"] + self.acting),)
+
     def move(self, labels: Sequence[str], source: str, target: str, scale: float = 1.0) -> tuple[Term, ...]:
         """Terms that copy ``labels`` from block ``source`` to block ``target``, times ``scale``."""
         return copy(self.basis, labels, source, target, scale)
@@ -84,109 +90,33 @@ def routing_heads(wiring: Wiring) -> tuple[Head, ...]:
     both = tuple((ids[state], ids[state] + wiring.basis["buf2"][state]) for state in states) if lin else ()
     same = match(wiring.basis, wiring.actions, "id", "id")
     extra = ((acting - 2.0 * ids["Update"], ids["Update"]),)
+    move, fetched = wiring.move, "buf3" if lin else "buf1"
+    following = move(states, "id", "buf2") if lin else copies
     return (
-        fixed_offset(
-            "1.1 state to actions",
-            0,
-            1,
-            copies,
-            only_actions,
-            sink,
-            "actions look one token back",
-            "id(a) += u_{s_t}; id(a_i) += u_{s'}",
-        ),
-        fixed_offset(
-            "1.2 state to Select",
-            0,
-            2,
-            wiring.move(states, "id", "buf2") if lin else copies,
-            one - ids["Select"],
-            sink,
-            "Select looks two tokens back",
-            "buf2(Select) = u_{s'}" if lin else "id(Select) += u_{s'}",
-        ),
-        fixed_offset(
-            "1.3 state to reward",
-            0,
-            2,
-            both if lin else copies,
-            one - ids["r"],
-            sink,
-            "r looks two tokens back",
-            "id(r) += u_{s_t}" + ("; buf2(r) = u_{s_t}" if lin else ""),
-        ),
-        fixed_offset(
-            "1.4 current-phase tag",
-            0,
-            2,
-            wiring.move(("Qcurr",), "id", "id"),
-            only_actions,
-            sink,
-            "actions look two tokens back",
-            "id(a) += u_{Qcurr}",
-        ),
-        content_chooser(
-            "1.5 next-phase tag",
-            0,
-            ((acting, ids["Qnext"]),),
-            wiring.move(("Qnext",), "id", "id"),
-            sink,
-            reads="actions look for Qnext",
-            writes="id(a_i) += u_{Qnext}",
-        ),
-        content_chooser(
-            "1.6 context fetch",
-            0,
-            (*same, *extra),
-            wiring.move(states, "buf1", "buf3" if lin else "buf1"),
-            sink,
-            theta=1.5,
-            reads="actions look for their own column c_a",
-            writes="buf3(a) = Q(., a)" if lin else "buf1(a) = Q(., a)",
-        ),
+        fixed_offset("1.1 state to actions", 0, 1, copies, only_actions, sink),
+        fixed_offset("1.2 state to Select", 0, 2, following, one - ids["Select"], sink),
+        fixed_offset("1.3 state to reward", 0, 2, both if lin else copies, one - ids["r"], sink),
+        fixed_offset("1.4 current-phase tag", 0, 2, move(("Qcurr",), "id", "id"), only_actions, sink),
+        content_chooser("1.5 next-phase tag", 0, ((acting, ids["Qnext"]),), move(("Qnext",), "id", "id"), sink),
+        content_chooser("1.6 context fetch", 0, (*same, *extra), move(states, "buf1", fetched), sink, theta=1.5),
     )
 
 
 def evaluating_heads(wiring: Wiring) -> tuple[Head, ...]:
     """Layer 2: s_t to Select; in "lin", rows of Q from the columns."""
-    ids = wiring.basis["id"]
-    fetch = content_chooser(
-        "2.1 Select fetches s_t",
-        1,
-        ((ids["Select"], ids["Qcurr"] + wiring.acting),),
-        wiring.move(wiring.states, "id", "buf1"),
-        wiring.sink,
-        theta=1.5,
-        reads="Select looks for the action in phase Qcurr",
-        writes="buf1(Select) = u_{s_t}",
-    )
+    ids, states, sink = wiring.basis["id"], wiring.states, wiring.sink
+    asks = ((ids["Select"], ids["Qcurr"] + wiring.acting),)
+    fetch = content_chooser("2.1 Select fetches s_t", 1, asks, wiring.move(states, "id", "buf1"), sink, theta=1.5)
     if wiring.variant != "lin":
         return (fetch,)
-    rows = Head(
-        "2.2 Q-values",
-        1,
-        "linear",
-        match(wiring.basis, wiring.states, "buf2", "buf1"),
-        wiring.move(wiring.actions, "id", "buf2"),
-        "Select and r score each column at their state",
-        "buf2(Select) += Q(s', .); buf2(r) += Q(s_t, .)",
-    )
-    following = fixed_offset(
-        "2.3 next state to Update",
-        1,
-        2,
-        wiring.move(wiring.states, "buf2", "buf2"),
-        wiring.basis.one - ids["Update"],
-        wiring.sink,
-        "Update looks two tokens back",
-        "buf2(Update) = u_{s'}",
-    )
-    return (fetch, rows, following)
+    scored, moved = match(wiring.basis, states, "buf2", "buf1"), wiring.move(states, "buf2", "buf2")
+    rows = Head("2.2 Q-values", 1, "linear", scored, wiring.move(wiring.actions, "id", "buf2"))
+    return fetch, rows, fixed_offset("2.3 next state to Update", 1, 2, moved, wiring.basis.one - ids["Update"], sink)
 
 
 def selecting_heads(wiring: Wiring) -> tuple[Head, ...]:
     """Layer 3: choose, take the maximum, inherit the visited column."""
-    ids, buf2, lin = wiring.basis["id"], wiring.basis["buf2"], wiring.variant == "lin"
+    buf2, lin = wiring.basis["buf2"], wiring.variant == "lin"
     best = _selection(wiring, "hard" if wiring.hardness is None else "softmax", wiring.hardness or 1.0, wiring.tau)
     choice = best if wiring.beta is None else _selection(wiring, "softmax", wiring.beta, 0.0)
     maximum: tuple[Term, ...] = ((buf2["Qnext"], buf2["Select"]),)
@@ -194,36 +124,10 @@ def selecting_heads(wiring: Wiring) -> tuple[Head, ...]:
         *wiring.move(wiring.actions, "id", "id"),
         *wiring.move(wiring.states, "buf3" if lin else "buf1", "buf1"),
     )
-    looks = "Select looks for the candidate of largest Q(s', a)"
     return (
-        Head(
-            "3.1 action selection",
-            2,
-            choice[0],
-            choice[1],
-            wiring.move(wiring.actions, "id", "id"),
-            looks if wiring.beta is None else "Select weighs candidates by e^{beta Q(s', a)}",
-            "id(Select) += u_{a*}" if wiring.beta is None else "id(Select) += sum_a pi(a) u_a",
-        ),
-        Head(
-            "3.2 max extraction",
-            2,
-            best[0],
-            best[1],
-            wiring.move(wiring.states, "buf3", "buf3") if lin else maximum,
-            looks,
-            "buf3(Select) = Q(., a*)" if lin else "buf2(Select) = max_a Q(s', a)",
-        ),
-        content_chooser(
-            "3.3 Update inheritance",
-            2,
-            ((ids["Update"], ids["Qcurr"] + wiring.acting),),
-            inherited,
-            wiring.sink,
-            theta=1.5,
-            reads="Update looks for the action in phase Qcurr",
-            writes="id(Update) += u_{a_t}; buf1(Update) = Q(., a_t)",
-        ),
+        Head("3.1 action selection", 2, *choice, wiring.move(wiring.actions, "id", "id")),
+        Head("3.2 max extraction", 2, *best, wiring.move(wiring.states, "buf3", "buf3") if lin else maximum),
+        content_chooser("3.3 Update inheritance", 2, wiring.taken, inherited, wiring.sink, theta=1.5),
     )
 
 
@@ -276,82 +180,29 @@ def adding_heads(wiring: Wiring) -> tuple[Head, ...]:
     """Layer 4, "mlp" and "lin": linear heads add the three TD terms."""
     ids, buf1, buf2, lin = wiring.basis["id"], wiring.basis["buf1"], wiring.basis["buf2"], wiring.variant == "lin"
     update, states, alpha = ids["Update"], wiring.states, wiring.alpha
-    discounted = wiring.move(states, "buf1", "buf1", alpha * wiring.gamma)
-    current = Head(
-        "4.1 subtract current value",
-        3,
-        "linear",
-        match(wiring.basis, wiring.actions, "id", "buf2") if lin else ((update, buf2["Qcurr"]),),
-        wiring.move(states, "id", "buf1", -alpha if lin else alpha),
-        "Update scores r by Q(s_t, a_t)" if lin else "Update scores a by -Q(s_t, a_t)",
-        "buf1(Update) -= alpha Q(s_t, a_t) u_{s_t}",
-    )
-    reward = Head(
-        "4.2 add reward",
-        3,
-        "linear",
-        ((update, buf1["r"]),),
-        wiring.move(states, "id", "buf1", alpha),
-        "Update scores r by its reward",
-        "buf1(Update) += alpha r u_{s_t}",
-    )
-    bootstrap = Head(
-        "4.3 add discounted max",
-        3,
-        "linear",
-        match(wiring.basis, states, "buf2", "buf3") if lin else ((update, buf2["Select"]),),
-        discounted,
-        "Update scores Select by max_a Q(s', a)",
-        "buf1(Update) += alpha gamma max_a Q(s', a) u_{s_t}",
+    move, linear = wiring.move, partial(Head, layer=3, rule="linear")
+    current = match(wiring.basis, wiring.actions, "id", "buf2") if lin else ((update, buf2["Qcurr"]),)
+    best = match(wiring.basis, states, "buf2", "buf3") if lin else ((update, buf2["Select"]),)
+    minus = -alpha if lin else alpha  # The MLP of layer 2 writes -Q(s_t, a_t).
+    adding = (
+        linear("4.1 subtract current value", scores=current, moves=move(states, "id", "buf1", minus)),
+        linear("4.2 add reward", scores=((update, buf1["r"]),), moves=move(states, "id", "buf1", alpha)),
+        linear("4.3 add discounted max", scores=best, moves=move(states, "buf1", "buf1", alpha * wiring.gamma)),
     )
     if not lin:
-        return (current, reward, bootstrap)
-    clean = fixed_offset(
-        "4.4 clean up",
-        3,
-        0,
-        wiring.move(states, "buf2", "buf2", -1.0),
-        wiring.basis.one - update,
-        wiring.sink,
-        "Update looks at itself",
-        "buf2(Update) = 0",
-    )
-    return (current, reward, bootstrap, clean)
+        return adding
+    cleared = move(states, "buf2", "buf2", -1.0)
+    return (*adding, fixed_offset("4.4 clean up", 3, 0, cleared, wiring.basis.one - update, wiring.sink))
 
 
 def fetching_heads(wiring: Wiring) -> tuple[Head, ...]:
     """Layer 4, "softmlp": fetch the three values and s_t; the MLP multiplies."""
-    ids, states = wiring.basis["id"], wiring.states
-    update = ids["Update"]
+    ids, sink, move = wiring.basis["id"], wiring.sink, wiring.move
+    update, current = ids["Update"], (*move(("Qcurr",), "buf2", "buf2"), *move(wiring.states, "id", "buf2"))
     return (
-        content_chooser(
-            "4.1 fetch current value",
-            3,
-            ((update, ids["Qcurr"] + wiring.acting),),
-            (*wiring.move(("Qcurr",), "buf2", "buf2"), *wiring.move(states, "id", "buf2")),
-            wiring.sink,
-            theta=1.5,
-            reads="Update looks for the action in phase Qcurr",
-            writes="buf2(Update) = -Q(s_t, a_t) u_{Qcurr} + u_{s_t}",
-        ),
-        content_chooser(
-            "4.2 fetch reward",
-            3,
-            ((update, ids["r"]),),
-            wiring.move(("r",), "buf1", "buf2"),
-            wiring.sink,
-            reads="Update looks for r",
-            writes="buf2(Update) += r_t u_r",
-        ),
-        content_chooser(
-            "4.3 fetch max",
-            3,
-            ((update, ids["Select"]),),
-            wiring.move(("Select",), "buf2", "buf2"),
-            wiring.sink,
-            reads="Update looks for Select",
-            writes="buf2(Update) += max_a Q(s', a) u_{Select}",
-        ),
+        content_chooser("4.1 fetch current value", 3, wiring.taken, current, sink, theta=1.5),
+        content_chooser("4.2 fetch reward", 3, ((update, ids["r"]),), move(("r",), "buf1", "buf2"), sink),
+        content_chooser("4.3 fetch max", 3, ((update, ids["Select"]),), move(("Select",), "buf2", "buf2"), sink),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from circuits.basis import MIN_MARGIN, Basis, Coordinates, PositionCode
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, match, names, softmax_only
+from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, in_words, match, names, softmax_only
 from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, edges, sites
 from circuits.stated import present
 from interp.errors import require, unknown_name
@@ -17,6 +17,25 @@ _ANSWER = 60.0
 """Score by which a marked candidate leads in head 2.2: others weigh at most e^-60 of it."""
 _SINK = 400.0
 """Score that sends every query but p? to the sink in head 2.2."""
+
+_WORDS = """
+1.3  w? looks at z                                                        near(w?) += z_t
+1.4  every node looks for itself in z                                     out[in](c_k) = [c_k in z_t]
+2.1  w? looks at the edges whose source is in near(w?)                    near(w?) += the targets of active edges
+2.2  p? looks at the candidates, at marked ones only where there are any  out(p?) = P(c_1) u_{c_1} + P(c_2) u_{c_2}
+"""
+"""What each head reads and writes."""
+_WORDS_MARKED = """
+1.1  marks e_i and w? look one token back  near(e_i) = t_i; near(w?) = r
+1.2  marks e_i look two tokens back        far(e_i) = s_i
+"""
+_WORDS_UNMARKED = """
+1.1  w? looks one token back          near(w?) = r
+1.2  targets t_i look one token back  far(t_i) = s_i
+"""
+_WORDS_MEAN = """
+2.1  w? looks at the edges whose source is in near(w?)  near(w?) += the targets of active edges, averaged
+"""
 
 
 @Coordinates.taken_by
@@ -89,78 +108,31 @@ def _heads(basis: Basis, layout: ReachabilityRound, mean: bool) -> tuple[Head, .
     z = basis.code(at("<z>"))
     # What of z's code the sink has, too.
     shared = basis.positions.overlap(at("<z>"), at("<w>"))
-    if layout.marks:
-        looks, binding, bound, back = "marks e_i", ids["e"], "e_i", 2
-    else:
-        looks, bound, back = "targets t_i", "t_i", 1
-        binding = sum((pos[f"t_{i}"] for i in range(2, layout.n_edges + 1)), pos["t_1"])
-    near = fixed_offset(
-        "1.1 near",
-        0,
-        1,
-        copy(basis, nodes, "id", "near"),
-        gate=one - ids["w?"] - (ids["e"] if layout.marks else 0.0 * one),
-        sink=sink,
-        reads=("marks e_i and w? look" if layout.marks else "w? looks") + " one token back",
-        writes=("near(e_i) = t_i; " if layout.marks else "") + "near(w?) = r",
-    )
-    source = fixed_offset(
-        "1.2 source",
-        0,
-        back,
-        copy(basis, nodes, "id", "far"),
-        gate=one - binding,
-        sink=sink,
-        reads=f"{looks} look {'two tokens' if layout.marks else 'one token'} back",
-        writes=f"far({bound}) = s_i",
-    )
-    fetch = content_chooser(
-        "1.3 fetch z",
-        0,
-        ((ids["w?"], z),),
-        copy(basis, nodes, "id", "near"),
-        sink,
-        reads="w? looks at z",
-        writes="near(w?) += z_t",
-    )
-    member = content_chooser(
-        "1.4 member",
-        0,
-        (*match(basis, nodes, "id", "id"), (one, z)),
-        ((z - shared * sink, out["in"]),),
-        sink,
-        theta=2.0 - basis.positions.margin / 2,
-        reads="every node looks for itself in z",
-        writes="out[in](c_k) = [c_k in z_t]",
-    )
+    back = 2 if layout.marks else 1
+    binding = ids["e"] if layout.marks else pos.sum(f"t_{i}" for i in range(1, layout.n_edges + 1))
+    looking = one - ids["w?"] - (ids["e"] if layout.marks else 0.0 * one)
+    near = fixed_offset("1.1 near", 0, 1, copy(basis, nodes, "id", "near"), looking, sink)
+    source = fixed_offset("1.2 source", 0, back, copy(basis, nodes, "id", "far"), one - binding, sink)
+    fetch = content_chooser("1.3 fetch z", 0, ((ids["w?"], z),), copy(basis, nodes, "id", "near"), sink)
+    wanted = (*match(basis, nodes, "id", "id"), (one, z))
+    mark = ((z - shared * sink, out["in"]),)
+    member = content_chooser("1.4 member", 0, wanted, mark, sink, theta=2.0 - basis.positions.margin / 2)
     matches = match(basis, nodes, "near", "far")
     moves = copy(basis, nodes, "near" if layout.marks else "id", "near")
-    reads = "w? looks at the edges whose source is in near(w?)"
-    writes = "near(w?) += the targets of active edges"
     expand = (
-        content_chooser("2.1 expand", 1, matches, moves, sink, reads=reads, writes=f"{writes}, averaged")
+        content_chooser("2.1 expand", 1, matches, moves, sink)
         if mean
-        else Head("2.1 expand", 1, "linear", matches, moves, reads, writes)
+        else Head("2.1 expand", 1, "linear", matches, moves)
     )
     candidates = 2.0 / _apart(basis.positions, layout) * (basis.code(at("c_1")) + basis.code(at("c_2"))) + out["in"]
-    answer = Head(
-        "2.2 answer",
-        1,
-        "softmax",
-        ((_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)),
-        copy(basis, nodes, "id", "out"),
-        "p? looks at the candidates, at marked ones only where there are any",
-        "out(p?) = P(c_1) u_{c_1} + P(c_2) u_{c_2}",
-    )
-    return near, source, fetch, member, expand, answer
+    scores = (_ANSWER * ids["p?"], candidates), (_SINK * (one - ids["p?"]), sink)
+    answer = Head("2.2 answer", 1, "softmax", scores, copy(basis, nodes, "id", "out"))
+    words = _WORDS + (_WORDS_MARKED if layout.marks else _WORDS_UNMARKED) + (_WORDS_MEAN if mean else "")
+    return in_words((near, source, fetch, member, expand, answer), words)
 
 
 def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
-    """By how much the candidates' codes overlap with both of them more than those of all positions before p?.
-
-    Raises:
-        InputError: some other position looks like the candidates.
-    """
+    """By how much the candidates' codes overlap with both of them more than those of all positions before p?."""
     candidates = layout.position("c_1"), layout.position("c_2")
     alike = [sum(codes.overlap(j, c) for c in candidates) for j in range(layout.predict_position + 1)]
     others = [value for j, value in enumerate(alike) if j not in candidates]
@@ -176,8 +148,7 @@ def _apart(codes: PositionCode, layout: ReachabilityRound) -> float:
 def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, ...]:
     """Neurons that clip every node to 0 or 1 and clear what is not the new set.
 
-    Args:
-        gain: a node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
+    A node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
     """
     ids, near = basis["id"], basis["near"]
     neurons: list[Neuron] = []

@@ -13,6 +13,7 @@ from circuits.heads import (
     copy,
     fixed_offset,
     heavy_sink,
+    in_words,
     match,
     names,
     needs_float64,
@@ -32,6 +33,25 @@ _GATE = 60.0
 """Score that keeps tokens other than votes out of the prediction: their weight is at most e^-60 of a vote's."""
 _SINK = 200.0
 """Score that sends every query but p? to the sink in head 3.1."""
+
+_WORDS = """
+1.1  votes and y look one token back                            buf1(p_i) = u_{e_i}; buf1(y) = u_{p?}
+1.2  every token looks one token back                           buf1(z) = u_w
+2.2  w? looks for the token bound to p?                         buf3(w?) = u_{q_y}
+3.1  p? weighs each vote by e^lambda of the expert bound to it  buf3(p?) = (1 - P) u_{q0} + P u_{q1}
+"""
+"""What each head reads and writes."""
+_WORDS_R = """
+2.1  p? looks for the tag of z                     buf2(p?) = z_t
+2.3  w? looks for the tag of z                     id(w?) = u_{w?} + z_t
+3.2  w? scores each vote by log(gamma) if it is y  id(w?) += log(gamma) sum_i m_i u_{e_i}
+3.3  w? looks at itself                            h(w?) = z_{t+1}, nothing else
+"""
+_WORDS_P = """
+2.1  p? and w? look for the tag of z                      buf2(p?) = z_t; buf2(w?) = z_t
+3.2  w? scores each vote lambda_i + log(gamma) [p_i = y]  id(w?) = u_{w?} + z_{t+1}
+4.1  w? looks at itself                                   h(w?) = z_{t+1}, nothing else
+"""
 
 
 @Coordinates.taken_by
@@ -117,83 +137,23 @@ def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, 
         (_SINK * (one - ids["p?"]), sink),
     )
     matches = match(basis, votes, "buf3", "id", log_gamma)
-    common = (
-        fixed_offset(
-            "1.1 bind",
-            0,
-            1,
-            copy(basis, (*experts, "p?"), "id", "buf1"),
-            gate=one - ids.sum(votes),
-            sink=sink,
-            reads="votes and y look one token back",
-            writes="buf1(p_i) = u_{e_i}; buf1(y) = u_{p?}",
-        ),
-        Head(
-            "1.2 state tag",
-            0,
-            "hard",
-            shift_terms(basis, 1),
-            copy(basis, ("w",), "id", "buf1"),
-            "every token looks one token back",
-            "buf1(z) = u_w",
-        ),
-        content_chooser(
-            "2.1 fetch z",
-            1,
-            ((ask_z, tagged),),
-            copy(basis, experts, "id", "buf2"),
-            sink,
-            reads=("p? and w? look" if variant == "P" else "p? looks") + " for the tag of z",
-            writes="buf2(p?) = z_t" + ("; buf2(w?) = z_t" if variant == "P" else ""),
-        ),
-        content_chooser(
-            "2.2 fetch y",
-            1,
-            ((ids["w?"], buf1["p?"]),),
-            copy(basis, votes, "id", "buf3"),
-            sink,
-            reads="w? looks for the token bound to p?",
-            writes="buf3(w?) = u_{q_y}",
-        ),
-    )
-    carry = content_chooser(
-        "2.3 carry z",
-        1,
-        ((ids["w?"], tagged),),
-        copy(basis, experts, "id", "id"),
-        sink,
-        reads="w? looks for the tag of z",
-        writes="id(w?) = u_{w?} + z_t",
-    )
-    predict = Head(
-        "3.1 predict",
-        2,
-        "softmax",
-        prediction,
-        copy(basis, votes, "id", "buf3"),
-        "p? weighs each vote by e^lambda of the expert bound to it",
-        "buf3(p?) = (1 - P) u_{q0} + P u_{q1}",
-    )
-    update = Head(
-        "3.2 update",
-        2,
-        "linear",
-        matches if variant == "R" else (*match(basis, experts, "buf2", "buf1"), *matches),
-        copy(basis, experts, "buf1", "id"),
-        "w? scores each vote " + ("by log(gamma) if it is y" if variant == "R" else "lambda_i + log(gamma) [p_i = y]"),
-        "id(w?) += log(gamma) sum_i m_i u_{e_i}" if variant == "R" else "id(w?) = u_{w?} + z_{t+1}",
-    )
-    late = 2 if variant == "R" else 3
+    r = variant == "R"
+    scored = matches if r else (*match(basis, experts, "buf2", "buf1"), *matches)
     cleared = (*copy(basis, ("w?",), "id", "id", -1.0), *copy(basis, votes, "buf3", "buf3", -1.0))
-    if variant == "P":
+    if not r:
         cleared = (*cleared, *copy(basis, experts, "buf2", "buf2", -1.0))
-    clean = content_chooser(
-        "3.3 clean up" if variant == "R" else "4.1 clean up",
-        late,
-        ((ids["w?"], ids["w?"]),),
-        cleared,
-        sink,
-        reads="w? looks at itself",
-        writes="h(w?) = z_{t+1}, nothing else",
+    bind = copy(basis, (*experts, "p?"), "id", "buf1")
+    carry = content_chooser("2.3 carry z", 1, ((ids["w?"], tagged),), copy(basis, experts, "id", "id"), sink)
+    heads = (
+        fixed_offset("1.1 bind", 0, 1, bind, one - ids.sum(votes), sink),
+        Head("1.2 state tag", 0, "hard", shift_terms(basis, 1), copy(basis, ("w",), "id", "buf1")),
+        content_chooser("2.1 fetch z", 1, ((ask_z, tagged),), copy(basis, experts, "id", "buf2"), sink),
+        content_chooser("2.2 fetch y", 1, ((ids["w?"], buf1["p?"]),), copy(basis, votes, "id", "buf3"), sink),
+        *((carry,) if r else ()),
+        Head("3.1 predict", 2, "softmax", prediction, copy(basis, votes, "id", "buf3")),
+        Head("3.2 update", 2, "linear", scored, copy(basis, experts, "buf1", "id")),
+        content_chooser(
+            "3.3 clean up" if r else "4.1 clean up", 2 if r else 3, ((ids["w?"], ids["w?"]),), cleared, sink
+        ),
     )
-    return (*common, carry, predict, update, clean) if variant == "R" else (*common, predict, update, clean)
+    return in_words(heads, _WORDS + (_WORDS_R if r else _WORDS_P))
