@@ -267,13 +267,13 @@ def _mediated(
     The first by head, too, but for untrained models, which are looked at in fewer rounds.
     """
     test, other, model = subject.samples.test, subject.samples.other, subject.model
-    runs = subject.run(test), subject.run(other)
-    layout = runs[0].layout
+    run = subject.run(test)
+    layout = run.layout
     read, written = (
         paths(model, "pattern", layout.labels[i]) for i in (layout.predict_position, layout.update_position)
     )
     at = effort.at[::_CONTROL_ROUNDS] if fresh else effort.at
-    options: dict[str, Any] = {"rounds": at, "n_random": 0, "runs": runs, "seed": effort.seed}
+    options: dict[str, Any] = {"rounds": at, "n_random": 0, "runs": (run, subject.run(other)), "seed": effort.seed}
     found = [mediate(model, test, other, "latent", read, each=not fresh, **options)]
     options |= {"outcome": "latents" if decode is None else "state", "decode": decode, "each": False}
     return found + [mediate(model, test, other, cause, written, **options) for cause in inputs]

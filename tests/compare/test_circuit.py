@@ -16,8 +16,10 @@ from circuits.compare.question import Effort, Samples, Subject
 from circuits.compare.roles import Look, Role, looks, match, profile
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
+from interp.interventions.ablation import smallest
 from interp.interventions.mediation import mediate, paths
 from interp.model.transformer import untrained
+from interp.session import session
 from interp.statistics import Interval
 from interp.tasks import experts
 
@@ -41,6 +43,33 @@ def compared(model, reference, samples):
 @pytest.fixture(scope="module")
 def turned(samples):
     return compared(rotated(handwired(), 1), handwired(), samples)
+
+
+class Crossed:
+    """A soft circuit of variant P against variant R with distractors: nothing of the two is alike, sizes included.
+
+    The first claims an input that the second does not; ``calls`` are the options of everything that is mediated.
+    """
+
+    def __init__(self, samples):
+        class Claiming(Subject):
+            def causes(self, algorithm):
+                return [("embed@v_1",), *super().causes(algorithm)]
+
+        models = handwired(variant="P", eta=3.0), with_distractors(handwired(eta=60.0), 1, 0)
+        self.pair = Claiming(models[0], samples), Subject(models[1], samples)
+        self.fresh = [
+            [Subject(untrained(m, i), samples) for i in range(n)] for m, n in zip(models, (2, 1), strict=True)
+        ]
+        self.calls = []
+        with session(), pytest.MonkeyPatch.context() as patch:
+            patch.setattr(circuit, "mediate", lambda *a, **k: (self.calls.append(k), mediate(*a, **k))[1])
+            self.part = circuits(*self.pair, *self.fresh, SMALL)
+
+
+@pytest.fixture(scope="module")
+def crossed(samples):
+    return Crossed(samples)
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +101,12 @@ def test_results_are_tables_and_json(turned):
     assert row["value"] == turned.similarity.estimate and row["untrained high"] == max(turned.untrained)
 
 
-def test_edges_are_needed_and_shared_as_heads_are_matched(samples):
+def test_edges_are_needed_and_shared_as_heads_are_matched(samples, monkeypatch):
     """A softmax form shares all that it needs with itself, heads in another order count the same, others nothing."""
+    tolerances = []
+    monkeypatch.setattr(circuit, "smallest", lambda *args: (tolerances.append(args[-1]), smallest(*args))[1])
     mine = needed(Subject(handwired(eta=60.0), samples), SMALL)
+    assert tolerances == [0.1]  # of the faithfulness of the edges that are needed
     assert 0 < mine.n < mine.of / 4 and mine.reason == ""
     heads = [f"{layer}.{head}" for layer in range(3) for head in range(3)]
     same = [Role(head, head, 1.0, 1.0, 1.0) for head in heads]
@@ -151,7 +183,7 @@ def test_a_path_on_which_both_are_like_their_own_untrained_models_does_not_discr
     """Untrained models of the first shape block .4 to .6, those of the second .7 to .9; one could not be measured."""
     mine, theirs = (Interval(sum(bounds) / 2, *bounds) for bounds in (model, reference))
     nothing = Interval(0.0, 0.0, 0.0)
-    path = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (0.6, 0.4, np.nan), (0.9, np.nan, 0.7))
+    path = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (np.nan, 0.6, 0.4), (np.nan, 0.9, 0.7))
     assert path.discriminates is told
     unknown = Path("latent", "prediction", "p?", mine, nothing, theirs, nothing, (np.nan,), ())
     assert unknown.discriminates is False
@@ -243,6 +275,60 @@ def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
     assert (turned.settings["state"], turned.settings["seed"]) == ("log_weights", 0)
 
 
+def test_each_model_has_its_own_paths_and_looks(crossed, samples):
+    """Of the inputs that both claim to act on the state; the latents' effect also head by head, for the looks."""
+    part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
+    assert [(path.cause, path.outcome, path.at) for path in part.paths] == [
+        ("latent", "prediction", "p?"),
+        ("embed@y", "state", "w?"),
+    ]
+    assert part.settings["state"] == "log_weights"
+    shares = (
+        [(p.blocked, p.carried) for p in part.paths],
+        [(p.reference_blocked, p.reference_carried) for p in part.paths],
+    )
+    for subject, found, seen in zip(crossed.pair, shares, (part.looks, part.reference_looks), strict=True):
+        options = {"rounds": SMALL.at, "n_random": 0, "seed": SMALL.seed}
+        decode = subject.decoder(algorithm, "log_weights")
+        latents = mediate(subject.model, samples.test, samples.other, "latent",
+                          paths(subject.model, "pattern", "p?"), **options)  # fmt: skip
+        label = mediate(subject.model, samples.test, samples.other, ["embed@y"], paths(subject.model, "pattern", "w?"),
+                        outcome="state", decode=decode, each=False, **options)  # fmt: skip
+        assert found == [(result.blocked(), result.carried()) for result in (latents, label)]
+        assert list(seen) == looks(subject, algorithm, latents, SMALL)
+    assert len(part.looks) == 12 and len(part.reference_looks) == 12
+    assert part.paths[0].blocked.high < 0.9 < part.paths[0].reference_blocked.low
+    assert [(len(call["rounds"]), call["n_random"], call["each"]) for call in crossed.calls] == [
+        *[(4, 0, True), (4, 0, False)] * 2,
+        *[(2, 0, False)] * 6,
+    ]
+
+
+def test_heads_are_matched_with_the_references_beside_every_untrained_model(crossed):
+    """By their effect on the carried state, where there is one; edges are shared as heads are matched."""
+    part, algorithm = crossed.part, crossed.pair[1].task.explains(crossed.pair[1].model)
+    every = [*crossed.pair, *crossed.fresh[0], *crossed.fresh[1]]
+    profiles = [profile(s, s.decoder(algorithm, "log_weights"), SMALL) for s in every]
+    similarities = [match(p, profiles[1], SMALL.seed) for p in profiles]
+    assert (part.similarity, part.roles) == similarities[0]
+    assert part.untrained == tuple(similarity.estimate for similarity, _ in similarities[2:])
+    assert len({similarity for similarity, _ in similarities}) == 5
+    assert [edges.model for edges in part.needed] == [s.name for s in crossed.pair]
+    assert [edges.n for edges in part.needed] == [5, 3]
+    assert part.shared == shared(*part.needed, part.roles, profiles[1].heads, SMALL.seed)
+    assert part.shared != shared(*part.needed, part.roles, profiles[2].heads, SMALL.seed)
+
+
+def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypatch):
+    """An algorithm that carries nothing of the kind gives no decoder, of heads or of paths."""
+    monkeypatch.setattr(circuit, "_state", lambda reference, algorithm: "")
+    monkeypatch.setattr(circuit, "needed", lambda subject, effort: Needed(subject.name, 0, 0, reason="not asked"))
+    subject = Subject(handwired(), samples)
+    part = circuits(subject, subject, [Subject(untrained(handwired(), 0), samples)], [], SMALL)
+    assert [path.outcome for path in part.paths] == ["prediction", "latents"] and part.settings["state"] == ""
+    assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed)[1]
+
+
 def test_edges_are_looked_for_on_episodes_of_their_own(samples, monkeypatch):
     """Sixteen that end with the last start round, of a seed that no other batch has; what fails is said."""
     drawn = {}
@@ -265,12 +351,13 @@ def test_random_matchings_are_two_hundred_permutations_of_the_references_heads()
     """One edge between two heads, of four that a matching may pick: 1 in 12 ordered pairs is the right one."""
     mine, theirs = (Needed(name, 2, 9, (("0.0", "1.0.q"), ("embed", "0.0.v"))) for name in "ab")
     roles = [Role(head, head, 1.0, 1.0, 1.0) for head in ("0.0 first", "1.0 second")]
-    found = shared(mine, theirs, roles, ["0.0", "0.1", "1.0", "1.1"], 3)
-    rng, counts = np.random.default_rng([3, 11]), []
-    for _ in range(200):
-        first, second = rng.permutation(["0.0", "0.1", "1.0", "1.1"])[:2]
-        counts.append((first == "0.0") + (first == "0.0" and second == "1.0"))
-    assert (found.n, found.random_mean, found.random_most) == (2, np.mean(counts), 2)
+    for seed in range(4):
+        found = shared(mine, theirs, roles, ["0.0", "0.1", "1.0", "1.1"], seed)
+        rng, counts = np.random.default_rng([seed, 11]), []
+        for _ in range(200):
+            first, second = rng.permutation(["0.0", "0.1", "1.0", "1.1"])[:2]
+            counts.append((first == "0.0") + (first == "0.0" and second == "1.0"))
+        assert (found.n, found.random_mean, found.random_most) == (2, np.mean(counts), 2)
     unmatched = [Role("0.1", "0.1", 1.0, 1.0, 1.0)]
     assert shared(mine, theirs, unmatched, ["0.0"], 0).n == 0
     unknown = Needed("c", 0, 0, reason="no")

@@ -7,16 +7,21 @@ out here: a change of one must be made here, too.
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from circuits.compare.algorithm import judge_behaviour
+from circuits.compare.algorithm import FamilyScore, _compare, _decided, judge_behaviour
 from circuits.compare.circuit import CircuitPart, Needed, Path, judge_circuit
 from circuits.compare.effects import Effect, EffectsPart
+from circuits.compare.fitting import divergence
 from circuits.compare.question import Verdict
 from circuits.compare.state import StatePart, Stitching, judge_state
 from circuits.compare.update import Update, UpdatePart, judge_update
 from interp.statistics import Interval
+from interp.tasks.reachability import TASK as REACHABILITY
+from interp.tasks.reachability.layout import ReachabilityRound
 
 SURE, ACROSS, BELOW = Interval(0.99, 0.98, 0.995), Interval(0.95, 0.9, 0.97), Interval(0.5, 0.4, 0.6)
 
@@ -39,6 +44,94 @@ def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_acro
     verdict = judge_behaviour(between(*bounds))
     assert (verdict.question, verdict.word, verdict.note) == ("behaviour", word, "")
     assert verdict.bound == between(*bounds) and verdict.threshold == 0.95 and math.isnan(verdict.control)
+
+
+# Algorithm.
+
+
+def _family(key, fitted, *nats, extends="", memoryless=False):
+    """A family that leaves ``nats`` in turn on 8 episodes of two sets: sums of these have no rounding."""
+    by_set = {name: np.resize(np.array(nats, float), 8) for name in ("one", "two")}
+    return FamilyScore(key, key, extends or key, memoryless, None, {}, fitted, by_set)
+
+
+GUESS = _family("guess", 9.0, 20.0, memoryless=True)
+
+
+@pytest.mark.parametrize(
+    ("left", "by_guess", "by_rival", "family"),
+    [
+        ((1.0,), 20.0, 8.0, "best"),
+        ((1.0,), 19.9, 8.0, None),  # explains less than .95
+        ((1.0,), 20.0, 4.0, "best"),
+        ((1.0,), 20.0, 3.9, None),  # leaves more than .25 of the runner-up's
+        ((0.4, 1.4), 20.0, 8.0, None),  # .955 by the estimate, but not by the whole interval
+        ((0.4, 1.4), 60.0, 4.0, None),
+    ],
+)
+def test_a_family_explains_from_95_percent_on_with_at_most_a_quarter_of_the_runner_up(left, by_guess, by_rival, family):
+    scores = [_family("rival", 2.0, by_rival), _family("guess", 9.0, by_guess, memoryless=True)]
+    part = _decided([*scores, _family("best", 1.0, *left)], {"seed": 0})
+    assert (part.family, part.closest, part.runner_up, part.baseline) == (family, "best", "rival", "guess")
+    mean = float(np.mean(left))
+    for explained, ratio in ((part.explained, part.ratio), *part.by_set.values()):
+        assert (explained.estimate, ratio.estimate) == pytest.approx((1 - mean / by_guess, mean / by_rival))
+
+
+def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
+    """The scores on other episodes choose nothing; the best without a memory is no answer, however much it explains."""
+    better_elsewhere = _family("rival", 2.0, 0.5)
+    part = _decided([GUESS, better_elsewhere, _family("best", 1.0, 1.0)], {"seed": 0})
+    assert list(part.scores) == ["best", "rival", "guess"] and part.family is None and part.closest == "best"
+    alone = _family("no memory", 1.0, 1.0, memoryless=True)
+    part = _decided([GUESS, _family("rival", 2.0, 8.0), alone], {"seed": 0})
+    assert (part.family, part.closest, part.baseline) == (None, "no memory", "no memory")
+
+
+@pytest.mark.parametrize(
+    ("simple", "extended", "fitted", "closest"),
+    [
+        ((1.0,), (0.5,), 0.5, "extension"),
+        ((1.0,), (0.51,), 0.5, "simple"),
+        ((1.0,), (0.3, 0.68), 0.5, "simple"),  # .49 by the estimate, but not by the whole interval
+        ((1.0,), (0.1,), 1.5, "simple"),  # it fits no better
+        ((1.2,), (0.9,), 0.5, "extension"),  # it explains where the simpler one does not
+        ((1.2,), (1.1,), 0.5, "simple"),  # neither does
+    ],
+)
+def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains(
+    simple, extended, fitted, closest
+):
+    others = [GUESS, _family("rival", 2.0, 8.0)]
+    family = [_family("simple", 1.0, *simple), _family("extension", fitted, *extended, extends="simple")]
+    part = _decided([*others, *family], {"seed": 0})
+    assert (part.closest, part.runner_up) == (closest, "rival")
+    assert part.scores[closest] is next(iter(part.scores.values())) and set(part.scores) == {
+        "simple", "extension", "rival", "guess"
+    }  # fmt: skip
+
+
+def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_first():
+    """Reachability is asked from its second round on; each failure names its round in the episode."""
+    sets = dict(list(REACHABILITY.sets_for(ReachabilityRound(16, 24), 8, 6, seed=0).items())[:2])
+    rng = np.random.default_rng(0)
+    drawn = {id(pair[1]): rng.dirichlet(np.ones(3), (2, len(pair[1]), 6)) for pair in sets.values()}
+    base = SimpleNamespace(divergences={name: np.full(len(pair[1]), 2.0) for name, pair in sets.items()})
+    model, reference = (lambda episodes, i=i: drawn[id(episodes)][i] for i in (0, 1))
+    found = _compare(model, reference, sets, SimpleNamespace(scores={"base": base}, baseline="base"), 7)
+    nats = {
+        (name, episode, t): divergence(*(p[None, None, episode, t] for p in drawn[id(pair[1])]))[0]
+        for name, pair in sets.items()
+        for episode in range(len(pair[1]))
+        for t in range(1, 6)
+    }
+    worst = sorted(nats, key=lambda place: -nats[place])[:20]
+    assert [(f.set, f.episode, f.round) for f in found.failures] == worst
+    for failure in found.failures:
+        p, q = drawn[id(sets[failure.set][1])][:, failure.episode, failure.round]
+        assert failure.model == pytest.approx(p) and failure.reference == pytest.approx(q) and failure.seed == 7
+        assert failure.nats == pytest.approx(nats[failure.set, failure.episode, failure.round])
+    assert found.alike.estimate == pytest.approx(1 - np.mean(list(nats.values())) / 2)
 
 
 def test_a_verdict_says_its_word_its_note_and_what_decided():
