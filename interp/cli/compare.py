@@ -26,10 +26,7 @@ Scored = Annotated[
 
 
 @command(
-    example="interp compare wma-learned wma-handwired --quick",
-    sizes="one",
-    torch=True,
-    more=options.CIRCUIT_ARGUMENTS,
+    example="interp compare wma-learned wma-handwired --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS
 )
 def compare(
     say: Say,

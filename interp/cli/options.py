@@ -113,9 +113,6 @@ Set = Annotated[
 
 def to_be_written(folder: Path) -> Path:
     """``folder``, after a file was written to it, or to the nearest folder above that exists; nothing is left behind.
-
-    Raises:
-        InputError: it could not be created or written.
     """
     existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
@@ -132,9 +129,6 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
 
     >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
     {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
-
-    Raises:
-        InputError: no ``=``, a name given twice, or a value that is neither TOML nor a word.
     """
     settings: dict[str, Any] = {}
     for pair in pairs:
@@ -157,15 +151,11 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
 
     Args:
         name: of the model, for the refusal.
-
-    Raises:
-        InputError: a size of another task.
     """
     own = {size.option: size.name for size in task.sizes}
     for option in sizes:
         require(
-            option in own,
-            f"{name!r} has no size --{option}; its sizes are {', '.join(f'--{known}' for known in own)}",
+            option in own, f"{name!r} has no size --{option}; its sizes are {', '.join(f'--{known}' for known in own)}"
         )
     return {own[option]: value for option, value in sizes.items()}
 
@@ -197,9 +187,6 @@ def load(
         sizes: by option. A handwired model is built in them.
         arguments: ``NAME=VALUE`` pairs, for a handwired model.
         sampled: whether the command can draw episodes of other sizes than a learned model's own.
-
-    Raises:
-        InputError: an unknown model, size, argument or device; sizes that the model does not serve.
     """
     from interp.progress import working
 

@@ -62,14 +62,7 @@ def probe(
         return
     options.to_be_written(folder)
     swept = run.sweep(
-        loaded,
-        sampled,
-        targets,
-        windows=spans,
-        seed=seed,
-        cache=folder / "cells",
-        n_jobs=jobs,
-        scheduler=scheduler,
+        loaded, sampled, targets, windows=spans, seed=seed, cache=folder / "cells", n_jobs=jobs, scheduler=scheduler
     )
     run.write_sweep(swept, folder)
     say.facts(cells=len(swept.frame), settings=swept.settings)

@@ -80,11 +80,7 @@ def train(
 
 
 def _bounds(task: str, sizes: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """The smallest and largest of each size that was given, by its name.
-
-    Raises:
-        InputError: a size of another task, or more than two numbers.
-    """
+    """The smallest and largest of each size that was given, by its name."""
     named = options.sizes_of(interp.tasks.get(task), task, sizes)
     for size, numbers in named.items():
         require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")

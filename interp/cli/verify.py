@@ -66,11 +66,7 @@ def verify(
 
 
 def _circuit_settings(pairs: Any) -> dict[str, Any]:
-    """What ``--set`` gives a circuit; its ``seed`` is told apart from that of the episodes.
-
-    Raises:
-        InputError: a name that is no argument of any circuit.
-    """
+    """What ``--set`` gives a circuit; its ``seed`` is told apart from that of the episodes."""
     given = options.settings_of(pairs)
     for name in _NOT_ARGUMENTS:
         require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")

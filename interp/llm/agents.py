@@ -48,7 +48,6 @@ class ScriptedAgent:
         write: ``(note, evidence after the round, votes, label) -> new note``.
     """
 
-    name: str
     rule: Callable[[Evidence, Counts], int]
     write: Callable[[str, Evidence, Counts, int], str]
 
@@ -63,7 +62,8 @@ class ScriptedAgent:
             label = _label(body)
             before = evidence(rounds[:-1], note, len(votes))
             right = votes == label
-            return json.dumps({"note": self.write(note, _after(before, right), votes, label)})
+            after = Evidence(before.correct + right, before.rounds + 1, right)
+            return json.dumps({"note": self.write(note, after, votes, label)})
         said = self.rule(evidence(rounds[:-1], note, len(votes)), votes)
         return json.dumps({"prediction": ("rainy", "sunny")[said] if weather else said})
 
@@ -100,10 +100,6 @@ def _from_note(note: str, n_experts: int) -> Evidence:
     return Evidence(correct, rounds, last)
 
 
-def _after(before: Evidence, right: NDArray[np.bool_]) -> Evidence:
-    return Evidence(before.correct + right, before.rounds + 1, right)
-
-
 def _votes(body: dict[str, Any]) -> Counts:
     return np.array([_bit(value) for key, value in body.items() if key.startswith("Expert_")], dtype=np.int64)
 
@@ -114,9 +110,6 @@ def _label(body: dict[str, Any]) -> int:
 
 def _bit(word: object) -> int:
     return {"rainy": 0, "sunny": 1, 0: 0, 1: 1}[word]
-
-
-# ------------------------------------------------------------------------------------------------ decision rules
 
 
 def follow_the_leader(seen: Evidence, votes: Counts) -> int:
@@ -143,12 +136,8 @@ def majority(seen: Evidence, votes: Counts) -> int:
 def follow_previous_winners(seen: Evidence, votes: Counts) -> int:
     """Majority of those who were right last; no winner or a tie: majority of all."""
     winners = votes[seen.last]
-    if len(winners) == 0 or 2 * winners.sum() == len(winners):
-        return majority(seen, votes)
-    return int(2 * winners.sum() > len(winners))
-
-
-# ------------------------------------------------------------------------------------------------ ways to write
+    tied = 2 * winners.sum() == len(winners)  # also where nobody was right
+    return majority(seen, votes if tied else winners)
 
 
 def _counter_note(note: str, seen: Evidence, votes: Counts, label: int) -> str:
@@ -185,13 +174,13 @@ def malformed(messages: Sequence[Message]) -> str:
 
 
 AGENTS: dict[str, Callable[[Sequence[Message]], str]] = {
-    "counter": ScriptedAgent("counter", follow_the_leader, _counter_note),
-    "last-step": ScriptedAgent("last-step", follow_previous_winners, _last_step_note),
-    "full-history": ScriptedAgent("full-history", weighted_majority(0.3), _full_history_note),
-    "random": ScriptedAgent("random", _random_choice, _counter_note),
-    "follow-the-leader": ScriptedAgent("follow-the-leader", follow_the_leader, _counter_note),
-    "weighted-majority": ScriptedAgent("weighted-majority", weighted_majority(0.3), _counter_note),
-    "majority": ScriptedAgent("majority", majority, _counter_note),
+    "counter": ScriptedAgent(follow_the_leader, _counter_note),
+    "last-step": ScriptedAgent(follow_previous_winners, _last_step_note),
+    "full-history": ScriptedAgent(weighted_majority(0.3), _full_history_note),
+    "random": ScriptedAgent(_random_choice, _counter_note),
+    "follow-the-leader": ScriptedAgent(follow_the_leader, _counter_note),
+    "weighted-majority": ScriptedAgent(weighted_majority(0.3), _counter_note),
+    "majority": ScriptedAgent(majority, _counter_note),
     "malformed": malformed,
 }
 PLAYERS = {
@@ -204,11 +193,7 @@ PLAYERS = {
 
 @checked
 def scripted(name: str, valid: Iterable[str] = AGENTS) -> Callable[[Sequence[Message]], str]:
-    """The agent called ``name``, one of ``valid``.
-
-    Raises:
-        InputError: an unknown name.
-    """
+    """The agent called ``name``, one of ``valid``."""
     if name not in set(valid):
         raise unknown_name("scripted agent", name, valid)
     return AGENTS[name]

@@ -57,50 +57,38 @@ class Reply:
 class Backend(Protocol):
     """Anything that answers."""
 
-    @property
-    def address(self) -> str:
-        """Where the answers come from; recorded with every call."""
-
-    @property
-    def concurrency(self) -> int:
-        """Episodes in progress at a time."""
+    address: str
+    """Where the answers come from; recorded with every call."""
+    concurrency: int
+    """Episodes in progress at a time."""
 
     async def start(self, condition: Condition) -> None:
         """Called once before the first request: find out what can be found out without an episode."""
+        return
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
         """The reply to ``messages``; raises the errors of this module, or ``InputError`` where nothing will work."""
 
     def holds_key(self, text: str) -> bool:
-        """Is a secret in ``text``? Asked of everything that is about to be written."""
+        """Is a secret in ``text``? Asked of everything that is about to be written; False where no key is needed."""
+        return False
 
     async def close(self) -> None:
         """Called once after the last request."""
+        return
 
 
-class AgentBackend:
+class AgentBackend(Backend):
     """A scripted agent (:mod:`interp.llm.agents`): no server, no waiting, the same traces."""
-
-    concurrency = 1
 
     def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
         self.name, self.agent = name, agent
-        self.address = f"scripted agent {name}"
-
-    async def start(self, condition: Condition) -> None:
-        """Nothing can go wrong beforehand."""
+        self.address, self.concurrency = f"scripted agent {name}", 1
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
         """The scripted agent's answer."""
         await asyncio.sleep(0)  # so that an interrupt is noticed between two calls
         return Reply(self.agent(messages), model=self.name)
-
-    def holds_key(self, text: str) -> bool:
-        """False: a scripted agent needs no key."""
-        return False
-
-    async def close(self) -> None:
-        """Nothing is open."""
 
 
 THINKING_OFF: dict[str, dict[str, Any]] = {
@@ -123,9 +111,6 @@ class Settings:
         extra_body: more request fields, such as ``{"top_k": 20}``.
         send_seed: send a seed made of instance, round, turn and attempt.
         max_reasks: how often a malformed answer is asked again before it counts as missing.
-
-    Raises:
-        InputError: a value outside its range.
     """
 
     model: str
@@ -141,17 +126,17 @@ class Settings:
     def __post_init__(self) -> None:
         check_fields(self)
         require(bool(self.model.strip()), "model must name a model on the server, got an empty name")
-        for name, value, low, high in (
-            ("temperature", self.temperature, 0, 2),
-            ("top_p", self.top_p, 0, 1),
-            ("max_tokens", self.max_tokens, 1, 10**6),
-            ("max_reasks", self.max_reasks, 0, 20),
-        ):
-            require(value is None or low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
+        _check_ranges(self, temperature=(0, 2), top_p=(0, 1), max_tokens=(1, 10**6), max_reasks=(0, 20))
         if self.response_format not in RESPONSE_FORMATS:
             raise unknown_name("response format", self.response_format, RESPONSE_FORMATS)
         if self.thinking_off not in THINKING_OFF:
             raise unknown_name("way to turn thinking off", self.thinking_off, [name for name in THINKING_OFF if name])
+
+
+def _check_ranges(settings: Settings | Connection, **ranges: tuple[int, int]) -> None:
+    for name, (low, high) in ranges.items():
+        value = getattr(settings, name)
+        require(value is None or low <= value <= high, f"{name} must be in [{low}, {high}], got {value}")
 
 
 # The environment variable that each provider's own documents name, for its own address only.
@@ -171,9 +156,6 @@ class Connection:
         requests_per_minute: upper bound over all episodes, retries counted; None for no bound.
         timeout: seconds for one attempt.
         max_retries: attempts after the first, for transient errors.
-
-    Raises:
-        InputError: a value outside its range.
     """
 
     base_url: str
@@ -199,13 +181,10 @@ class Connection:
             "base_url must not hold a user, password, query or fragment: they could be secrets and would be "
             "recorded; put the key into an environment variable and name it with key_env",
         )
-        require(1 <= self.concurrency <= 1000, f"concurrency must be in [1, 1000], got {self.concurrency}")
-        require(
-            self.requests_per_minute is None or self.requests_per_minute > 0,
-            f"requests_per_minute must be > 0, got {self.requests_per_minute}",
-        )
+        _check_ranges(self, concurrency=(1, 1000), max_retries=(0, 50))
+        most = self.requests_per_minute
+        require(most is None or most > 0, f"requests_per_minute must be > 0, got {most}")
         require(self.timeout > 0, f"timeout must be > 0 seconds, got {self.timeout}")
-        require(0 <= self.max_retries <= 50, f"max_retries must be in [0, 50], got {self.max_retries}")
 
     @property
     def host(self) -> str:
@@ -221,11 +200,7 @@ class Connection:
             return self.host == "localhost"
 
     def key(self) -> str:
-        """The key for this address; "" where none is needed.
-
-        Raises:
-            InputError: no variable was named for this host, or it is not set.
-        """
+        """The key for this address; "" where none is needed."""
         name = self.key_env or _PROVIDER_KEYS.get(self.host)
         if name is None and self.is_local:
             return ""
@@ -236,10 +211,8 @@ class Connection:
                 "to it"
             )
         key = os.environ.get(name, "").strip()
-        require(
-            bool(key) or self.is_local,
-            f"the environment variable {name} is not set; put the key for {self.base_url} there",
-        )
+        unset = f"the environment variable {name} is not set; put the key for {self.base_url} there"
+        require(bool(key) or self.is_local, unset)
         return key
 
 
@@ -247,11 +220,7 @@ _BACKENDS = ("server", "transformers")
 
 
 def who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
-    """The name that goes into the settings, after a check that exactly one player was named.
-
-    Raises:
-        InputError: nobody, or more than one, or an option that does not belong to the player.
-    """
+    """The name that goes into the settings, after a check that exactly one player was named."""
     if backend not in _BACKENDS:
         raise unknown_name("backend", backend, _BACKENDS)
     if agent is not None:
@@ -275,15 +244,11 @@ def who_plays(model: str | None, base_url: str | None, agent: str | None, backen
 
 
 def extra_fields(text: str) -> dict[str, Any]:
-    """``--extra-body`` as request fields.
-
-    Raises:
-        InputError: not a JSON object.
-    """
+    """``--extra-body`` as request fields."""
     try:
         extra = json.loads(text)
     except ValueError:
         extra = None
-    if not isinstance(extra, dict):
-        raise InputError(f"--extra-body must be a JSON object, got {text!r}")
-    return extra
+    if isinstance(extra, dict):
+        return extra
+    raise InputError(f"--extra-body must be a JSON object, got {text!r}")

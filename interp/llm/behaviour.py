@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require
-from interp.llm.runs import LLMRun, episodes_of, etas_of
+from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
 from interp.llm.scores import run_baseline
 from interp.statistics import resample_weights
 from interp.tasks.experts.predictors import decisions
@@ -72,16 +72,9 @@ class Behaviour:
 
 @checked
 def behaviour(runs: Sequence[LLMRun], seed: int = 0) -> list[Behaviour]:
-    """One :class:`Behaviour` for each (model, condition, regime) in ``runs``.
-
-    Raises:
-        InputError: no runs.
-    """
+    """One :class:`Behaviour` for each (model, condition, regime) in ``runs``."""
     require(bool(runs), "no runs to analyse")
-    groups: dict[tuple[str, str, str], list[LLMRun]] = {}
-    for run in runs:
-        if run.rounds and not run.missing.all():
-            groups.setdefault(run.group, []).append(run)
+    groups = grouped(run for run in runs if run.rounds and not run.missing.all())
     return [_behaviour(members, seed) for members in groups.values()]
 
 
@@ -142,19 +135,16 @@ def _agreement(
         row: dict[str, object] = {"baseline": names[key]}
         agreed = [_agree(run.predictions, choice[key]) for run, choice in zip(members, choices, strict=True)]
         for name, chosen in (("all", [np.full(run.rounds, True) for run in members]), ("telling", telling)):
-            counted = [
-                use & ~run.missing & (choice[key] != 0.5)
-                for run, use, choice in zip(members, chosen, choices, strict=True)
-            ]
+            played = zip(members, chosen, choices, strict=True)
+            counted = [use & ~run.missing & (choice[key] != 0.5) for run, use, choice in played]
             hits = np.array([a[use].sum() for a, use in zip(agreed, counted, strict=True)])
             sizes = np.array([use.sum() for use in counted], dtype=np.float64)
             total = weights @ sizes
             drawn = np.divide(weights @ hits, total, out=np.full(len(weights), np.nan), where=total > 0)
             row[name] = hits.sum() / sizes.sum() if sizes.sum() else np.nan
             known = drawn[~np.isnan(drawn)]
-            row[f"{name}_low"], row[f"{name}_high"] = (
-                np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
-            )
+            bounds = np.quantile(known, [0.025, 0.975]) if len(known) else (np.nan, np.nan)
+            row[f"{name}_low"], row[f"{name}_high"] = bounds
         rows.append(row)
     return pd.DataFrame(rows)
 
@@ -173,11 +163,10 @@ def _fit(run: LLMRun) -> NDArray[np.float64]:
 
 
 def _second_half(run: LLMRun, which: str) -> float:
-    if run.rounds < 2:
-        return float("nan")
+    """How often the model says what the best expert says, or the opposite of what the worst one says."""
     late = slice(run.rounds // 2, run.rounds)
     said = run.predictions[late]
-    if np.isnan(said).all():
+    if run.rounds < 2 or np.isnan(said).all():
         return float("nan")
     if which == "best":
         return float(np.nanmean(_agree(said, run.advice[late, int(run.reliability.argmax())])))

@@ -28,6 +28,7 @@ from typing import Any
 from interp.errors import InputError, require
 from interp.llm.backend import (
     THINKING_OFF,
+    Backend,
     Connection,
     ContextOverflowError,
     RefusedError,
@@ -55,12 +56,8 @@ class _TransientError(Exception):
         self.pause = pause
 
 
-class Client:
-    """An asynchronous client for one server and model.
-
-    Raises:
-        InputError: the ``httpx`` package is not installed, or there is no key for the server.
-    """
+class Client(Backend):
+    """An asynchronous client for one server and model."""
 
     def __init__(self, settings: Settings, connection: Connection):
         if find_spec("httpx") is None:
@@ -70,6 +67,7 @@ class Client:
         import httpx
 
         self.settings, self.connection = settings, connection
+        self.address, self.concurrency = connection.base_url, connection.concurrency
         key = connection.key()
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
         self._httpx = httpx
@@ -82,26 +80,13 @@ class Client:
         self._url = httpx.URL(connection.base_url.rstrip("/") + "/chat/completions")
         self._pace = _Pace(connection.requests_per_minute)
 
-    @property
-    def address(self) -> str:
-        """The base URL of the server."""
-        return self.connection.base_url
-
-    @property
-    def concurrency(self) -> int:
-        """How many requests may wait at a time."""
-        return self.connection.concurrency
-
     async def close(self) -> None:
-        """Close the connections."""
         await self._http.aclose()
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
         """The reply to ``messages``, or one of the errors of the module's text."""
-        fields = self._fields(condition, turn)
-        if self.settings.send_seed:
-            fields["seed"] = seed
-        return await self.request(messages, fields)
+        sent = {"seed": seed} if self.settings.send_seed else {}
+        return await self.request(messages, self._fields(condition, turn) | sent)
 
     async def request(self, messages: Sequence[Message], fields: dict[str, Any]) -> Reply:
         """One completion with the given request fields."""
@@ -163,11 +148,8 @@ class Client:
 
     def _fields(self, condition: Condition, turn: Turn) -> dict[str, Any]:
         settings = self.settings
-        fields: dict[str, Any] = {
-            name: value
-            for name in ("temperature", "top_p", "max_tokens")
-            if (value := getattr(settings, name)) is not None
-        }
+        sampling = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
+        fields = {name: value for name, value in sampling.items() if value is not None}
         form, form_extra = response_format(settings.response_format, condition, turn)
         return fields | form | THINKING_OFF[settings.thinking_off] | form_extra | settings.extra_body
 
@@ -220,15 +202,10 @@ class Client:
         return value
 
     def holds_key(self, text: str) -> bool:
-        """Whether ``text`` holds the secret key, which must not be written anywhere."""
         return self._secret is not None and self._secret in text
 
     async def start(self, condition: Condition) -> None:
-        """Where a response format is asked for: one call that a model would not answer in JSON unless made to.
-
-        Raises:
-            InputError: the server ignores the response format that was asked for.
-        """
+        """Where a response format is asked for: one call that a model would not answer in JSON unless made to."""
         kind = self.settings.response_format
         if kind == "none":
             return

@@ -26,11 +26,7 @@ def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job
 def play_demo(
     folder: str | Path, seed: int = 0, n_instances: int = N_INSTANCES, n_rounds: int = N_ROUNDS
 ) -> dict[str, RunSummary]:
-    """Play every agent of :data:`~interp.llm.agents.PLAYERS` and write the traces below ``folder``.
-
-    Raises:
-        InputError: the folder cannot be written, or holds traces of another demo.
-    """
+    """Play every agent of :data:`~interp.llm.agents.PLAYERS` and write the traces below ``folder``."""
     return {
         name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))
         for name in PLAYERS

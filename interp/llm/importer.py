@@ -52,7 +52,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.llm.plan import PAPER_REGIMES
-from interp.llm.runner import usage_tokens
+from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import Condition, read_answer
 
@@ -74,9 +74,6 @@ def import_result(path: str | Path, regime: str | None = None) -> _Imported:
 
     Args:
         regime: its regime, where the file does not name it.
-
-    Raises:
-        InputError: a field that is needed is missing or malformed; the message names it.
     """
     path = Path(path)
     result = _json(path, path.read_text(encoding="utf-8"))
@@ -85,18 +82,12 @@ def import_result(path: str | Path, regime: str | None = None) -> _Imported:
     condition = _condition_of(name or str(path.parent))
     record, set_aside = _record(path, result)
     attempts, torn = _read_attempts(path.parent / "steps.jsonl", condition)
-    choice = _choose(record, attempts, len(labels), path)
-    set_aside += list(choice.set_aside) + [("steps.jsonl", torn)] * bool(torn)
-    source = choice.source
+    source, others = _choose(record, attempts, len(labels), path)
+    set_aside += others + [("steps.jsonl", torn)] * bool(torn)
     rounds = source.rounds
     played = np.array([source.predictions[t] for t in range(rounds)])
-    usage = [usage_tokens(call.get("usage")) for call in source.calls]
-    tokens = np.full(rounds, np.nan)
-    for call, (prompt, _, _) in zip(source.calls, usage, strict=True):
-        if call["step"] < rounds and prompt:
-            tokens[call["step"]] = prompt
+    by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
     total = _first(result, "token_usage") or {}
-    accuracies, eta = _first(result, "input.accuracies accuracies"), _first(result, "input.eta eta")
     run = LLMRun(
         model=str(_first(result, "meta.model model") or "unknown"),
         condition=condition,
@@ -104,20 +95,20 @@ def import_result(path: str | Path, regime: str | None = None) -> _Imported:
         index=int(_first(result, "meta.idx idx index") or 0),
         advice=advice,
         labels=labels,
-        accuracies=None if accuracies is None else _accuracies(path, accuracies, advice.shape[1]),
+        accuracies=_accuracies(path, _first(result, "input.accuracies accuracies"), advice.shape[1]),
         predictions=played,
         notes=tuple(source.notes.get(t) if condition.has_note else None for t in range(rounds)),
         ended="complete" if rounds == len(labels) else "unfinished",
         calls=len(source.calls) or int(total.get("n_calls") or rounds * condition.calls_per_round),
         malformed=int(np.isnan(played).sum()),
-        prompt_tokens=tokens,
-        total_prompt_tokens=sum(prompt for prompt, _, _ in usage) or int(total.get("prompt_tokens") or 0),
-        total_completion_tokens=sum(said for _, _, said in usage) or int(total.get("completion_tokens") or 0),
+        prompt_tokens=by_round,
+        total_prompt_tokens=prompt_tokens or int(total.get("prompt_tokens") or 0),
+        total_completion_tokens=completion_tokens or int(total.get("completion_tokens") or 0),
         seconds=float(np.mean([call["elapsed_s"] for call in source.calls if "elapsed_s" in call] or [np.nan])),
         wording=f"imported: {name or 'unknown prompt'}",
         served=(),
         path=path,
-        eta=None if eta is None else _eta(path, eta),
+        eta=_eta(path, _first(result, "input.eta eta")),
     )
     return _Imported(run, source.name, tuple(set_aside))
 
@@ -126,10 +117,8 @@ def import_result(path: str | Path, regime: str | None = None) -> _Imported:
 def _condition_of(name: str) -> Condition:
     """Framing and protocol from a prompt's name, such as ``interactive_weather_nonote``."""
     words = name.lower()
-    framing = "weather" if "weather" in words else "online"
-    if "nonote" in words or "no-note" in words or "no_note" in words:
-        return Condition(framing, "no-note")
-    return Condition(framing, "note" if "hist" in words else "note-only")
+    protocol = "no-note" if re.search("no[-_]?note", words) else "note" if "hist" in words else "note-only"
+    return Condition("weather" if "weather" in words else "online", protocol)
 
 
 def _regime_in(path: Path) -> str:
@@ -167,7 +156,9 @@ def _record(path: Path, result: dict[str, Any]) -> tuple[_Source, list[tuple[str
     return _Source(RECORD, dict(enumerate(predictions)), notes), aside
 
 
-def _accuracies(path: Path, values: Any, n_experts: int) -> NDArray[np.float64]:
+def _accuracies(path: Path, values: Any, n_experts: int) -> NDArray[np.float64] | None:
+    if values is None:
+        return None
     try:
         found = np.asarray(values, dtype=np.float64)
     except (TypeError, ValueError):
@@ -179,7 +170,9 @@ def _accuracies(path: Path, values: Any, n_experts: int) -> NDArray[np.float64]:
     return found
 
 
-def _eta(path: Path, value: Any) -> float:
+def _eta(path: Path, value: Any) -> float | None:
+    if value is None:
+        return None
     known = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value) and value >= 0
     require(known, f"{str(path)!r}: eta must be a number of 0 or more, got {value!r}")
     return float(value)
@@ -235,7 +228,6 @@ class _Source:
 
     @property
     def rounds(self) -> int:
-        """How many rounds were played."""
         return len(self.predictions)
 
     @property
@@ -253,20 +245,10 @@ class _Source:
         return all(mine == theirs for mine, theirs in pairs if not np.isnan(mine) and not np.isnan(theirs))
 
 
-@dataclass(frozen=True)
-class _Choice:
-    """The source that is read, and every other one with the reason why it is not."""
-
-    source: _Source
-    set_aside: tuple[tuple[str, str], ...]
-
-
-def _choose(record: _Source, attempts: Sequence[_Source], n_rounds: int, path: Path) -> _Choice:
-    """The source to read for the episode in ``path``, by the rule in the module's text.
-
-    Raises:
-        InputError: no consistent source.
-    """
+def _choose(
+    record: _Source, attempts: Sequence[_Source], n_rounds: int, path: Path
+) -> tuple[_Source, list[tuple[str, str]]]:
+    """The source to read, by the rule in the module's text, and every other one with the reason why it is not."""
     everything = (record, *attempts)
     for source in everything:
         source.predictions = {t: said for t, said in source.predictions.items() if t < n_rounds}
@@ -275,17 +257,15 @@ def _choose(record: _Source, attempts: Sequence[_Source], n_rounds: int, path: P
         raise InputError(f"{str(path)!r} has no predictions that can be used: in {record.name}, {record.problem}")
     longest = max(source.rounds for source in candidates)
     best = [source for source in candidates if source.rounds == longest]
-    same = [attempt for attempt in best if attempt is not record and attempt.same_play(record)]
-    if record not in best:
-        chosen, retold = best[-1], False
-    else:
-        chosen, retold = (same[-1], True) if same else (record, False)
+    retelling = [attempt for attempt in best if attempt is not record and attempt.same_play(record)]
+    retold = record in best and bool(retelling)
+    chosen = retelling[-1] if retold else record if record in best else best[-1]
     if retold:
         chosen.notes = record.notes | chosen.notes
-    said_more = bool(record.predictions) and not retold
     # A record that the attempt retells, or that says nothing, is not another play.
-    others = [one for one in everything if one is not chosen and (one is not record or said_more)]
-    return _Choice(chosen, tuple((one.name, one.problem or _why_not(one, chosen)) for one in others))
+    others = [one for one in attempts if one is not chosen]
+    others = [record] * (chosen is not record and bool(record.predictions) and not retold) + others
+    return chosen, [(one.name, one.problem or _why_not(one, chosen)) for one in others]
 
 
 def _why_not(one: _Source, chosen: _Source) -> str:
@@ -298,11 +278,7 @@ def _why_not(one: _Source, chosen: _Source) -> str:
 
 
 def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str]:
-    """The attempts in a ``steps.jsonl``, and what was left out of it ("" for nothing); none where there is no file.
-
-    Raises:
-        InputError: a line (other than a torn last one) that is not an object with a whole number ``step``.
-    """
+    """The attempts in a ``steps.jsonl``, and what was left out of it ("" for nothing); none where there is no file."""
     if not path.is_file():
         return [], ""
     attempts: list[_Source] = []
@@ -333,8 +309,7 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
 
 def _add(source: _Source, call: dict[str, Any], condition: Condition) -> None:
     source.calls.append(call)
-    parsed = call.get("parsed")
-    parsed = parsed if isinstance(parsed, dict) else {}
+    parsed = call["parsed"] if isinstance(call.get("parsed"), dict) else {}
     step = call["step"]
     if call.get("turn") == "feedback":
         told = [call.get("note_out"), call.get("note"), parsed.get("note")]

@@ -11,21 +11,19 @@ complete play in the order of the paths (the first play where none is complete).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import reading
 from interp.llm.importer import RECORD, import_result
-from interp.llm.protocol import Session
-from interp.llm.runner import usage_tokens
+from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 from interp.llm.trace import FORMAT, FORMATS, calls_in, read_lines, replay, session_from
 
@@ -92,10 +90,10 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
             run = from_trace(file)
             if run.rounds or run.ended != "unfinished":
                 runs.append(run)
-                rows.append(_row(file, "trace", "read", run.rounds))
+                rows.append(_read(file, "trace", run))
             else:
                 why = "it holds no answer: the server never gave one; play it again with the same command"
-                rows.append(_row(file, "trace", "set aside", 0, why))
+                rows.append(_set_aside(file, "trace", why))
     refused = [row["why"] for row in rows if row["status"] == "set aside"]
     require(
         bool(runs),
@@ -110,15 +108,19 @@ def _import(file: Path, regime: str | None, runs: list[LLMRun], rows: list[dict[
     try:
         found = import_result(file, regime)
     except InputError as error:
-        rows.append(_row(file, RECORD, "set aside", 0, str(error)))
+        rows.append(_set_aside(file, RECORD, str(error)))
         return
     runs.append(found.run)
-    rows.append(_row(file, found.source, "read", found.run.rounds))
-    rows.extend(_row(file, part, "set aside", 0, why) for part, why in found.set_aside)
+    rows.append(_read(file, found.source, found.run))
+    rows.extend(_set_aside(file, part, why) for part, why in found.set_aside)
 
 
-def _row(path: Path, part: str, status: str, rounds: int, why: str = "") -> dict[str, Any]:
-    return {"path": str(path), "part": part, "status": status, "rounds": rounds, "why": why}
+def _read(path: Path, part: str, run: LLMRun) -> dict[str, Any]:
+    return {"path": str(path), "part": part, "status": "read", "rounds": run.rounds, "why": ""}
+
+
+def _set_aside(path: Path, part: str, why: str) -> dict[str, Any]:
+    return {"path": str(path), "part": part, "status": "set aside", "rounds": 0, "why": why}
 
 
 def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]) -> list[LLMRun]:
@@ -153,11 +155,7 @@ def _is_trace(path: Path) -> bool:
 
 
 def from_trace(path: Path) -> LLMRun:
-    """Read one trace; the recorded replies are replayed through the state machine, which checks them.
-
-    Raises:
-        InputError: damaged, or edited.
-    """
+    """Read one trace; the recorded replies are replayed through the state machine, which checks them."""
     with reading(path, "move the file away and run again"):
         return _from_trace(path)
 
@@ -169,8 +167,10 @@ def _from_trace(path: Path) -> LLMRun:
     session = session_from(header)
     end = replay(session, records, path)
     calls = calls_in(records)
-    usage = [usage_tokens(call.get("usage")) for call in calls]
+    rounds = len(session.predictions)
+    by_round, prompt_tokens, completion_tokens = tokens_of(calls, "round", rounds)
     instance = next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
+    accuracies = instance.get("accuracies")
     return LLMRun(
         model=header["settings"]["model"],
         condition=session.condition,
@@ -178,35 +178,19 @@ def _from_trace(path: Path) -> LLMRun:
         index=instance["index"],
         advice=session.advice,
         labels=session.labels,
-        accuracies=_accuracies(instance.get("accuracies")),
+        accuracies=None if accuracies is None else np.asarray(accuracies, dtype=np.float64),
         predictions=np.array(session.predictions, dtype=np.float64),
-        notes=_notes(session),
+        # A round whose prediction was made but whose note was not has no note.
+        notes=tuple(session.notes) + (None,) * (rounds - len(session.notes)),
         ended=end or "unfinished",
         calls=len(calls),
         malformed=session.malformed,
-        prompt_tokens=_last_of_each_round(calls, [prompt for prompt, _, _ in usage], len(session.predictions)),
-        total_prompt_tokens=sum(prompt for prompt, _, _ in usage),
-        total_completion_tokens=sum(completion for _, _, completion in usage),
+        prompt_tokens=by_round,
+        total_prompt_tokens=prompt_tokens,
+        total_completion_tokens=completion_tokens,
         seconds=float(np.mean([call["seconds"] for call in calls])) if calls else float("nan"),
         wording=header["prompt"]["wording"],
         served=tuple(sorted({str(call.get("model")) for call in calls})),
         path=path,
         prompt=header["prompt"]["text"],
     )
-
-
-def _notes(session: Session) -> tuple[str | None, ...]:
-    """A round whose prediction was made but whose note was not has no note."""
-    return tuple(session.notes) + (None,) * (len(session.predictions) - len(session.notes))
-
-
-def _last_of_each_round(calls: Sequence[Mapping[str, Any]], tokens: Sequence[int], rounds: int) -> NDArray[np.float64]:
-    found = np.full(rounds, np.nan)
-    for call, count in zip(calls, tokens, strict=True):
-        if call["round"] < rounds and count:
-            found[call["round"]] = count
-    return found
-
-
-def _accuracies(values: Any) -> NDArray[np.float64] | None:
-    return None if values is None else np.asarray(values, dtype=np.float64)

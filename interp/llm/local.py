@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.llm.backend import THINKING_OFF, ContextOverflowError, Reply, Settings
+from interp.llm.backend import THINKING_OFF, Backend, ContextOverflowError, Reply, Settings
 from interp.llm.schemes import Condition, Message, Turn, label_words
 
 if TYPE_CHECKING:
@@ -36,11 +36,7 @@ _LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model e
 
 @checked
 def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
-    """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name that transformers knows.
-
-    Raises:
-        InputError: transformers is not installed, there is no such model, or it has no chat template.
-    """
+    """``(model, tokenizer)`` of a folder, a ``.gguf`` file or a name that transformers knows."""
     if find_spec("transformers") is None:
         raise InputError("a model in this process needs transformers: pip install 'latent-context-interp[local]'")
     import torch
@@ -66,11 +62,7 @@ def load_model(name: str, device: str = "cpu") -> tuple[Any, Any]:
 
 
 def prompt_ids(tokenizer: Any, messages: Sequence[Message], thinking_off: str = "") -> list[int]:
-    """The tokens of a conversation by the model's own chat template, ready for the answer.
-
-    Raises:
-        InputError: the template refuses the messages.
-    """
+    """The tokens of a conversation by the model's own chat template, ready for the answer."""
     more = THINKING_OFF[thinking_off].get("chat_template_kwargs", {})
     try:
         text = tokenizer.apply_chat_template(list(messages), tokenize=False, add_generation_prompt=True, **more)
@@ -99,12 +91,8 @@ class _Waiting:
     answer: asyncio.Future[Reply]
 
 
-class LocalBackend:
-    """A model in this process.
-
-    Raises:
-        InputError: the model cannot be loaded, or a response format that only servers know.
-    """
+class LocalBackend(Backend):
+    """A model in this process."""
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
         require(
@@ -119,16 +107,6 @@ class LocalBackend:
         self._context = int(getattr(self.model.config, "max_position_embeddings", 0) or 10**9)
         self._waiting: list[_Waiting] = []
         self._task: asyncio.Task[None] | None = None
-
-    async def start(self, condition: Condition) -> None:
-        """Nothing is left to find out: the format is ours to honour."""
-
-    def holds_key(self, text: str) -> bool:
-        """False: a model in this process needs no key."""
-        return False
-
-    async def close(self) -> None:
-        """The model goes with the object."""
 
     async def ask(self, messages: Sequence[Message], condition: Condition, turn: Turn, seed: int) -> Reply:
         """The model's answer; requests that wait at the same time are answered in one batch.
@@ -152,8 +130,7 @@ class LocalBackend:
             before = len(self._waiting)
             await asyncio.sleep(0)
         batch, self._waiting, self._task = self._waiting, [], None
-        kinds = dict.fromkeys((one.condition, one.turn) for one in batch)
-        for kind in kinds:
+        for kind in dict.fromkeys((one.condition, one.turn) for one in batch):
             some = [one for one in batch if (one.condition, one.turn) == kind]
             try:
                 replies = await asyncio.to_thread(self._answer, some)
@@ -172,16 +149,11 @@ class LocalBackend:
         choose = forced and batch[0].turn == "prediction"
         texts = self._choose(batch) if choose else self._write(batch, forced)
         seconds = round((time.monotonic() - start) / len(batch), 4)
-        return [
-            Reply(
-                text,
-                finish,
-                model=self.settings.model,
-                usage={"prompt_tokens": len(one.ids), "completion_tokens": n},
-                seconds=seconds,
-            )
-            for one, (text, finish, n) in zip(batch, texts, strict=True)
-        ]
+        replies = []
+        for one, (text, finish, n) in zip(batch, texts, strict=True):
+            usage = {"prompt_tokens": len(one.ids), "completion_tokens": n}
+            replies.append(Reply(text, finish, self.settings.model, usage=usage, seconds=seconds))
+        return replies
 
     def _choose(self, batch: Sequence[_Waiting]) -> list[tuple[str, str, int]]:
         """The likelier of the two valid predictions."""
@@ -196,8 +168,8 @@ class LocalBackend:
 
         begin = '{"note": "' if forced else ""
         prefix = list(self.tokenizer(begin, add_special_tokens=False)["input_ids"]) if forced else []
-        longest = min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else 10**9)
-        longest = min(longest, self._context - max(len(one.ids) for one in batch) - len(prefix))
+        room = self._context - max(len(one.ids) for one in batch) - len(prefix)
+        longest = min(self.settings.max_tokens or 2048, _LONGEST_NOTE if forced else room, room)
         draws = [torch.Generator().manual_seed(one.seed) for one in batch]
         written: list[list[int]] = [[] for _ in batch]
         ended = [""] * len(batch)
@@ -235,11 +207,11 @@ class LocalBackend:
         if not self.settings.temperature:
             return int(logits.argmax())
         shares = torch.softmax(logits.float().cpu() / self.settings.temperature, dim=-1)
-        if self.settings.top_p is not None:
-            ordered, order = shares.sort(descending=True, stable=True)
-            ordered[ordered.cumsum(0) - ordered > self.settings.top_p] = 0
-            return int(order[torch.multinomial(ordered, 1, generator=draw)])
-        return int(torch.multinomial(shares, 1, generator=draw))
+        if self.settings.top_p is None:
+            return int(torch.multinomial(shares, 1, generator=draw))
+        ordered, order = shares.sort(descending=True, stable=True)
+        ordered[ordered.cumsum(0) - ordered > self.settings.top_p] = 0
+        return int(order[torch.multinomial(ordered, 1, generator=draw)])
 
     def _forward(self, rows: Sequence[list[int]]) -> tuple[torch.Tensor, Any, torch.Tensor]:
         """Logits after the last token of each row, the cache, and the mask; shorter rows are padded on the left."""

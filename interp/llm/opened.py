@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -56,11 +56,7 @@ _N_EXPERTS = 4
 
 @checked
 def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
-    """Episodes that the prompts can tell: four experts.
-
-    Raises:
-        InputError: a size below 1, or an unknown regime.
-    """
+    """Episodes that the prompts can tell: four experts."""
     return experts.sample(n_episodes, n_rounds, _N_EXPERTS, regime=regime, seed=seed)
 
 
@@ -72,8 +68,6 @@ class OpenedRollout:
         predictions: Float[episode, round], P(1).
         cache: hook point -> Float[episode, round, position, ...].
         positions: the labels of the position axis: "answer", then "Expert_A", ...
-        episodes: what was played.
-        settings: the model, the prompt's digest and the versions.
     """
 
     predictions: Tensor
@@ -83,11 +77,7 @@ class OpenedRollout:
     settings: dict[str, Any] = field(repr=False)
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
-        """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``.
-
-        Raises:
-            InputError: a hook point that was not cached, or an unknown position.
-        """
+        """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``."""
         if name not in self.cache:
             raise unknown_name("cached hook point", name, self.cache)
         if position not in self.positions:
@@ -114,16 +104,13 @@ class VotePatch:
     def to_frame(self) -> pd.DataFrame:
         """One row for each hook point: the share of the full effect that is restored, sum over sum, with its 95 %
         interval over episodes, and the same of the control."""
-        rows: list[dict[str, object]] = []
-        sign = np.sign(self.full)
+        table: dict[str, Any] = {"hook": self.names}
         scale = float(np.abs(self.full).mean())
-        for name, patched, control in zip(self.names, self.patched, self.control, strict=True):
-            row: dict[str, object] = {"hook": name}
-            for label, values in (("restored", patched), ("control", control)):
-                mean, low, high = (float(x) for x in bootstrap_mean(sign * values / scale))
-                row |= {label: mean, f"{label}_low": low, f"{label}_high": high}
-            rows.append(row)
-        return pd.DataFrame(rows)
+        for label, effects in (("restored", self.patched), ("control", self.control)):
+            shares = [bootstrap_mean(np.sign(self.full) * effect / scale) for effect in effects]
+            for column, values in zip((label, f"{label}_low", f"{label}_high"), zip(*shares, strict=True), strict=True):
+                table[column] = np.array(values, dtype=np.float64)
+        return pd.DataFrame(table)
 
 
 class Opened:
@@ -146,12 +133,8 @@ class Opened:
         """Open the model ``name`` (see :func:`interp.llm.local.load_model`).
 
         Args:
-            prompt: another system prompt than ours for the condition.
+            prompt: another system prompt than ours for the condition, "online-no-note" or "weather-no-note".
             untrained: a seed; the weights are then drawn as for a new model of the same shape, as a control.
-            condition: "online-no-note" or "weather-no-note".
-
-        Raises:
-            InputError: a condition with notes, no such model, or an architecture that TransformerLens does not bridge.
         """
         _without_notes(condition)
         import torch
@@ -175,18 +158,11 @@ class Opened:
         return ("embed.hook_out", *(f"blocks.{i}.hook_out" for i in range(last % every, last + 1, every)))
 
     def play(self, episodes: ExpertEpisodes, names: Sequence[str], batch: int = 8) -> OpenedRollout:
-        """Play ``episodes`` and keep the hook points ``names`` at every position.
-
-        Raises:
-            InputError: an unknown hook point, or rounds that are not equally many tokens.
-        """
+        """Play ``episodes`` and keep the hook points ``names`` at every position."""
         import torch
 
         self._check(names)
-        parts = []
-        for start in range(0, len(episodes), batch):
-            told = self._conversations(episodes.select(slice(start, start + batch)))
-            parts.append([told.round(names) for _ in range(episodes.n_rounds)])
+        parts = [[told.round(names) for _ in range(episodes.n_rounds)] for told in self._batches(episodes, batch)]
         predictions = torch.cat([torch.stack([one for one, _ in part], dim=1) for part in parts])
         cache = {
             name: torch.cat([torch.stack([kept[name] for _, kept in part], dim=1) for part in parts]) for name in names
@@ -196,30 +172,25 @@ class Opened:
     def patch_vote(
         self, episodes: ExpertEpisodes, expert: int, round: int, names: Sequence[str] | None = None, batch: int = 8
     ) -> VotePatch:
-        """Patch the vote of ``expert`` in ``round`` (from 0) at each of the hook points ``names``.
-
-        Args:
-            names: :meth:`residuals` when None.
-
-        Raises:
-            InputError: an expert or round that the episodes do not have, or an unknown hook point.
-        """
+        """Patch the vote of ``expert`` in ``round`` (both from 0) at each of the hook points ``names``, by default
+        :meth:`residuals`."""
         names = self.residuals() if names is None else names
         self._check(names)
         require(0 <= expert < episodes.n_experts, f"expert must be in [0, {episodes.n_experts - 1}], got {expert}")
         require(0 <= round < episodes.n_rounds, f"round must be in [0, {episodes.n_rounds - 1}], got {round}")
-        found = []
-        for start in range(0, len(episodes), batch):
-            told = self._conversations(episodes.select(slice(start, start + batch)))
+        effects = []
+        for told in self._batches(episodes, batch):
             for _ in range(round):
                 told.round(())
-            found.append(told.patch(expert, names))
-        full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*found, strict=True))
+            effects.append(told.patch(expert, names))
+        full, patched, control = (np.concatenate(parts, axis=-1) for parts in zip(*effects, strict=True))
         settings = self._settings() | {"expert": expert, "round": round}
         return VotePatch(tuple(names), full, patched, control, settings)
 
-    def _conversations(self, episodes: ExpertEpisodes) -> _Conversations:
-        return _Conversations(self.bridge, self.tokenizer, self.condition, self.prompt, episodes)
+    def _batches(self, episodes: ExpertEpisodes, batch: int) -> Iterator[_Conversations]:
+        for start in range(0, len(episodes), batch):
+            some = episodes.select(slice(start, start + batch))
+            yield _Conversations(self.bridge, self.tokenizer, self.condition, self.prompt, some)
 
     def _check(self, names: Sequence[str]) -> None:
         for name in names:
@@ -240,12 +211,7 @@ def _without_notes(name: str) -> Condition:
 
 
 class _Conversations:
-    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them.
-
-    Args:
-        bridge, tokenizer: of the model that plays.
-        prompt: another system prompt than ours for the condition.
-    """
+    """Episodes that are played in step: their sessions, and one cache of keys and values for all of them."""
 
     def __init__(
         self, bridge: Any, tokenizer: Any, condition: Condition, prompt: str | None, episodes: ExpertEpisodes
@@ -307,9 +273,8 @@ class _Conversations:
         """The tokens of every conversation, or of what it would be with the opposite vote of one expert."""
         rows = []
         for session in self.sessions:
-            request = session.next()
-            require(request is not None, "the episodes are over")
-            assert request is not None
+            if (request := session.next()) is None:
+                raise InputError("the episodes are over")
             messages = list(request.messages)
             if opposite is not None:
                 messages[-1] = {**messages[-1], "content": self._swapped(messages[-1]["content"], opposite)}
@@ -366,11 +331,9 @@ class _Conversations:
         """Before the first round: read what all conversations begin with, the system prompt, once for all of them."""
         import torch
 
-        if self.keys.get_seq_length():
-            return
         first = ids[0][:-1]
         n = min(_alike(first, row) for row in ids)
-        if n == 0:
+        if self.keys.get_seq_length() or n == 0:
             return
         with torch.no_grad():
             self.bridge(self._tokens([first[:n]]), past_key_values=self.keys, use_cache=True)
@@ -378,7 +341,6 @@ class _Conversations:
         self.read = [first[:n] for _ in ids]
 
     def _tokens(self, ids: list[list[int]]) -> Tensor:
-        """Token ids on the model's device."""
         import torch
 
         return torch.tensor(ids, device=next(self.bridge.original_model.parameters()).device)

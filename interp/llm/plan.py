@@ -8,6 +8,7 @@ That gives .33 million prompt tokens for 100 rounds of the online prompt without
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ import pandas as pd
 from numpy.typing import NDArray
 
 from interp.checks import check_fields, checked
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.llm.agents import scripted
 from interp.llm.backend import Settings
 from interp.llm.protocol import Session
@@ -65,42 +66,29 @@ def instances(
     An instance depends on its regime, index, number of experts and seed alone: it is the beginning of an episode of
     :data:`_MOST_ROUNDS` rounds. So more rounds extend it and more instances add to it, and a run can be made longer or
     larger later.
-
-    Raises:
-        InputError: no regime, or more rounds than :data:`_MOST_ROUNDS`.
     """
     require(bool(regimes), "name at least one regime")
     require(n_instances >= 1, f"n_instances must be 1 or more, got {n_instances}")
     require(1 <= n_rounds <= _MOST_ROUNDS, f"n_rounds must be in [1, {_MOST_ROUNDS}], got {n_rounds}")
-    found = []
-    for regime in dict.fromkeys(regimes):
-        for index in range(n_instances):
-            episodes = experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=_instance_seed(seed, index))
-            found.append(_beginning(replace(from_episodes(episodes)[0], index=index), n_rounds))
-    return found
-
-
-@checked
-def _instance_seed(seed: int, index: int) -> int:
-    """The seed of one instance, 31 bits of (seed, index): it does not depend on how many instances there are."""
     require(seed >= 0, f"seed must be an integer >= 0, got {seed}")
-    return int(np.random.default_rng([seed, index]).integers(2**31))
+    seeds = [int(np.random.default_rng([seed, index]).integers(2**31)) for index in range(n_instances)]
+    drawn = []
+    for regime in dict.fromkeys(regimes):
+        for index, instance_seed in enumerate(seeds):
+            longest = from_episodes(experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed))[0]
+            drawn.append(_beginning(replace(longest, index=index), n_rounds))
+    return drawn
 
 
 def _beginning(instance: Instance, n_rounds: int) -> Instance:
-    accuracies = instance.accuracies if instance.accuracies.ndim == 1 else instance.accuracies[:n_rounds]
-    return replace(
-        instance, advice=instance.advice[:n_rounds], labels=instance.labels[:n_rounds], accuracies=accuracies
-    )
+    advice, labels, accuracies = instance.advice[:n_rounds], instance.labels[:n_rounds], instance.accuracies
+    accuracies = accuracies if accuracies.ndim == 1 else accuracies[:n_rounds]
+    return replace(instance, advice=advice, labels=labels, accuracies=accuracies)
 
 
 @checked
 def from_episodes(episodes: experts.ExpertEpisodes) -> list[Instance]:
-    """One instance for each episode, so that a model of ours and a language model see the same ones.
-
-    Raises:
-        InputError: episodes whose experts' accuracies are not known: a trace holds them.
-    """
+    """One instance for each episode, so that a model of ours and a language model see the same ones."""
     known = episodes.known_accuracies
     return [
         Instance(episodes.regime, i, episodes.seed, episodes.advice[i], episodes.labels[i], known[i])
@@ -127,7 +115,7 @@ class Job:
         """The first line of its trace: condition, prompt, settings and instance, without any key."""
         return {
             "format": FORMAT,
-            "condition": {"framing": self.condition.framing, "protocol": self.condition.protocol},
+            "condition": asdict(self.condition),
             "prompt": {"wording": self.prompt.wording, "sha256": self.prompt.sha256, "text": self.prompt.text},
             "settings": asdict(self.settings),
             "instance": self.instance.to_dict(),
@@ -136,12 +124,9 @@ class Job:
 
     def session(self) -> Session:
         """A new session of this job, before its first round."""
+        instance = self.instance
         return Session(
-            self.condition,
-            self.prompt.text,
-            self.instance.advice,
-            self.instance.labels,
-            max_retries=self.settings.max_reasks,
+            self.condition, self.prompt.text, instance.advice, instance.labels, max_retries=self.settings.max_reasks
         )
 
 
@@ -152,17 +137,13 @@ def plan(
     episodes: Sequence[Instance],
     conditions: Sequence[Condition] = CONDITIONS,
 ) -> list[Job]:
-    """Every condition on every instance, instance by instance, so that a run cut short is balanced.
-
-    Raises:
-        InputError: a condition without its prompt, or nothing to do.
-    """
+    """Every condition on every instance, instance by instance, so that a run cut short is balanced."""
     for condition in conditions:
-        if condition.scheme not in prompts:
-            raise InputError(
-                f"condition {condition.name!r} needs the prompt {condition.scheme!r}, which was not given; "
-                f"there are: {', '.join(prompts)}"
-            )
+        require(
+            condition.scheme in prompts,
+            f"condition {condition.name!r} needs the prompt {condition.scheme!r}, which was not given; "
+            f"there are: {', '.join(prompts)}",
+        )
     jobs = [
         Job(condition, instance, prompts[condition.scheme], settings)
         for instance in sorted(episodes, key=lambda instance: instance.index)
@@ -242,13 +223,12 @@ def estimate(jobs: Sequence[Job], prices: Prices | None = None) -> Estimate:
     ``low`` is with short notes and every repeated prefix served from the cache, ``high`` with long notes and no cache.
     """
     prices = prices or Prices()
-    by_kind: dict[tuple[str, str, str], list[Job]] = {}
-    for job in jobs:
-        by_kind.setdefault((job.settings.model, job.condition.name, job.instance.regime), []).append(job)
+    kinds = [(job.settings.model, job.condition.name, job.instance.regime) for job in jobs]
+    first = dict(zip(kinds[::-1], jobs[::-1], strict=True))
     rows = []
-    for (model, condition, regime), group in by_kind.items():
-        low, high = (_count(group[0].session(), name) for name in ("counter", "full-history"))
-        n = len(group)
+    for kind, n in Counter(kinds).items():
+        low, high = (_count(first[kind].session(), name) for name in ("counter", "full-history"))
+        model, condition, regime = kind
         rows.append(
             {
                 "model": model,

@@ -26,16 +26,8 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require
-from interp.llm.schemes import (
-    Answer,
-    Condition,
-    Message,
-    Turn,
-    feedback_message,
-    prediction_message,
-    read_answer,
-    retry_message,
-)
+from interp.llm import schemes
+from interp.llm.schemes import Answer, Condition, Message, Turn, read_answer
 
 Agent = Callable[[Sequence[Message]], str]
 
@@ -64,13 +56,7 @@ class Request:
 class Session:
     """One episode in progress.
 
-    Args:
-        condition: framing and protocol.
-        system_prompt: the system message.
-        advice: Int[round, expert].
-        labels: Int[round].
-        max_retries: how often a malformed answer is asked again.
-
+    ``advice`` is Int[round, expert], ``labels`` Int[round]; a malformed answer is asked again ``max_retries`` times.
     After the last reply, ``predictions`` holds one entry per finished round (NaN where missing) and ``notes`` the note
     after each round (None under ``no-note``).
     """
@@ -116,11 +102,7 @@ class Session:
 
     @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
-        """Go on over a longer instance, of which the present one is the beginning.
-
-        Raises:
-            InputError: it is not longer, or begins with other rounds.
-        """
+        """Go on over a longer instance, of which the present one is the beginning."""
         n = self.n_rounds
         require(
             len(labels) > n and np.array_equal(advice[:n], self.advice) and np.array_equal(labels[:n], self.labels),
@@ -138,7 +120,7 @@ class Session:
                 reply, problem = self._attempts[-1]
                 # Some servers refuse an assistant message without content.
                 messages += [{"role": "assistant", "content": reply}] if reply.strip() else []
-                messages.append(retry_message(self.condition, self._turn, problem))
+                messages.append(schemes.retry_message(self.condition, self._turn, problem))
             self._pending = Request(self._round, self._turn, len(self._attempts), tuple(messages))
         return self._pending
 
@@ -159,8 +141,8 @@ class Session:
     def _question(self) -> Message:
         votes = self.advice[self._round].tolist()
         if self._turn == "prediction":
-            return prediction_message(self.condition, votes, self._note)
-        return feedback_message(self.condition, votes, self._note, int(self.labels[self._round]))
+            return schemes.prediction_message(self.condition, votes, self._note)
+        return schemes.feedback_message(self.condition, votes, self._note, int(self.labels[self._round]))
 
     def _accept(self, text: str, answer: Answer) -> None:
         if self.condition.keeps_history:
@@ -173,7 +155,7 @@ class Session:
                 self._turn = "note"
                 return
             votes = self.advice[self._round].tolist()
-            self._history.append(feedback_message(self.condition, votes, "", int(self.labels[self._round])))
+            self._history.append(schemes.feedback_message(self.condition, votes, "", int(self.labels[self._round])))
             self.notes.append(None)
         else:
             if isinstance(answer.value, str):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -26,7 +26,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
@@ -129,19 +131,14 @@ def run(
     backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
     one = _Run(Path(folder), backend, Progress(len(jobs)), progress or (lambda _: None), malformed_limit)
     playing = one.play(jobs, prices or Prices())
-    if not _in_a_loop():
+    try:
+        within_a_loop = asyncio.get_running_loop().is_running()
+    except RuntimeError:
+        within_a_loop = False
+    if not within_a_loop:
         return asyncio.run(playing)
     with ThreadPoolExecutor(1) as beside:  # a notebook's cell runs within a loop, and one loop cannot hold another
         return beside.submit(asyncio.run, playing).result()
-
-
-def _in_a_loop() -> bool:
-    """Whether the caller runs within an event loop, as a notebook's cells do."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 @dataclass
@@ -194,10 +191,10 @@ class _Run:
         try:
             await self._episode(job)
             self.in_a_row = 0
-        except LockedError as error:
+        except (LockedError, UnavailableError, RefusedError) as error:
             self.state.unfinished.append((str(job.place), str(error)))
-        except (UnavailableError, RefusedError) as error:
-            self.state.unfinished.append((str(job.place), str(error)))
+            if isinstance(error, LockedError):
+                return
             self.state.refused += isinstance(error, RefusedError)
             self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
             nothing_yet = self.state.calls + self.state.resumed_calls == 0
@@ -247,18 +244,20 @@ class _Run:
         answer = session.feed(reply.text, reply.finish_reason)
         sent = seed if job.settings.send_seed else None
         trace.append(_record(request, sent, reply, answer) | {"address": self.backend.address})
-        _count(self.state, reply, answer)
+        prompt, cached, completion = _usage_tokens(reply.usage)
+        self.state.calls += 1
+        self.state.malformed += not answer.ok
+        self.state.prompt_tokens += prompt
+        self.state.cached_tokens += cached
+        self.state.completion_tokens += completion
         self.report(self.state)
-        self._check_malformed(reply, answer)
-        return None
-
-    def _check_malformed(self, reply: Reply, answer: Answer) -> None:
         if self.malformed_limit and self.state.calls == self.state.malformed == self.malformed_limit:
             raise InputError(
                 f"the first {self.malformed_limit} answers are all malformed, the last one because {answer.problem}: "
                 f"{reply.text[:200]!r}. Try a response format (--response-format), turn thinking off (--thinking-off), "
                 "allow longer answers (--max-tokens) or choose another model; --malformed-limit 0 goes on regardless"
             )
+        return None
 
 
 def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) -> dict[str, Any]:
@@ -281,22 +280,23 @@ def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) ->
     }
 
 
-def _count(state: Progress, reply: Reply, answer: Answer) -> None:
-    prompt, cached, completion = usage_tokens(reply.usage)
-    state.calls += 1
-    state.malformed += not answer.ok
-    state.prompt_tokens += prompt
-    state.cached_tokens += cached
-    state.completion_tokens += completion
+def tokens_of(calls: Sequence[Mapping[str, Any]], key: str, n_rounds: int) -> tuple[NDArray[np.float64], int, int]:
+    """Prompt tokens of the last call of each round (Float[round], the round under ``key``; NaN where not known), and
+    the prompt and completion tokens of all recorded ``calls``."""
+    usage = [_usage_tokens(call.get("usage")) for call in calls]
+    by_round = np.full(n_rounds, np.nan)
+    for call, (prompt, _, _) in zip(calls, usage, strict=True):
+        if call[key] < n_rounds and prompt:
+            by_round[call[key]] = prompt
+    return by_round, sum(prompt for prompt, _, _ in usage), sum(completion for _, _, completion in usage)
 
 
-def usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
+def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
     """``(prompt, cached among them, completion)`` tokens from a server's usage record; zero where it says nothing.
 
     OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as ``prompt_cache_hit_tokens``.
     """
-    if not usage:
-        return 0, 0, 0
+    usage = usage or {}
     details = usage.get("prompt_tokens_details") or {}
     cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens") or 0
     return int(usage.get("prompt_tokens") or 0), int(cached), int(usage.get("completion_tokens") or 0)

@@ -21,7 +21,6 @@ class LLMRun:
 
     Attributes:
         model: its name as asked for; ``served`` are the names the server gave.
-        condition: framing and protocol.
         regime, index: which instance.
         advice: Int[round, expert], labels: Int[round]: the whole instance.
         accuracies: Float[expert]; None where not known.
@@ -32,10 +31,8 @@ class LLMRun:
         calls, malformed: calls made, and how many answers were malformed.
         prompt_tokens: Float[round played], prompt tokens of the last call of each round (the context it filled);
             NaN where not known.
-        total_prompt_tokens, total_completion_tokens: over all calls.
         seconds: seconds per call, mean; NaN where not known.
         wording: which prompts.
-        path: the file it was read from.
         prompt: the system prompt; "" where it is not known.
         eta: the learning rate of weighted majority that belongs to the instance; None where none is given.
     """
@@ -76,11 +73,6 @@ class LLMRun:
         return len(self.predictions)
 
     @property
-    def instance_key(self) -> tuple[str, int]:
-        """Regime and number of the instance."""
-        return self.regime, self.index
-
-    @property
     def group(self) -> tuple[str, str, str]:
         """Model, condition and regime: what is averaged together."""
         return self.model, self.condition.name, self.regime
@@ -104,12 +96,16 @@ class LLMRun:
         return np.isnan(self.predictions)
 
 
-def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
-    """The distinct instances of ``regime`` that ``runs`` played, by index, as episodes for any of our models.
+def grouped(runs: Iterable[LLMRun]) -> dict[tuple[str, str, str], list[LLMRun]]:
+    """The runs of each (model, condition, regime), in the order of the first of each."""
+    groups: dict[tuple[str, str, str], list[LLMRun]] = {}
+    for run in runs:
+        groups.setdefault(run.group, []).append(run)
+    return groups
 
-    Raises:
-        InputError: none there, instances of different sizes, or two instances with one index.
-    """
+
+def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
+    """The distinct instances of ``regime`` that ``runs`` played, by index, as episodes for any of our models."""
     by_index: dict[int, LLMRun] = {}
     for run in runs:
         if run.regime != regime:
@@ -126,12 +122,11 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
         len({run.advice.shape for run in chosen}) == 1,
         f"the instances of {regime!r} differ in rounds or experts; score them apart",
     )
-    known_accuracies = [run.accuracies for run in chosen]
-    n_experts = chosen[0].advice.shape[1]
+    unknown = np.full(chosen[0].advice.shape[1], 0.5)
     return ExpertEpisodes(
         advice=np.stack([run.advice for run in chosen]),
         labels=np.stack([run.labels for run in chosen]),
-        accuracies=np.stack([np.full(n_experts, 0.5) if a is None else a for a in known_accuracies]),
+        accuracies=np.stack([unknown if run.accuracies is None else run.accuracies for run in chosen]),
         regime=regime,
         params=REGIMES[regime].params if regime in REGIMES else {},
     )
@@ -145,6 +140,5 @@ def knows_accuracies(runs: Iterable[LLMRun], regime: str) -> bool:
 def etas_of(runs: Iterable[LLMRun], regime: str) -> NDArray[np.float64] | None:
     """The learning rate of each instance of ``regime``, by index; None unless every one gives its own."""
     by_index = {run.index: run.eta for run in runs if run.regime == regime}
-    found = [by_index[index] for index in sorted(by_index)]
-    known = [eta for eta in found if eta is not None]
-    return np.array(known) if known and len(known) == len(found) else None
+    known = [eta for _, eta in sorted(by_index.items()) if eta is not None]
+    return np.array(known) if known and len(known) == len(by_index) else None

@@ -35,11 +35,7 @@ MAX_NOTE_WORDS = 500
 
 @dataclass(frozen=True)
 class Condition:
-    """One framing under one protocol: ``Condition("weather", "note-only")``.
-
-    Raises:
-        InputError: an unknown framing or protocol.
-    """
+    """One framing under one protocol: ``Condition("weather", "note-only")``."""
 
     framing: str
     protocol: str
@@ -248,11 +244,7 @@ RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``(request fields, extra body)`` that ask the server for the answer's form.
-
-    Raises:
-        InputError: an unknown ``kind``.
-    """
+    """``(request fields, extra body)`` that ask the server for the answer's form."""
     if kind == "none":
         return {}, {}
     if kind == "json_object":
@@ -266,11 +258,7 @@ def response_format(kind: str, condition: Condition, turn: Turn) -> tuple[dict[s
 
 
 def read_message(message: Message) -> dict[str, Any]:
-    """The JSON object of a user message.
-
-    Raises:
-        InputError: not a JSON object (a scripted agent was given something else).
-    """
+    """The JSON object of a user message."""
     try:
         body = json.loads(message["content"])
     except ValueError as error:
@@ -402,11 +390,7 @@ def built_in_prompts(n_experts: int = 4) -> dict[str, Prompt]:
 
 @checked
 def load_prompts(folder: str | Path) -> dict[str, Prompt]:
-    """The user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out.
-
-    Raises:
-        InputError: no such folder, no prompt in it, or a file that is empty or not UTF-8.
-    """
+    """The user's prompts, ``<scheme>.txt`` in ``folder``, verbatim. A scheme without a file is left out."""
     folder = Path(folder)
     names = ", ".join(f"{scheme}.txt" for scheme in SCHEMES)
     require(folder.is_dir(), f"no prompt folder {str(folder)!r}; give a folder that holds {names}")

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, unknown_name
-from interp.llm.runs import LLMRun, episodes_of, etas_of, knows_accuracies
+from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped, knows_accuracies
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -48,11 +48,7 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 
 @checked
 def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
-    """Regret after each round played, Float[round played].
-
-    Raises:
-        InputError: an unknown treatment of missing predictions.
-    """
+    """Regret after each round played, Float[round played]."""
     if missing not in _TREATMENTS:
         raise unknown_name("treatment of missing predictions", missing, _TREATMENTS)
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
@@ -91,16 +87,10 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
         others: more predictors by name, each a function of episodes; handwired and learned transformers enter here:
             ``{"wma-learned": lambda episodes: interp.rollout(model, episodes).predictions}``.
         seed: of the bootstrap.
-
-    Raises:
-        InputError: no runs, or runs that do not belong together.
     """
     require(bool(runs), "no runs to score")
     finals, curves = [], []
-    groups: dict[tuple[str, str, str], list[LLMRun]] = {}
-    for run in runs:
-        groups.setdefault(run.group, []).append(run)
-    for (model, condition, regime), members in groups.items():
+    for (model, condition, regime), members in grouped(runs).items():
         names = {"kind": "llm", "model": model, "condition": condition, "regime": regime}
         for missing in _TREATMENTS:
             regrets = [run_regret(run, missing) for run in members]

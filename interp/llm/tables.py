@@ -30,9 +30,6 @@ def write_tables(
 
     Returns:
         the scores and the files written.
-
-    Raises:
-        InputError: no runs, runs that do not belong together, or a folder that cannot be written.
     """
     scores, acts, notes = score(runs, others, seed), behaviour(runs, seed), note_table(runs)
     agreement = [one.agreement.assign(model=one.model, condition=one.condition, regime=one.regime) for one in acts]
@@ -50,9 +47,6 @@ def write_tables(
 def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
     """Write ``notes.csv`` (every note), ``note_formats.csv`` (the paper's table), ``note_formats_by_round.csv``,
     ``note_rounds.csv`` (words, prompt tokens and exact counts over the rounds) and ``note_summary.csv``.
-
-    Raises:
-        InputError: a folder that cannot be written.
     """
     tables = {
         "notes": notes.to_frame(),
@@ -180,11 +174,7 @@ class NoteTable:
 
 @checked
 def note_table(runs: Sequence[LLMRun]) -> NoteTable:
-    """Analyse every note in ``runs``.
-
-    Raises:
-        InputError: no runs.
-    """
+    """Analyse every note in ``runs``."""
     require(bool(runs), "no runs to analyse")
     rows = [row for run in runs if run.condition.has_note for row in _rows(run)]
     return NoteTable(pd.DataFrame(rows, columns=None if rows else [*_GROUP, "round", "last_round", "format", "words"]))

@@ -110,11 +110,7 @@ class TraceFile:
 
 
 def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
-    """The records of a trace and the length in bytes of its whole lines (a torn last line is left out).
-
-    Raises:
-        InputError: a line that is not the last is not a JSON object.
-    """
+    """The records of a trace and the length in bytes of its whole lines (a torn last line is left out)."""
     data = path.read_bytes()
     length, records = 0, []
     signed = False
@@ -210,9 +206,6 @@ def session_from(header: Mapping[str, Any]) -> Session:
 def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path) -> str | None:
     """Feed recorded replies to ``session``; returns how the episode ended ("complete", "overflow", or "refused" where
     a server refused its next request), or None where it was cut off.
-
-    Raises:
-        InputError: a recorded call is not the one the state machine makes.
     """
     end: str | None = None
     for number, record in enumerate(records, 2):
