@@ -112,8 +112,7 @@ Set = Annotated[
 
 
 def to_be_written(folder: Path) -> Path:
-    """``folder``, after a file was written to it, or to the nearest folder above that exists; nothing is left behind.
-    """
+    """``folder``, after a file was written to it, or to the nearest folder above that exists; nothing is left behind."""
     existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=existing):
