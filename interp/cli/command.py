@@ -17,7 +17,6 @@ import inspect
 import json
 import logging
 import re
-import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -49,14 +48,13 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            typer.echo(f"interp: {error}", err=True)
-            raise typer.Exit(2) from None
+            why, code = str(error), 2
         except OSError as error:
-            typer.echo(f"interp: the system refuses {error.filename or 'a file'}: {error.strerror or error}", err=True)
-            raise typer.Exit(2) from None
+            why, code = f"the system refuses {error.filename or 'a file'}: {error.strerror or error}", 2
         except KeyboardInterrupt as stop:
-            typer.echo(f"interp: {stop or 'stopped; the same command goes on where finished work was kept'}", err=True)
-            raise typer.Exit(130) from None
+            why, code = str(stop) or "stopped; the same command goes on where finished work was kept", 130
+        typer.echo(f"interp: {why}", err=True)
+        raise typer.Exit(code)
 
 
 app = typer.Typer(
@@ -115,11 +113,9 @@ class _Command(TyperCommand):
         for arg in args:
             if arg.startswith("--"):
                 current = arg if arg in several else None
-                spread.append(arg)
             elif current is not None and spread[-1] != current:
-                spread += [current, arg]
-            else:
-                spread.append(arg)
+                spread.append(current)
+            spread.append(arg)
         return super().parse_args(ctx, spread)
 
 
@@ -134,10 +130,9 @@ def command(
     """Register a command; the name is the function's when empty.
 
     Args:
-        example: a command line, for the end of the help.
+        example, more: a command line, and more lines, for the end of the help; see :class:`_Command`.
         sizes: whether it takes the sizes of every task as options, and whether one number for each or several.
         torch: whether it runs models: torch is then imported, on one thread, while a terminal shows a sign of it.
-        more: lines for the end of the help; see :class:`_Command`.
     """
 
     def register(function: Callable[..., None]) -> Callable[..., None]:
@@ -154,9 +149,10 @@ def command(
             with progress.silenced(quiet), _warnings_as_lines():
                 try:
                     _run(function, torch, say=say, **given)
-                finally:
-                    if _result_is_known():
-                        say.close()
+                except typer.Exit:  # the command chose its exit code: its result is known
+                    say.close()
+                    raise
+                say.close()
 
         parameters = [p.replace(kind=p.KEYWORD_ONLY) for p in own.values() if p.name not in ("say", "sizes")]
         run.__signature__ = inspect.Signature([*parameters, *options.values(), *_SHARED])  # type: ignore[attr-defined]
@@ -173,21 +169,15 @@ def _run(function: Callable[..., None], torch: bool, **given: Any) -> None:
     if not torch:
         function(**given)
         return
-    with progress.working("importing torch"), _collecting_nothing():
+    with progress.working("importing torch"):
+        # What is imported stays until the process ends; looking for garbage among it would take an eighth of the time.
+        gc.disable()
         import interp.model.transformer  # noqa: F401
-    with one_thread():
-        function(**given)
 
-
-@contextmanager
-def _collecting_nothing() -> Iterator[None]:
-    """What is made here stays until the process ends; looking for garbage among it would take an eighth of imports."""
-    gc.disable()
-    try:
-        yield
-    finally:
         gc.freeze()
         gc.enable()
+    with one_thread():
+        function(**given)
 
 
 @contextmanager
@@ -200,12 +190,6 @@ def _warnings_as_lines() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.showwarning = show
         yield
-
-
-def _result_is_known() -> bool:
-    """Whether a command ended by itself, or by an exit code that it chose."""
-    error = sys.exc_info()[1]
-    return error is None or isinstance(error, typer.Exit)
 
 
 def _option(name: str, kind: Any, default: Any, option: Any) -> inspect.Parameter:
@@ -234,13 +218,8 @@ _SHARED = (
 
 
 class Say:
-    """What one run of a command tells, and how: as text, as one JSON object (``--json``), or nearly nothing.
-
-    Args:
-        command: its name, for the JSON object.
-        as_json: print one JSON object at the end, and nothing else on standard output.
-        quiet: print nothing but the paths of the files written.
-    """
+    """What one run of a command tells, and how: as text, as one JSON object at the end and nothing else on standard
+    output (``--json``), or as nothing but the paths of the files written (``--quiet``)."""
 
     def __init__(self, command: str, as_json: bool = False, quiet: bool = False) -> None:
         self.as_json, self.quiet = as_json, quiet
@@ -261,11 +240,7 @@ class Say:
         self._told |= values
 
     def table(self, frame: Any, title: str, name: str, drawn: Sequence[Any] | None = None) -> None:
-        """A data frame: a table for people, a list of records called ``name`` in the JSON object.
-
-        Args:
-            drawn: what people see instead.
-        """
+        """A data frame: a list of records called ``name`` in the JSON object, a table for people (or ``drawn``)."""
         self._told[name] = frame.to_dict("records")
         if not (self.as_json or self.quiet):
             for table in [_table(frame, title)] if drawn is None else drawn:

@@ -1,4 +1,4 @@
-"""``interp compare``: is one model the other?"""
+"""``interp compare``: whether two models behave, hold state and compute alike."""
 
 from __future__ import annotations
 

@@ -34,32 +34,33 @@ def number(what: str, minimum: int = 1, *names: str) -> Any:
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
-def model_names(incomplete: str) -> list[tuple[str, str]]:
-    """Every model that can be loaded by name, with what it is, for shell completion."""
+def _models(incomplete: str, *kinds: str) -> list[tuple[str, str]]:
     from interp.library import models
 
-    return [(record.name, record.description) for record in models() if record.name.startswith(incomplete)]
+    known = [record for record in models() if record.kind in kinds]
+    return [(record.name, record.description) for record in known if record.name.startswith(incomplete)]
+
+
+def model_names(incomplete: str) -> list[tuple[str, str]]:
+    """Every model that can be loaded by name, with what it is, for shell completion."""
+    return _models(incomplete, "handwired", "learned")
 
 
 def handwired_names(incomplete: str) -> list[tuple[str, str]]:
     """Every handwired model with what it is, for shell completion."""
-    from interp.library import models
-
-    known = [record for record in models() if record.kind == "handwired"]
-    return [(record.name, record.description) for record in known if record.name.startswith(incomplete)]
+    return _models(incomplete, "handwired")
 
 
 def _every_regime() -> str:
     """The regimes of every task, for the help."""
-    return "; ".join(
-        f"{task.key}: {', '.join(task.data.regimes())}" for task in interp.tasks.every() if task.data.regimes()
-    )
+    regimes = {task.key: task.data.regimes() for task in interp.tasks.every()}
+    return "; ".join(f"{key}: {', '.join(names)}" for key, names in regimes.items() if names)
 
 
 def regime_names(incomplete: str) -> list[str]:
     """Every regime, for shell completion."""
-    found = dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes())
-    return [name for name in found if name.startswith(incomplete)]
+    regimes = dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes())
+    return [name for name in regimes if name.startswith(incomplete)]
 
 
 def _circuit_arguments() -> str:
@@ -112,15 +113,14 @@ Set = Annotated[
 
 
 def to_be_written(folder: Path) -> Path:
-    """``folder``, after a file was written to it, or to the nearest folder above that exists; nothing is left behind."""
+    """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again."""
     existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
     try:
         with tempfile.TemporaryFile(dir=existing):
             return folder
     except OSError as error:
-        raise InputError(
-            f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
-        ) from error
+        problem = f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
+        raise InputError(problem) from error
 
 
 def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
@@ -146,27 +146,17 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
 
 
 def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> dict[str, Any]:
-    """The sizes given as options, by the names of ``task``'s arguments.
-
-    Args:
-        name: of the model, for the refusal.
-    """
-    own = {size.option: size.name for size in task.sizes}
+    """The sizes given as options, by the names of ``task``'s arguments; ``name`` is the model's, for the refusal."""
+    names = {size.option: size.name for size in task.sizes}
+    known = ", ".join(f"--{option}" for option in names)
     for option in sizes:
-        require(
-            option in own, f"{name!r} has no size --{option}; its sizes are {', '.join(f'--{known}' for known in own)}"
-        )
-    return {own[option]: value for option, value in sizes.items()}
+        require(option in names, f"{name!r} has no size --{option}; its sizes are {known}")
+    return {names[option]: value for option, value in sizes.items()}
 
 
 @dataclass(frozen=True)
 class _Loaded:
-    """A model for a command.
-
-    Attributes:
-        sizes: by name, of the episodes, where they are not the model's own.
-        arguments: that it was built with.
-    """
+    """A model for a command, what it was built with, and the sizes of its episodes where they are not its own."""
 
     model: HookedLatentTransformer
     sizes: Mapping[str, int] = field(default_factory=dict)
@@ -182,10 +172,8 @@ def load(
 ) -> _Loaded:
     """The model called ``name`` on ``device``, and the sizes that its episodes are to have where it serves several.
 
-    Args:
-        sizes: by option. A handwired model is built in them.
-        arguments: ``NAME=VALUE`` pairs, for a handwired model.
-        sampled: whether the command can draw episodes of other sizes than a learned model's own.
+    A handwired model is built in ``sizes`` (by option) and with ``arguments`` (``NAME=VALUE`` pairs); ``sampled`` says
+    that the command can draw episodes of other sizes than a learned model's own.
     """
     from interp.progress import working
 

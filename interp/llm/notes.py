@@ -29,7 +29,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 
 import pandas as pd
 
@@ -112,10 +112,6 @@ class NoteFormat:
     verdict: bool
     words: int
 
-    def to_dict(self) -> dict[str, object]:
-        """The format and its features, by name."""
-        return asdict(self)
-
 
 @checked
 def classify(note: str, n_experts: int = 4) -> NoteFormat:
@@ -146,7 +142,7 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
         verdict=_verdict(note, n_experts),
         words=len(note.split()),
     )
-    return NoteFormat(**{**found.to_dict(), "format": _decide(found, bool(note.strip()))})  # type: ignore[arg-type]
+    return replace(found, format=_decide(found, bool(note.strip())))
 
 
 def _decide(found: NoteFormat, text: bool) -> str:
@@ -269,26 +265,19 @@ def _verdict(note: str, n_experts: int) -> bool:
     return False
 
 
-# ------------------------------------------------------------------------------------------------- how good
-
-
 @checked
 def agreement(labels: Sequence[str], found: Iterable[str]) -> pd.DataFrame:
     """Precision and recall of each format with 95 % Wilson intervals, and the share that agrees (row "all").
 
-    Args:
-        labels: the formats that a person gave; ``found``: those that :func:`classify` gave.
+    ``labels`` are the formats that a person gave, ``found`` those that :func:`classify` gave.
     """
     pairs = list(zip(labels, found, strict=True))
     rows: list[dict[str, object]] = []
-    for name in FORMATS:
-        right = sum(label == name == said for label, said in pairs)
-        said, labelled = sum(said == name for _, said in pairs), sum(label == name for label, _ in pairs)
+    for name in (*FORMATS, "all"):
+        right = sum(label == said and name in (label, "all") for label, said in pairs)
+        said, labelled = (sum(name in (pair[side], "all") for pair in pairs) for side in (1, 0))
         row = {"format": name, "notes": labelled}
         rows.append(row | _share("precision", right, said) | _share("recall", right, labelled))
-    right, everything = sum(label == said for label, said in pairs), len(pairs)
-    row = {"format": "all", "notes": everything}
-    rows.append(row | _share("precision", right, everything) | _share("recall", right, everything))
     return pd.DataFrame(rows)
 
 

@@ -8,7 +8,7 @@ what the model carries from round to round:
 - ``note-only``: two stateless calls a round; the note, at first "", is the only state (the paper's history-free note).
 
 The four *schemes* of the paper are framing x (note or not); ``note`` and ``note-only`` share a system prompt. The JSON
-keys are an interface, identical to the paper's; the words around them are in :mod:`interp.llm.schemes`.
+keys are an interface, identical to the paper's.
 """
 
 from __future__ import annotations
@@ -103,23 +103,21 @@ def label_words(framing: str) -> tuple[str, str] | tuple[int, int]:
 
 def prediction_message(condition: Condition, advice: Sequence[int], note: str) -> Message:
     """The user message that asks for a prediction (the note is left out where there is none)."""
-    words = label_words(condition.framing)
-    body: dict[str, object] = {"turn_type": "forecast" if condition.framing == "weather" else "prediction"}
-    if condition.has_note:
-        body["note"] = note
-    body |= {key: words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
-    return _user(body)
+    turn_type = "forecast" if condition.framing == "weather" else "prediction"
+    known = {"note": note} if condition.has_note else {}
+    return _user({"turn_type": turn_type, **known, **_votes(condition, advice)})
 
 
 def feedback_message(condition: Condition, advice: Sequence[int], note: str, label: int) -> Message:
     """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
+    known = {"note": note, **_votes(condition, advice)} if condition.has_note else {}
+    truth = "actual_weather" if condition.framing == "weather" else "true_label"
+    return _user({"turn_type": "feedback", **known, truth: label_words(condition.framing)[int(label)]})
+
+
+def _votes(condition: Condition, advice: Sequence[int]) -> dict[str, str | int]:
     words = label_words(condition.framing)
-    body: dict[str, object] = {"turn_type": "feedback"}
-    if condition.has_note:
-        body["note"] = note
-        body |= {key: words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
-    body["actual_weather" if condition.framing == "weather" else "true_label"] = words[int(label)]
-    return _user(body)
+    return {key: words[int(vote)] for key, vote in zip(expert_keys(len(advice)), advice, strict=True)}
 
 
 def retry_message(condition: Condition, turn: Turn, problem: str) -> Message:
@@ -141,9 +139,6 @@ def choice(framing: str) -> str:
 
 def _user(body: Mapping[str, object]) -> Message:
     return {"role": "user", "content": json.dumps(body, ensure_ascii=False)}
-
-
-# ---------------------------------------------------------------------------------------------------- answers
 
 
 @dataclass(frozen=True)
@@ -179,32 +174,30 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         return Answer(None, problem="the answer was cut off at the token limit")
     if not text or not text.strip():
         return Answer(None, problem="the answer was empty")
-    whole = text.strip()
-    found = _object(whole)
-    if found is None:
+    said = _object(text.strip())
+    alone = said is not None
+    if not alone:
         body = _THOUGHT.sub("", _THINK.sub("", text)).strip()
         fenced = _FENCE.match(body)
-        found = _object(fenced.group(1) if fenced else body)
-        if found is None:
+        said = _object(fenced.group(1) if fenced else body)
+        if said is None:
             return Answer(None, problem="the answer was not one JSON object")
-    else:
-        body, fenced = whole, None
-    if not isinstance(found, dict):
+    if not isinstance(said, dict):
         return Answer(None, problem="the answer was not a JSON object")
-    if turn not in found:
+    if turn not in said:
         return Answer(None, problem=f'the answer has no key "{turn}"')
-    strict = len(found) == 1 and body == whole and not fenced
-    value: Any = found[turn]
+    strict = alone and len(said) == 1
+    value: Any = said[turn]
     if turn == "note":
         if not isinstance(value, str):
             return Answer(None, problem="the note is not a text")
         # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
         return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict)
     words = [str(word) for word in label_words(condition.framing)]
-    said = str(value).strip().lower()
-    if isinstance(value, bool) or not isinstance(value, (int, str)) or said not in words:
+    word = str(value).strip().lower()
+    if isinstance(value, bool) or not isinstance(value, (int, str)) or word not in words:
         return Answer(None, problem=f"the prediction is not {' or '.join(words)}")
-    return Answer(words.index(said), strict and value in label_words(condition.framing))
+    return Answer(words.index(word), strict and value in label_words(condition.framing))
 
 
 def _object(text: str) -> Any:
@@ -216,13 +209,9 @@ def _object(text: str) -> Any:
 
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    if len(fields := dict(pairs)) != len(pairs):
         raise ValueError("the same key twice")
-    return found
-
-
-# ------------------------------------------------------------------------------- constrained decoding, if asked
+    return fields
 
 
 def json_schema(condition: Condition, turn: Turn) -> dict[str, Any]:
@@ -244,27 +233,26 @@ RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
 def response_format(kind: str, condition: Condition, turn: Turn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``(request fields, extra body)`` that ask the server for the answer's form."""
-    if kind == "none":
-        return {}, {}
-    if kind == "json_object":
-        return {"response_format": {"type": "json_object"}}, {}
-    if kind == "json_schema":
-        schema = {"name": f"{turn}_answer", "schema": json_schema(condition, turn), "strict": True}
-        return {"response_format": {"type": "json_schema", "json_schema": schema}}, {}
-    if kind == "grammar":
-        return {}, {"grammar": grammar(condition, turn)}
-    raise unknown_name("response format", kind, RESPONSE_FORMATS)
+    """``(request fields, extra body)`` that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`."""
+    schema = {"name": f"{turn}_answer", "schema": json_schema(condition, turn), "strict": True}
+    forms: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "none": ({}, {}),
+        "json_object": ({"response_format": {"type": "json_object"}}, {}),
+        "json_schema": ({"response_format": {"type": "json_schema", "json_schema": schema}}, {}),
+        "grammar": ({}, {"grammar": grammar(condition, turn)}),
+    }
+    return forms[kind]
 
 
 def read_message(message: Message) -> dict[str, Any]:
     """The JSON object of a user message."""
     try:
         body = json.loads(message["content"])
-    except ValueError as error:
-        raise InputError(f"a user message must be one JSON object, got {message['content'][:80]!r}") from error
-    require(isinstance(body, dict), f"a user message must be one JSON object, got {message['content'][:80]!r}")
-    return body
+    except ValueError:
+        body = None
+    if isinstance(body, dict):
+        return body
+    raise InputError(f"a user message must be one JSON object, got {message['content'][:80]!r}")
 
 
 _BUILT_IN = "built-in wording, version 1"
@@ -321,7 +309,7 @@ _NUMBERS = {2: "Two", 3: "Three", 4: "Four", 5: "Five", 6: "Six", 7: "Seven", 8:
 
 @checked
 def built_in(scheme: str, n_experts: int = 4) -> Prompt:
-    """Our prompt for ``scheme`` (one of :data:`~interp.llm.schemes.SCHEMES`)."""
+    """Our prompt for ``scheme`` (one of :data:`SCHEMES`)."""
     framing, _, state = scheme.partition("-")
     words, has_note = _WORDS[framing], state == "note"
     names = [f"Expert {letter}" for letter in expert_letters(n_experts)]

@@ -52,11 +52,11 @@ def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     if missing not in _TREATMENTS:
         raise unknown_name("treatment of missing predictions", missing, _TREATMENTS)
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
-    own = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
-    theirs = (advice != labels[:, None]).astype(np.float64)
+    losses = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
+    of_experts = (advice != labels[:, None]).astype(np.float64)
     if missing == "skipped":
-        own, theirs = own * ~run.missing, theirs * ~run.missing[:, None]
-    return own.cumsum() - theirs.cumsum(axis=0).min(axis=1)
+        losses, of_experts = losses * ~run.missing, of_experts * ~run.missing[:, None]
+    return losses.cumsum() - of_experts.cumsum(axis=0).min(axis=1)
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,6 @@ class LLMScores(Tabled):
         final: one row per (model, condition, regime, missing): ``n`` complete runs of ``runs``, mean and std of the
             final regret, its 95 % interval over instances, accuracy, missing predictions, malformed answers, tokens.
         curves: one row per (model, condition, regime, missing, round): mean, std, low, high, n. Rounds from 1.
-        settings: provenance.
     """
 
     final: pd.DataFrame
@@ -131,15 +130,22 @@ def references(
     Args:
         etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
     """
-    found = []
+    played: list[tuple[str, str, NDArray[np.float64], Decision]] = []
     for key in BASELINES:
         if (key == "oracle" and not know_accuracies) or (key == "bayes" and not episodes.params):
             continue
-        name, played = run_baseline(key, episodes, etas)
-        found.append(_reference("baseline", name, played.predictions, episodes, played.decision))
-    for name, predict in (others or {}).items():
-        found.append(_reference("model", name, predict(episodes), episodes, "threshold"))
-    return found
+        name, run = run_baseline(key, episodes, etas)
+        played.append(("baseline", name, run.predictions, run.decision))
+    played += [("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
+    return [
+        _Reference(
+            kind,
+            name,
+            metrics.regret(predictions, episodes, decision),
+            float(1 - metrics.mistakes(predictions, episodes, decision).mean()),
+        )
+        for kind, name, predictions, decision in played
+    ]
 
 
 @checked
@@ -148,13 +154,6 @@ def run_baseline(key: str, episodes: ExpertEpisodes, etas: NDArray[np.float64] |
     if key == "weighted_majority_paper" and etas is not None:
         return OWN_ETA, weighted_majority(episodes, eta=etas)
     return PREDICTORS[key].name, PREDICTORS[key].run(episodes)
-
-
-def _reference(
-    kind: str, name: str, predictions: NDArray[np.float64], episodes: ExpertEpisodes, decision: Decision
-) -> _Reference:
-    wrong = metrics.mistakes(predictions, episodes, decision)
-    return _Reference(kind, name, metrics.regret(predictions, episodes, decision), float(1 - wrong.mean()))
 
 
 @checked
@@ -171,15 +170,15 @@ def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], se
     rounds = sum(run.rounds for run in members)
     right = sum(int((run.predictions == run.labels[: run.rounds]).sum()) for run in members)
     missing = sum(int(run.missing.sum()) for run in members)
-    calls = sum(run.calls for run in members)
+    calls, malformed = sum(run.calls for run in members), sum(run.malformed for run in members)
     return {
         **summary(np.array(ends, dtype=np.float64), seed),
         "runs": len(members),
         "overflowed": sum(run.ended == "overflow" for run in members),
         "accuracy": right / max(1, rounds - missing),
         "missing_predictions": missing,
-        "malformed_answers": sum(run.malformed for run in members),
-        "malformed_share": sum(run.malformed for run in members) / max(1, calls),
+        "malformed_answers": malformed,
+        "malformed_share": malformed / max(1, calls),
         "calls": calls,
         "prompt_tokens_per_run": float(np.mean([run.total_prompt_tokens for run in members])),
         "completion_tokens_per_run": float(np.mean([run.total_completion_tokens for run in members])),
@@ -189,31 +188,16 @@ def _final(members: Sequence[LLMRun], regrets: Sequence[NDArray[np.float64]], se
 
 def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], seed: int) -> pd.DataFrame:
     """Mean, std and interval of each round over the runs that got there."""
-    longest = max((len(regret) for regret in regrets), default=0)
-    rows = []
-    padded = np.full((len(regrets), longest), np.nan)
-    for row, regret in zip(padded, regrets, strict=True):
-        row[: len(regret)] = regret
-    lengths = np.array([len(regret) for regret in regrets])
+    parts = []
     start = 0
-    for end in sorted(set(lengths.tolist()) - {0}):
-        block = padded[lengths >= end, start:end]
+    for end in sorted({len(regret) for regret in regrets} - {0}):
+        block = np.stack([regret[start:end] for regret in regrets if len(regret) >= end])
         mean, low, high = bootstrap_mean(block, seed=seed)
-        rows.append(
-            pd.DataFrame(
-                {
-                    **names,
-                    "round": np.arange(start + 1, end + 1),
-                    "mean": mean,
-                    "std": block.std(axis=0),
-                    "low": low,
-                    "high": high,
-                    "n": len(block),
-                }
-            )
-        )
+        rounds, std = np.arange(start + 1, end + 1), block.std(axis=0)
+        columns = {"round": rounds, "mean": mean, "std": std, "low": low, "high": high, "n": len(block)}
+        parts.append(pd.DataFrame({**names, **columns}))
         start = end
-    return pd.concat(rows, ignore_index=True) if rows else pd.DataFrame()
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 _REGIMES = ("stratified", "flat", "anti-signal")

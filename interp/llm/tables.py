@@ -167,9 +167,7 @@ class NoteTable:
         return table.groupby([*_GROUP, "round"])[["words", "prompt_tokens", "exact"]].mean().reset_index()
 
     def _at(self, round: int | None) -> pd.DataFrame:
-        if round is not None:
-            return self.notes[self.notes["round"] == round]
-        return self.notes[self.notes["round"] == self.notes["last_round"]]
+        return self.notes[self.notes["round"] == (self.notes["last_round"] if round is None else round)]
 
 
 @checked
@@ -186,14 +184,14 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
     for t, note in enumerate(run.notes):
         if note is None:
             continue
-        found, check = classify(note, run.advice.shape[1]), check_counts(note, correct[t], t + 1)
+        check = check_counts(note, correct[t], t + 1)
         rows.append(
             {
                 **dict(zip(_GROUP, run.group, strict=True)),
                 "index": run.index,
                 "round": t + 1,
                 "last_round": run.rounds,
-                **found.to_dict(),
+                **vars(classify(note, run.advice.shape[1])),
                 "note": note,
                 "chars": len(note),
                 **vars(check),
@@ -207,9 +205,9 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
 
 def _names(note: str, run: LLMRun, which: str) -> bool:
     """Does the note's best (or worst) tally belong to the most (or least) reliable expert alone?"""
-    skill = run.reliability
-    counts = read_counts(note, len(skill))
-    shares = np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])
     sign = 1 if which == "best" else -1
-    top = np.flatnonzero(sign * shares >= (sign * shares).max() - 1e-12)
-    return bool(len(top) == 1 and top[0] == (sign * skill).argmax())
+    skill = sign * run.reliability
+    counts = read_counts(note, len(skill))
+    shares = sign * np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])
+    top = np.flatnonzero(shares >= shares.max() - 1e-12)
+    return bool(len(top) == 1 and top[0] == skill.argmax())

@@ -62,14 +62,10 @@ def run(
 
     Keys come from the environment only, and go to the address they were given for only.
     """
-    from interp.llm import backend as asked
-    from interp.llm import plan
-    from interp.llm import schemes as wordings
-    from interp.llm.backend import Connection, Settings
-    from interp.llm.schemes import CONDITIONS, Condition
+    from interp.llm import plan, schemes
+    from interp.llm.backend import Connection, Settings, extra_fields, who_plays
 
-    name = asked.who_plays(model, base_url, agent, backend)
-    extra = asked.extra_fields(extra_body)
+    name, extra = who_plays(model, base_url, agent, backend), extra_fields(extra_body)
     settings = Settings(
         name, temperature, top_p, max_tokens, response_format, thinking_off, extra, send_seed, max_reasks=reasks
     )
@@ -77,8 +73,8 @@ def run(
     if prices is not None and len(prices) != 3:
         raise InputError(f"--prices takes three numbers (prompt, cached, answer), got {len(prices)}")
     price = plan.Prices(*(prices or ()))
-    texts = wordings.load_prompts(prompts) if prompts else wordings.built_in_prompts(experts)
-    chosen = [Condition.parse(name) for name in conditions] if conditions else CONDITIONS
+    texts = schemes.load_prompts(prompts) if prompts else schemes.built_in_prompts(experts)
+    chosen = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
     drawn = plan.instances(regime or plan.PAPER_REGIMES, episodes, rounds, experts, seed)
     jobs = plan.plan(settings, texts, drawn, chosen)
     expected = plan.estimate(jobs, price)
@@ -98,10 +94,9 @@ def run(
 def _played(say: Say, jobs: Any, out: Path, where: Any, price: Any, malformed_limit: int, calls: int) -> RunSummary:
     """Play every job; an interruption leaves with exit code 130, and nothing is lost."""
     from interp.llm import runner
-    from interp.llm.runner import showing
 
     try:
-        with showing(calls) as progress:
+        with runner.showing(calls) as progress:
             return runner.run(jobs, out, where, price, progress, malformed_limit)
     except KeyboardInterrupt:
         say.aside("interrupted; every answer is on disk: run the same command again to resume")
