@@ -38,11 +38,7 @@ def _folders() -> tuple[str, ...]:
 
 
 def get(key: object) -> Task:
-    """The task called ``key``.
-
-    Raises:
-        InputError: no such task.
-    """
+    """The task called ``key``."""
     known = {task.key: task for task in every()}
     if not isinstance(key, str) or key not in known:
         raise unknown_name("task", key, known)
@@ -50,11 +46,7 @@ def get(key: object) -> Task:
 
 
 def of(subject: Any) -> Task:
-    """The task that episodes, a layout or a model belong to.
-
-    Raises:
-        InputError: something that belongs to no task.
-    """
+    """The task that episodes, a layout or a model belong to."""
     key = getattr(getattr(subject, "layout", subject), "task", None)
     if not isinstance(key, str):
         raise InputError(f"expected episodes, a layout or a model of a registered task, got {type(subject).__name__}")
@@ -63,9 +55,6 @@ def of(subject: Any) -> Task:
 
 def register(task: Task) -> Task:
     """Add a task of your own; its models can then be trained, saved, loaded and analysed like the others.
-
-    Raises:
-        InputError: the key is taken.
 
     Example:
         >>> register(get("experts"))                                   # examples/own_task.py registers one of its own

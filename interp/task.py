@@ -39,14 +39,7 @@ class Machine(Protocol):
 
 @dataclass(frozen=True)
 class Size:
-    """A size of a task's episodes: an argument of its sampler, its layout and its circuits, and a shell option.
-
-    Attributes:
-        name: of the argument, such as "n_experts".
-        option: of the shell's option, such as "experts" for ``--experts``.
-        what: for the help, such as "number of experts".
-        minimum, default: the smallest that exists, and what is taken where none is given.
-    """
+    """A size of a task's episodes: an argument ``name`` of sampler, layout and circuits, and a shell's ``--option``."""
 
     name: str
     option: str
@@ -60,7 +53,6 @@ class Corruption:
     """A corruption: from episodes, a pair (clean, corrupted) that differs in one thing at one round.
 
     Attributes:
-        key, name: for arguments and tables.
         delay: rounds after the corrupted one until a prediction can differ.
         build: ``(episodes, round, **options) -> (clean, corrupted)``.
         changes_history: whether it changes what came before the round, and so the latents that the round reads.
@@ -74,11 +66,7 @@ class Corruption:
 
 
 def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
-    """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen].
-
-    Raises:
-        InputError: an index out of range, or nothing selected.
-    """
+    """The indices of episodes that a slice, integers (with repeats) or a mask select, Int[chosen]."""
     asked = index if isinstance(index, slice) else array_of("the selection of episodes", index)
     try:
         chosen = np.arange(size)[asked if isinstance(asked, slice) or asked.size else asked.astype(np.int64)]
@@ -90,10 +78,7 @@ def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
 
 @checked
 def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> int:
-    """The index of the round to corrupt; negative counts from the end.
-
-    Args:
-        history: whether the corruption changes what came before, so that round 0 has nothing to change.
+    """The index of the round to corrupt; negative counts from the end, and round 0 has no ``history`` to change.
 
     >>> from interp.tasks import experts
     >>> corrupted_round(experts.sample(n_episodes=1, n_rounds=5, n_experts=2), -1)
@@ -162,7 +147,6 @@ class Data:
         sample: ``(n_episodes, n_rounds, *, regime, seed, **sizes)`` to episodes, whose ``task`` is the task's key.
         losses: ``(predictions, episodes, rounds)`` to the expected loss of each prediction by the truth of the
             episodes, ``[*batch, episode, round]``; ``rounds`` is the slice that was predicted.
-        sizes: of the episodes.
         regimes: names of what episodes can be drawn from, each with what it is.
         sample_options: model to what else the sampler takes for it, such as its learning rate.
         interaction: ``(worlds, n_rounds, seed, epsilon)`` to an interaction, round by round, that a model can act in
@@ -244,9 +228,8 @@ class Analysis:
 class Report:
     """How a report on a task differs from that on any other.
 
-    Attributes:
-        parts: lists the whole report in page order; the parts that every report has when None.
-        looks: algorithm or baseline -> hue and dash of its line, such as "green short" (``reports.palette``).
+    ``parts`` lists the whole report in page order; the parts that every report has when None. ``looks`` gives the hue
+    and dash of the line of an algorithm or baseline, such as "green short" (``reports.palette``).
     """
 
     parts: Callable[[], Any] | None = None
@@ -257,14 +240,8 @@ class Report:
 class Task:
     """A task, in parts of which each caller reads its own.
 
-    Attributes:
-        key: what code, checkpoints and the command line call it; name, what: for sentences and tables.
-        data: the episodes.
-        algorithms: what could explain a model.
-        analysis: what is looked for in a model, and where.
-        training: gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``.
-        evaluation: gives the :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
-        report: what is particular to a report on it.
+    ``training`` gives the :class:`~interp.training.goal.TrainingGoal` of ``interp train``, ``evaluation`` the
+    :class:`~interp.evaluation.EvaluationPlan` of ``interp evaluate``.
     """
 
     key: str
@@ -302,11 +279,7 @@ class Task:
 
     @checked
     def sizes_of(self, layout: Any) -> dict[str, int]:
-        """The sizes of a layout, or of episodes.
-
-        Raises:
-            InputError: a layout or episodes of another task.
-        """
+        """The sizes of a layout, or of episodes."""
         missing = [size.name for size in self.sizes if not hasattr(layout, size.name)]
         wanted = f"a layout or episodes of {self.key!r}, which have {', '.join(missing)}"
         require(not missing, f"layout must be {wanted}; got {type(layout).__name__}")
@@ -330,14 +303,7 @@ class Task:
         regime: str = "",
         sizes: Mapping[str, int] | None = None,
     ) -> Any:
-        """Episodes of a model's sizes; of the sampler's default regime when none is given.
-
-        Args:
-            sizes: by name, other than the model's own, where it serves a range of them.
-
-        Raises:
-            InputError: a size that the task does not have, and what the sampler refuses.
-        """
+        """Episodes of a model's sizes, but for those in ``sizes``; of the sampler's default regime if none is given."""
         known = [size.name for size in self.sizes]
         for name in sizes or {}:
             if name not in known:
@@ -360,12 +326,7 @@ class Task:
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
-        """The families of algorithms that could explain a model, by key.
-
-        Raises:
-            InputError: two of them share a key or a name, one extends a family that is not there, or the task registers
-                neither families nor algorithms.
-        """
+        """The families of algorithms that could explain a model, by key."""
         if self.algorithms.families is not None:
             families = unique(self.algorithms.families(), f"family of {self.key!r}")
         else:

@@ -5,11 +5,7 @@
     >>> episodes.advice.shape, episodes.labels.shape
     ((2, 5, 4), (2, 5))
 
-``episodes`` and ``regimes`` (the data), ``layout`` (the round), ``algorithms`` (causal models), ``predictors``
-(baselines, Bayes predictors, the oracle), ``families`` (what could explain a model), ``posterior`` (what a record says
-of an accuracy), ``regret`` and ``theory`` (scores and the paper's Appendix B), ``corruptions``, ``hypotheses`` (what
-interventions test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``)
-lives here.
+No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import lazy
@@ -57,6 +53,6 @@ TASK = Task(
             "follow_the_leader": "purple dashed",
             "follow_previous_winners": "amber short",
             "majority_vote": "grey dashdot",
-        },
+        }
     ),
 )

@@ -123,11 +123,7 @@ def weighted_majority(gain: float = 1.0) -> Algorithm:
 
 @checked
 def bayes(low: float = 0.3, high: float = 0.9) -> Algorithm:
-    """The Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" regime by default).
-
-    Raises:
-        InputError: no interval in [0, 1].
-    """
+    """The Bayes predictor for accuracies drawn from U[low, high], each on its own ("uniform" regime by default)."""
     check_bounds((low, high))
 
     def accuracies(v: Values) -> NDArray[np.float64]:

@@ -7,10 +7,9 @@ prediction, so its corruption shows from the next round on.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
 
 from interp.checks import checked
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.task import Corruption, corrupted_round, exchanged
 from interp.tasks.experts.episodes import ExpertEpisodes
 
@@ -20,7 +19,7 @@ Pair = tuple[ExpertEpisodes, ExpertEpisodes]
 @checked
 def flip_vote(episodes: ExpertEpisodes, round: int, expert: int = 0) -> Pair:
     """Flip what one expert (counted from 0) says in one round."""
-    t = corrupted_round(_experts(episodes), round)
+    t = corrupted_round(episodes, round)
     _expert(episodes, expert)
     advice = episodes.advice.copy()
     advice[:, t, expert] ^= 1
@@ -30,7 +29,7 @@ def flip_vote(episodes: ExpertEpisodes, round: int, expert: int = 0) -> Pair:
 @checked
 def flip_label(episodes: ExpertEpisodes, round: int) -> Pair:
     """Flip the label of one round."""
-    t = corrupted_round(_experts(episodes), round)
+    t = corrupted_round(episodes, round)
     labels = episodes.labels.copy()
     labels[:, t] ^= 1
     return episodes, replace(episodes, labels=labels)
@@ -39,7 +38,7 @@ def flip_label(episodes: ExpertEpisodes, round: int) -> Pair:
 @checked
 def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int, int] = (0, 1)) -> Pair:
     """Swap what two experts said in every round before ``round``: their records change places, the round does not."""
-    t = corrupted_round(_experts(episodes), round, history=True)
+    t = corrupted_round(episodes, round, history=True)
     first, second = experts
     _expert(episodes, first)
     _expert(episodes, second)
@@ -52,7 +51,7 @@ def swap_histories(episodes: ExpertEpisodes, round: int, experts: tuple[int, int
 @checked
 def exchange_history(episodes: ExpertEpisodes, round: int) -> Pair:
     """Give each episode the history of the next one: all rounds before ``round``, and so its latents."""
-    t = corrupted_round(_experts(episodes), round, history=True)
+    t = corrupted_round(episodes, round, history=True)
     return episodes, replace(episodes, advice=exchanged(episodes.advice, t), labels=exchanged(episodes.labels, t))
 
 
@@ -64,12 +63,6 @@ def records() -> tuple[Corruption, ...]:
         Corruption("swap-histories", "swap two experts' histories", 0, swap_histories, changes_history=True),
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
     )
-
-
-def _experts(episodes: Any) -> ExpertEpisodes:
-    if not isinstance(episodes, ExpertEpisodes):
-        raise InputError(f"this corruption needs expert episodes, got {type(episodes).__name__}")
-    return episodes
 
 
 def _expert(episodes: ExpertEpisodes, expert: int) -> None:

@@ -5,8 +5,6 @@ accuracies move), independently of the other experts given the label, and its ad
 (paper, section 3.1 and the appendix on LLM experiments). Which expert is which is permuted in every episode, so
 that an expert's index says nothing.
 
-The regimes that accuracies are drawn from are records in ``interp.tasks.experts.regimes``.
-
 An episode of one regime is evidence about that regime only: the Bayes predictor of another regime, or a model
 trained on one, need not be good on it.
 """
@@ -38,17 +36,12 @@ class ExpertEpisodes:
     Arrays of any kind that hold valid values are taken; they are kept as int64 and float64.
 
     Attributes:
-        advice: Int[episode, round, expert], each expert's prediction, 0 or 1.
-        labels: Int[episode, round], the truth, 0 or 1.
-        accuracies: Float[episode, expert], the probability of being right; Float[episode, round, expert] where it
-            moves. In [0, 1]. None where they are not known, as in recorded data; only what compares with them needs
-            them.
-        regime: name of the regime; "custom" when made by hand.
-        seed: the seed that made the episodes; None when made by hand.
+        advice: each expert's prediction, 0 or 1, ``[episode, round, expert]``.
+        labels: the truth, 0 or 1, ``[episode, round]``.
+        accuracies: probability of being right, ``[episode, expert]``, or ``[episode, round, expert]`` where it moves.
+            None where they are not known, as in recorded data; only what compares with them needs them.
+        regime: its name; "custom", without a seed and parameters, when made by hand.
         params: the regime's parameters, JSON values.
-
-    Raises:
-        InputError: values outside their range, or shapes that disagree.
     """
 
     task: ClassVar[str] = "experts"
@@ -97,21 +90,13 @@ class ExpertEpisodes:
 
     @property
     def accuracies_by_round(self) -> NDArray[np.float64]:
-        """Float[episode, round, expert], constant over rounds where accuracies do not move.
-
-        Raises:
-            InputError: the accuracies are not known.
-        """
+        """Float[episode, round, expert], constant over rounds where accuracies do not move."""
         known = self.known_accuracies
         return known if known.ndim == 3 else np.broadcast_to(known[:, None], self.advice.shape)
 
     @property
     def known_accuracies(self) -> NDArray[np.float64]:
-        """:attr:`accuracies`, for what cannot do without them.
-
-        Raises:
-            InputError: the accuracies are not known.
-        """
+        """:attr:`accuracies`, for what cannot do without them."""
         if self.accuracies is None:
             raise InputError(
                 "the accuracies of these experts are not known, and this compares with them; give "
@@ -120,11 +105,7 @@ class ExpertEpisodes:
         return self.accuracies
 
     def select(self, indices: slice | Sequence[int] | NDArray[Any]) -> ExpertEpisodes:
-        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order.
-
-        Raises:
-            InputError: an index out of range, or no episode selected.
-        """
+        """The episodes at ``indices`` (a slice, integers, or one boolean per episode), in that order."""
         chosen = chosen_indices(indices, len(self))
         accuracies = None if self.accuracies is None else self.accuracies[chosen]
         return replace(self, advice=self.advice[chosen], labels=self.labels[chosen], accuracies=accuracies)
@@ -133,10 +114,7 @@ class ExpertEpisodes:
 def _binary(name: str, values: Any, ndim: int) -> NDArray[np.int64]:
     array = array_of(name, values)
     axes = "[episode, round, expert]" if ndim == 3 else "[episode, round]"
-    require(
-        array.ndim == ndim and array.size > 0,
-        f"{name} must be a non-empty array {axes}, got shape {array.shape}",
-    )
+    require(array.ndim == ndim and array.size > 0, f"{name} must be a non-empty array {axes}, got shape {array.shape}")
     wrong = ~np.isin(array, (0, 1))
     if wrong.any():
         raise InputError(f"{name} must be 0 or 1, got {array[wrong][0]} at {_first(wrong)}")
@@ -167,14 +145,6 @@ def sample(
     >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
     >>> episodes.advice.shape, episodes.labels.shape, episodes.accuracies.shape
     ((2, 3, 4), (2, 3), (2, 4))
-
-    Args:
-        n_episodes, n_rounds, n_experts: sizes, each at least 1.
-        regime: a name from :data:`REGIMES`, or a :class:`ExpertRegime`.
-        seed: a non-negative integer.
-
-    Raises:
-        InputError: a size below 1, a negative seed, an unknown regime, or too few experts for it.
     """
     for name, size in (("n_episodes", n_episodes), ("n_rounds", n_rounds), ("n_experts", n_experts)):
         integer(name, size, 1)
@@ -243,9 +213,6 @@ def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dic
 
     >>> list(battery(2, 10, n_experts=4, seed=0))
     ['uniform', 'wide', 'copied', 'turncoat', 'graded']
-
-    Raises:
-        InputError: a size below 1, or a negative seed.
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
     return {

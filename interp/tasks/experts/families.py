@@ -72,11 +72,7 @@ def bayes_mixture(
 ) -> Algorithm:
     """The Bayes predictor of episodes whose experts are all from U[low, high], or all from U[other_low, other_high].
 
-    Args:
-        weight: prior probability of the first interval, in (0, 1).
-
-    Raises:
-        InputError: a weight outside (0, 1).
+    ``weight`` is the prior probability of the first interval, in (0, 1).
     """
     require(0 < weight < 1, f"weight must lie in (0, 1), got {weight}")
     first, second = algorithms.bayes(low, high), algorithms.bayes(other_low, other_high)
@@ -101,35 +97,22 @@ def bayes_mixture(
         return likelihood(said) - likelihood(~said)
 
     regime = Variable(
-        "regime",
-        "P(first interval)",
-        "posterior probability that the experts are from the first interval",
-        "probability",
-        parents=("counts", "elapsed"),
-        equation=posterior,
-        outputs=lambda v: ("P(first)",),
-    )
+        "regime", "P(first interval)", "posterior probability that the experts are from the first interval",
+        "probability", parents=("counts", "elapsed"), equation=posterior, outputs=lambda v: ("P(first)",),
+    )  # fmt: skip
     kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
     at = [v.key for v in kept].index("evidence")
     return _varied(
-        first,
-        "bayes_mixture",
-        "Bayes predictor of two intervals",
+        first, "bayes_mixture", "Bayes predictor of two intervals",
         {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight},
         {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)},
-        variables=(*kept[:at], regime, *kept[at:]),
-        memory="counts",
-        written="next_counts",
-    )
+        variables=(*kept[:at], regime, *kept[at:]), memory="counts", written="next_counts",
+    )  # fmt: skip
 
 
 @checked
 def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Algorithm:
-    """The Bayes predictor of counts that fade by ``decay`` a round.
-
-    Raises:
-        InputError: no interval in [0, 1], or a decay outside (0, 1].
-    """
+    """The Bayes predictor of counts that fade by ``decay`` a round."""
     _check_decay(decay)
     base = algorithms.bayes(low, high)
 
@@ -137,26 +120,18 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
         hits = np.asarray(v["counts"], np.float64)
         return mean_accuracy(hits, np.maximum(v["elapsed"][..., None] - hits, 0.0), (low, high))
 
-    return _varied(
-        base,
-        "bayes_fading",
-        "Bayes predictor of fading counts",
-        {**base.parameters, "decay": decay},
-        {
-            "accuracies": (("counts", "elapsed"), accuracies),
-            "next_counts": (("counts", "match"), lambda v: decay * v["counts"] + v["match"]),
-            "next_elapsed": (("elapsed",), lambda v: decay * v["elapsed"] + 1),
-        },
-    )
+    changes = {
+        "accuracies": (("counts", "elapsed"), accuracies),
+        "next_counts": (("counts", "match"), lambda v: decay * v["counts"] + v["match"]),
+        "next_elapsed": (("elapsed",), lambda v: decay * v["elapsed"] + 1),
+    }
+    name, parameters = "Bayes predictor of fading counts", {**base.parameters, "decay": decay}
+    return _varied(base, "bayes_fading", name, parameters, changes)
 
 
 @checked
 def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algorithm:
-    """The Bayes predictor of the last ``window`` rounds.
-
-    Raises:
-        InputError: no interval in [0, 1], or a window below 1.
-    """
+    """The Bayes predictor of the last ``window`` rounds."""
     window = int(window)
     require(window >= 1, f"window must be an integer >= 1, got {window}")
     base = algorithms.bayes(low, high)
@@ -168,12 +143,9 @@ def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algor
         "recent", "m_{t-w..t-1}", "who was right in the last rounds, -1 before the first", "class", "state"
     )
     following = replace(
-        recent,
-        key="next_recent",
-        role="round",
-        parents=("recent", "match"),
+        recent, key="next_recent", role="round", parents=("recent", "match"),
         equation=lambda v: np.concatenate([v["recent"][..., 1:, :], v["match"][..., None, :]], -2),
-    )
+    )  # fmt: skip
     memory = (
         recent,
         held("counts", ("recent",), lambda v: (v["recent"] > 0).sum(-2)),
@@ -181,31 +153,19 @@ def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algor
     )
     round_ = [v for v in base.variables[2:] if v.key not in ("counts", "elapsed", "next_counts", "next_elapsed")]
     return _varied(
-        base,
-        "bayes_window",
-        "Bayes predictor of the last rounds",
-        {**base.parameters, "window": window},
-        {},
+        base, "bayes_window", "Bayes predictor of the last rounds", {**base.parameters, "window": window}, {},
         variables=(VOTES, LABEL, *memory, *round_, following),
         initial=lambda episodes: {"recent": np.full((len(episodes), window, episodes.n_experts), -1)},
-    )
+    )  # fmt: skip
 
 
 @checked
 def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
-    """Weighted Majority whose log-weights fade by ``decay`` a round.
-
-    Raises:
-        InputError: a decay outside (0, 1].
-    """
+    """Weighted Majority whose log-weights fade by ``decay`` a round."""
     _check_decay(decay)
-    return _varied(
-        algorithms.weighted_majority(gain),
-        "fading_majority",
-        "Weighted Majority that forgets",
-        {"gain": gain, "decay": decay},
-        {"next_log_weights": (("log_weights", "match"), lambda v: decay * v["log_weights"] + gain * v["match"])},
-    )
+    changes = {"next_log_weights": (("log_weights", "match"), lambda v: decay * v["log_weights"] + gain * v["match"])}
+    base, parameters = algorithms.weighted_majority(gain), {"gain": gain, "decay": decay}
+    return _varied(base, "fading_majority", "Weighted Majority that forgets", parameters, changes)
 
 
 @checked
@@ -213,9 +173,6 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
     """Weighted Majority that hands a share ``alpha`` of all weight out evenly after each round.
 
     Source: Herbster and Warmuth, Tracking the best expert, 1998.
-
-    Raises:
-        InputError: alpha outside (0, 1).
     """
     require(0 < alpha < 1, f"alpha must lie in (0, 1), got {alpha}")
 
@@ -223,27 +180,17 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
         weights = special.softmax(v["log_weights"] + gain * v["match"], axis=-1)
         return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
 
-    return _varied(
-        algorithms.weighted_majority(gain),
-        "fixed_share",
-        "fixed share",
-        {"gain": gain, "alpha": alpha},
-        {"next_log_weights": (("log_weights", "match"), following)},
-    )
+    base, changes = algorithms.weighted_majority(gain), {"next_log_weights": (("log_weights", "match"), following)}
+    return _varied(base, "fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
 
 
 @checked
 def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     """Each expert votes with ``gain`` times its hits less its misses, in log-odds."""
     base = algorithms.bayes()
-    return _varied(
-        base,
-        "sigmoid_vote",
-        "sigmoid vote",
-        {"gain": gain},
-        {"log_odds": (("counts", "elapsed"), lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]))},
-        variables=tuple(v for v in base.variables if v.key != "accuracies"),
-    )
+    changes = {"log_odds": (("counts", "elapsed"), lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]))}
+    variables = tuple(v for v in base.variables if v.key != "accuracies")
+    return _varied(base, "sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
 
 
 def follow_previous_winners() -> Algorithm:
@@ -257,42 +204,26 @@ def follow_previous_winners() -> Algorithm:
 
     won = Variable("won", "m_{t-1}", "who was right in the last round", "indicator", "state", outputs=PER_EXPERT)
     following = replace(
-        won,
-        key="next_won",
-        meaning="who was right in this round",
-        role="round",
-        parents=("match",),
+        won, key="next_won", meaning="who was right in this round", role="round", parents=("match",),
         equation=lambda v: v["match"].astype(np.float64),
-    )
+    )  # fmt: skip
     base = algorithms.majority_vote()
     return _varied(
-        base,
-        "follow_previous_winners",
-        "follow the previous winners",
-        {},
+        base, "follow_previous_winners", "follow the previous winners", {},
         {"prediction": (("won", "votes"), prediction)},
         variables=(VOTES, LABEL, won, base.variable("prediction"), MATCH, following),
         initial=lambda episodes: {"won": np.zeros((len(episodes), episodes.n_experts))},
-        memory="won",
-        written="next_won",
-    )
+        memory="won", written="next_won",
+    )  # fmt: skip
 
 
 @checked
 def fixed_vote(accuracy: float = 0.6) -> Algorithm:
-    """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before.
-
-    Raises:
-        InputError: an accuracy outside (0, 1).
-    """
+    """The log-odds vote of experts that are all right with probability ``accuracy``, whatever happened before."""
     require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")
-    return _varied(
-        algorithms.majority_vote(),
-        "fixed_vote",
-        "fixed log-odds vote",
-        {"accuracy": accuracy},
-        {"prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * _signs(v).sum(-1)))},
-    )
+    changes = {"prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * _signs(v).sum(-1)))}
+    base = algorithms.majority_vote()
+    return _varied(base, "fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
 
 
 _LOWS, _ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -330,18 +261,16 @@ def families() -> tuple[Family, ...]:
     few_priors, shares = _prior(_FEW_LOWS, _FEW_ROOMS), Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))
     windows, accuracies = Searched("window", _WINDOWS, kind="choice"), (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
 
-    def fading(low: float, room: float, decay: float) -> Algorithm:
-        return bayes_fading(**_interval(low, room), decay=decay)
-
-    def recent(low: float, room: float, window: int) -> Algorithm:
-        return bayes_window(**_interval(low, room), window=window)
+    def on_interval(algorithm: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
+        return lambda low, room, **others: algorithm(**_interval(low, room), **others)
 
     return (
-        Family("bayes", "Bayes predictor", lambda low, room: algorithms.bayes(**_interval(low, room)),
-               _prior(_LOWS, _ROOMS)),
+        Family("bayes", "Bayes predictor", on_interval(algorithms.bayes), _prior(_LOWS, _ROOMS)),
         Family("bayes_mixture", "Bayes predictor of two intervals", _mixture, two_intervals, extends="bayes"),
-        Family("bayes_fading", "Bayes predictor of fading counts", fading, (decay, *few_priors), extends="bayes"),
-        Family("bayes_window", "Bayes predictor of the last rounds", recent, (windows, *few_priors), extends="bayes"),
+        Family("bayes_fading", "Bayes predictor of fading counts", on_interval(bayes_fading),
+               (decay, *few_priors), extends="bayes"),
+        Family("bayes_window", "Bayes predictor of the last rounds", on_interval(bayes_window),
+               (windows, *few_priors), extends="bayes"),
         Family("weighted_majority", "Weighted Majority", algorithms.weighted_majority, (Searched("gain", _GAINS),)),
         Family("fading_majority", "Weighted Majority that forgets", fading_majority, (few_gains, decay),
                extends="weighted_majority"),

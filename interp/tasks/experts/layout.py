@@ -21,9 +21,7 @@ from interp.tasks.sized_round import SizedRound
 class ExpertRound(SizedRound):
     """A round of prediction with expert advice: ``<w> <z> e_1 p_1 ... e_n p_n p? | y w?``.
 
-    Args:
-        n_experts: number of experts, at least 1.
-        n_experts_range: smallest and largest number that the vocabulary serves; just ``n_experts`` when None.
+    ``n_experts_range`` holds the smallest and largest number that the vocabulary serves; just ``n_experts`` when None.
     """
 
     n_experts: int

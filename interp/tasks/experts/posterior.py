@@ -43,11 +43,7 @@ _CERTAIN = 1e-15
 
 
 def check_bounds(bounds: Bounds) -> None:
-    """Raise unless ``bounds`` is an interval in [0, 1].
-
-    Raises:
-        InputError: it is not.
-    """
+    """Raise unless ``bounds`` is an interval in [0, 1]."""
     low, high = bounds
     require(0 <= low <= high <= 1, f"a prior is an interval (low, high) in [0, 1], got ({low}, {high})")
 
@@ -59,9 +55,6 @@ def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
 
     >>> mean_accuracy(np.array([0, 7]), np.array([0, 1]), (0.0, 1.0)).tolist()
     [0.5, 0.8]
-
-    Raises:
-        InputError: ``bounds`` is not an interval in [0, 1].
     """
     check_bounds(bounds)
     low, high = bounds
@@ -73,11 +66,7 @@ def mean_accuracy(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
 
 
 def log_evidence(hits: Counts, misses: Counts, bounds: Bounds) -> Reals:
-    """Log-probability of one particular sequence with ``hits`` and ``misses`` under prior U[low, high].
-
-    Raises:
-        InputError: ``bounds`` is not an interval in [0, 1].
-    """
+    """Log-probability of one particular sequence with ``hits`` and ``misses`` under prior U[low, high]."""
     check_bounds(bounds)
     low, high = bounds
 
@@ -180,9 +169,6 @@ def different_orders(slots: tuple[Bounds, ...]) -> tuple[list[Bounds], Orders]:
 
     >>> different_orders(((0.5, 0.6), (0.0, 0.1), (0.5, 0.6)))[1].tolist()
     [[0, 1, 1], [1, 0, 1], [1, 1, 0]]
-
-    Raises:
-        InputError: more than :data:`_MAX_ORDERS` of them.
     """
     kinds = sorted(set(slots))
     tally = [slots.count(kind) for kind in kinds]
@@ -212,9 +198,6 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
 
     Args:
         alternatives: slots of each regime that an episode may be of, each as likely as the others beforehand.
-
-    Raises:
-        InputError: more than :data:`_MAX_ORDERS` orders of a regime.
     """
     dealt = [different_orders(slots) for slots in alternatives]
     kinds = sorted({kind for own, _ in dealt for kind in own})
@@ -244,11 +227,7 @@ def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds
 
 @checked
 def filter_switches(episodes: ExpertEpisodes, slots: tuple[Bounds, ...], every: int) -> tuple[Predictions, States]:
-    """P(y=1) and posterior mean accuracies when known accuracies rotate to a new order every ``every`` rounds.
-
-    Raises:
-        InputError: a slot whose accuracy is not known (an interval of positive width), or too many orders.
-    """
+    """P(y=1) and posterior mean accuracies when known accuracies rotate to a new order every ``every`` rounds."""
     if any(low < high for low, high in slots):
         raise InputError(f"the Bayes predictor of a switching regime needs known accuracies, got intervals {slots}")
     kinds, orders = different_orders(slots)

@@ -29,15 +29,8 @@ from scipy import special
 
 from interp.checks import checked, unique
 from interp.errors import InputError, require, unknown_name
-from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime
-from interp.tasks.experts.posterior import (
-    average_orders,
-    check_bounds,
-    filter_switches,
-    keep_uncertain,
-    mean_accuracy,
-    share,
-)
+from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime, posterior
+from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 Decision = Literal["threshold", "sample"]
 Predictions = Float[np.ndarray, "episode round"]
@@ -52,10 +45,9 @@ class ExpertRun:
     """What an algorithm did.
 
     Attributes:
-        predictions: Float[episode, round], P(y=1) before the label is seen.
+        predictions: P(y=1) before the label is seen.
         decision: how a prediction becomes a mistake: "threshold" or "sample".
-        state: Float[episode, round + 1, expert], what it carries into each round; None when it carries nothing.
-        state_name: what the state is: "log-weights", "counts", "mean accuracies" or "".
+        state: what it carries into each round, called ``state_name``: "log-weights", "counts" or "mean accuracies".
         approximation: what a Bayes predictor ignores of the episodes' regime; "" when it is exact.
     """
 
@@ -78,9 +70,6 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
     """The log-weights before each round, and after the last: + eta = log(gamma) whenever an expert was right.
 
     Added up round by round, so that they are bitwise those of a plain loop.
-
-    Raises:
-        InputError: an eta that is negative or not finite, or neither one number nor one per episode.
     """
     rates = np.asarray(eta, dtype=np.float64)
     require(
@@ -107,9 +96,6 @@ def weighted_majority(
         eta: the learning rate, one number or one per episode; 1 when neither eta nor gamma is given.
         gamma: the factor > 1 that a right expert's weight grows by, instead of ``eta = log(gamma)``.
         randomised: predict 1 with the share as probability, instead of when it exceeds 1/2.
-
-    Raises:
-        InputError: both eta and gamma, gamma <= 1, or a bad eta.
     """
     require(eta is None or gamma is None, f"give eta or gamma, not both (got eta {eta!r} and gamma {gamma})")
     if gamma is not None:
@@ -177,8 +163,7 @@ def bayes(
             of one of them, each as likely; None for the episodes' own regime.
 
     Raises:
-        InputError: a bad prior, a prior that needs too many orders, a switching regime in a list of several, or None
-            for episodes made by hand.
+        InputError: a prior that needs too many orders, a switching regime in a list, None for episodes made by hand.
     """
     regimes = [_prior(episodes, each) for each in prior] if isinstance(prior, list) else [_prior(episodes, prior)]
     require(len(regimes) > 0, "a prior that is a list of regimes needs at least one")
@@ -188,14 +173,14 @@ def bayes(
         message = f"regime {regime.name!r} switches, and cannot be one of several; take it alone as the prior"
         require(regime.switch_every is None or not others, message)
     if (every := regimes[0].switch_every) is not None:
-        predictions, state = filter_switches(episodes, slots, every)
+        predictions, state = posterior.filter_switches(episodes, slots, every)
     elif not others and len(set(slots)) == 1:
         hits = counts(episodes)
         misses = np.arange(episodes.n_rounds + 1)[:, None] - hits
         state = mean_accuracy(hits, misses, slots[0])
         predictions = vote(state[:, :-1], episodes.advice)
     else:
-        predictions, state = average_orders(episodes, alternatives)
+        predictions, state = posterior.average_orders(episodes, alternatives)
     ignored = {
         "drifting accuracies taken as fixed": any(regime.drift_std for regime in regimes),
         "shared predictions": any(regime.correlation for regime in regimes),
@@ -242,12 +227,7 @@ def _prior(episodes: ExpertEpisodes, prior: str | ExpertRegime | Bounds | None) 
 
 @dataclass(frozen=True)
 class Baseline:
-    """A predictor that models are compared with, named once for tables, legends and the command line.
-
-    Attributes:
-        key, name, short_name: for code and the command line, for sentences, for legends.
-        run: episodes -> :class:`ExpertRun`.
-    """
+    """A predictor that models are compared with, named once for tables, legends and the command line."""
 
     key: str
     name: str
@@ -280,11 +260,7 @@ PREDICTORS: Mapping[str, Baseline] = unique(
 
 @checked
 def get_predictor(key: str) -> Baseline:
-    """The predictor called ``key``.
-
-    Raises:
-        InputError: no such predictor; the nearest keys are given.
-    """
+    """The predictor called ``key``."""
     if key not in PREDICTORS:
         raise unknown_name("predictor", key, PREDICTORS, limit=len(PREDICTORS))
     return PREDICTORS[key]

@@ -26,13 +26,11 @@ class ExpertRegime:
     """How expert accuracies are drawn.
 
     Args:
-        name: the name that :func:`sample` takes.
-        description: one line, for tables.
         first: an interval (low, high) for each of the leading experts, accuracy uniform in it.
         rest: the interval of every further expert.
         min_experts: fewer experts are refused: the regime would lose its point.
-        switch_every: every so many rounds the accuracies move to a new best expert (None: never).
-        drift_std: standard deviation of a Gaussian step added to each accuracy each round (None: no drift).
+        switch_every: every so many rounds the accuracies move to a new best expert.
+        drift_std: standard deviation of a Gaussian step added to each accuracy each round.
         drift_bounds: drifting accuracies are clipped to this interval after each step.
         correlation: probability that, in a round, all experts share one prediction, right with the mean accuracy.
 
@@ -43,10 +41,6 @@ class ExpertRegime:
     >>> fast = replace(REGIMES["switch-10"], name="switch-5", switch_every=5)
     >>> sample(2, 20, 4, regime=fast).regime
     'switch-5'
-
-    Raises:
-        InputError: an interval or probability outside [0, 1], a period or spread that is not positive, or more than
-            one of switching, drift and correlation.
     """
 
     name: str
@@ -74,11 +68,7 @@ class ExpertRegime:
 
     @checked
     def slots(self, n_experts: int) -> tuple[Bounds, ...]:
-        """The accuracy interval of each of ``n_experts`` slots, before identities are permuted.
-
-        Raises:
-            InputError: fewer experts than the regime is defined for, or more than any model reads.
-        """
+        """The accuracy interval of each of ``n_experts`` slots, before identities are permuted."""
         integer("n_experts", n_experts, most=1_000_000)
         require(
             n_experts >= self.min_experts,
@@ -100,51 +90,31 @@ class ExpertRegime:
 
 
 def _regimes() -> Iterator[ExpertRegime]:
+    # fmt: off
     yield ExpertRegime("uniform", "all U[.3, .9]: the training distribution", (0.3, 0.9))
     yield ExpertRegime("wide", "all U[0, 1]: no prior knowledge", (0.0, 1.0))
-    yield ExpertRegime(
-        "stratified",
-        "U[.9, 1], U[.65, .8], U[.55, .7], then U[.45, .6] for every further expert",
-        (0.45, 0.6),
-        ((0.9, 1.0), (0.65, 0.8), (0.55, 0.7)),
-    )
+    yield ExpertRegime("stratified", "U[.9, 1], U[.65, .8], U[.55, .7], then U[.45, .6] for every further expert",
+                       (0.45, 0.6), ((0.9, 1.0), (0.65, 0.8), (0.55, 0.7)))
     yield ExpertRegime("flat", "one U[.6, .7], the others U[.4, .6]", (0.4, 0.6), ((0.6, 0.7),))
-    yield ExpertRegime(
-        "anti-signal",
-        "one U[.6, .7], one U[0, .1] that is nearly always wrong, the others U[.4, .6]",
-        (0.4, 0.6),
-        ((0.6, 0.7), (0.0, 0.1)),
-        min_experts=2,
-    )
+    yield ExpertRegime("anti-signal", "one U[.6, .7], one U[0, .1] that is nearly always wrong, the others U[.4, .6]",
+                       (0.4, 0.6), ((0.6, 0.7), (0.0, 0.1)), min_experts=2)
     for k in (1, 2, 3, 4):
-        yield ExpertRegime(
-            f"{k}-real", f"{k} U[.6, .85], the others exactly .5", (0.5, 0.5), ((0.6, 0.85),) * k, min_experts=k
-        )
+        yield ExpertRegime(f"{k}-real", f"{k} U[.6, .85], the others exactly .5", (0.5, 0.5), ((0.6, 0.85),) * k,
+                           min_experts=k)
     yield ExpertRegime("dominant", "one exactly .9, the others U[.35, .5]", (0.35, 0.5), ((0.9, 0.9),))
     yield ExpertRegime("close", "all U[.55, .65]", (0.55, 0.65))
     for m in (10, 25, 50):
-        yield ExpertRegime(
-            f"switch-{m}",
-            f"every {m} rounds a new best expert (.85), the others .4",
-            (0.4, 0.4),
-            ((0.85, 0.85),),
-            min_experts=2,
-            switch_every=m,
-        )
-    yield ExpertRegime(
-        "drift", "all U[.4, .8] at first, + N(0, .02) each round, clipped to [.2, .95]", (0.4, 0.8), drift_std=0.02
-    )
+        yield ExpertRegime(f"switch-{m}", f"every {m} rounds a new best expert (.85), the others .4", (0.4, 0.4),
+                           ((0.85, 0.85),), min_experts=2, switch_every=m)
+    yield ExpertRegime("drift", "all U[.4, .8] at first, + N(0, .02) each round, clipped to [.2, .95]", (0.4, 0.8),
+                       drift_std=0.02)
     for c in (0.3, 0.7, 0.9):
-        yield ExpertRegime(
-            f"correlated-{c}",
-            f"all U[.4, .8]; with probability {c} all share one prediction, right with the mean accuracy",
-            (0.4, 0.8),
-            correlation=c,
-        )
+        yield ExpertRegime(f"correlated-{c}", f"all U[.4, .8]; with probability {c} all share one prediction, right "
+                           "with the mean accuracy", (0.4, 0.8), correlation=c)
     for k in (1, 2, 3, 4):
-        yield ExpertRegime(
-            f"{k}-high-quality", f"{k} U[.9, 1], the others U[.3, .9]", (0.3, 0.9), ((0.9, 1.0),) * k, min_experts=k
-        )
+        yield ExpertRegime(f"{k}-high-quality", f"{k} U[.9, 1], the others U[.3, .9]", (0.3, 0.9), ((0.9, 1.0),) * k,
+                           min_experts=k)
+    # fmt: on
 
 
 def _registry(regimes: Iterator[ExpertRegime]) -> Mapping[str, ExpertRegime]:
@@ -160,11 +130,7 @@ REGIMES: Mapping[str, ExpertRegime] = _registry(_regimes())
 
 @checked
 def get_regime(name: str | ExpertRegime) -> ExpertRegime:
-    """The regime called ``name``; a record is returned as it is.
-
-    Raises:
-        InputError: no such regime; the nearest names are given.
-    """
+    """The regime called ``name``; a record is returned as it is."""
     if isinstance(name, ExpertRegime):
         return name
     if name not in REGIMES:

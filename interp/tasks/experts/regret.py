@@ -51,11 +51,7 @@ ROUNDING = 1e-6
 
 @checked
 def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
-    """``predictions`` as Float[episode, round].
-
-    Raises:
-        InputError: another shape than the episodes', or values outside [0, 1].
-    """
+    """``predictions`` as Float[episode, round]."""
     p = np.asarray(predictions, dtype=np.float64)
     require(
         p.shape == episodes.labels.shape,
@@ -99,11 +95,7 @@ def log_loss(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
 
 @checked
 def excess_log_loss(predictions: ArrayLike, reference: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
-    """Log-loss of ``predictions`` minus that of ``reference``, round by round, in nats.
-
-    Raises:
-        InputError: bad predictions, or a reference of infinite log-loss.
-    """
+    """Log-loss of ``predictions`` minus that of ``reference``, which must be finite, round by round, in nats."""
     bound = log_loss(reference, episodes)
     require(bool(np.isfinite(bound).all()), "the reference was certain and wrong; excess over infinity does not exist")
     return log_loss(predictions, episodes) - bound
@@ -114,15 +106,13 @@ class RegretScore(Tabled):
     """How good one learner's predictions were, each number with its 95 % bootstrap interval over episodes.
 
     Attributes:
-        name: the learner.
         decision: how its predictions became mistakes.
         accuracy: share of rounds right.
         regret: regret after the last round, and ``regret_std``, its standard deviation over episodes.
         log_loss: nats a round; infinite when it was certain and wrong.
         excess: log-loss above ``reference``, nats a round; None without a reference.
         reference: name of the reference, with what it ignores of the regime, if anything.
-        regret_curve: Float[4, round]: mean, low, high and standard deviation over episodes.
-        settings: regime, sizes, seed, versions, git revision.
+        regret_curve: mean, low, high and standard deviation over episodes.
     """
 
     name: str
@@ -145,9 +135,7 @@ class RegretScore(Tabled):
             {
                 "name": self.name,
                 "metric": metric,
-                "estimate": interval.estimate,
-                "low": interval.low,
-                "high": interval.high,
+                **vars(interval),
                 "std": self.regret_std if metric == "regret" else np.nan,
                 "reference": self.reference if metric == "excess_log_loss" else "",
                 "decision": self.decision,
@@ -178,10 +166,8 @@ def score(
 
     Args:
         predictions: P(y=1) [episode, round].
-        name: what tables call it.
         decision: "threshold" (the likelier label) or "sample" (a draw from the prediction).
         reference: predictions to take the excess log-loss over, usually the Bayes predictor's.
-        seed: of the bootstrap.
     """
     wrong = mistakes(predictions, episodes, decision)
     curve = wrong.cumsum(axis=1) - expert_mistakes(episodes)
@@ -221,13 +207,11 @@ class Calibration(Tabled):
     """The reliability of predictions.
 
     Attributes:
-        edges: the bins' edges, one more than bins.
         share: share of the rounds in each bin.
         prediction, frequency: mean prediction and frequency of label 1 in each bin; NaN in an empty bin.
         low, high: 95 % bootstrap interval of the frequency.
         error: expected calibration error.
         chance: the error under perfect calibration: mean and 95 % range over drawn labels.
-        settings: regime, sizes, seed, versions, git revision.
     """
 
     edges: Float[np.ndarray, " edge"]
@@ -242,40 +226,20 @@ class Calibration(Tabled):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per bin."""
-        return pd.DataFrame(
-            {
-                "from": self.edges[:-1],
-                "to": self.edges[1:],
-                "share": self.share,
-                "prediction": self.prediction,
-                "frequency": self.frequency,
-                "low": self.low,
-                "high": self.high,
-            }
-        )
+        bins = {name: getattr(self, name) for name in ("share", "prediction", "frequency", "low", "high")}
+        return pd.DataFrame({"from": self.edges[:-1], "to": self.edges[1:], **bins})
 
 
 @checked
-def calibration(
-    predictions: ArrayLike,
-    episodes: ExpertEpisodes,
-    *,
-    n_bins: int = 10,
-    seed: int = 0,
-) -> Calibration:
-    """The reliability table of ``predictions`` P(y=1) [episode, round].
-
-    Raises:
-        InputError: bad predictions, or fewer than one bin.
-    """
+def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int = 10, seed: int = 0) -> Calibration:
+    """The reliability table of ``predictions`` P(y=1) [episode, round]."""
     require(n_bins >= 1, f"n_bins must be >= 1, got {n_bins}")
     p = check_predictions(predictions, episodes)
     b = len(p)
     cells = np.minimum((p * n_bins).astype(int), n_bins - 1) + n_bins * np.arange(b)[:, None]
 
     def per_episode(values: np.ndarray) -> np.ndarray:
-        sums = np.bincount(cells.ravel(), weights=values.ravel(), minlength=b * n_bins)
-        return sums.reshape(b, n_bins)
+        return np.bincount(cells.ravel(), weights=values.ravel(), minlength=b * n_bins).reshape(b, n_bins)
 
     count, predicted = per_episode(np.ones_like(p)), per_episode(p)
     observed = per_episode(episodes.labels.astype(float))

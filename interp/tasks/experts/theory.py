@@ -26,7 +26,7 @@ import pandas as pd
 from jaxtyping import Float, Int
 from scipy import special
 
-from interp.checks import checked
+from interp.checks import checked, integer
 from interp.errors import require
 from interp.provenance import provenance
 
@@ -37,15 +37,7 @@ Forecasts = Float[np.ndarray, "episode round outcome"]
 
 @dataclass(frozen=True, eq=False)
 class LatentExpertEpisodes:
-    """Episodes in which one expert, drawn once, generates every outcome.
-
-    Attributes:
-        distributions: Float[episode, round, expert, outcome], what each expert predicts.
-        outcomes: Int[episode, round].
-        experts: Int[episode], the generating expert.
-        prior: Float[expert], what it was drawn from.
-        seed: the seed that made the episodes.
-    """
+    """Episodes in which one expert, drawn once, generates every outcome."""
 
     distributions: Distributions
     outcomes: Int[np.ndarray, "episode round"]
@@ -63,14 +55,10 @@ class LatentExpertEpisodes:
 def sample_latent_expert(
     n_episodes: int, n_rounds: int, n_experts: int, n_outcomes: int = 2, *, concentration: float = 2.0, seed: int = 0
 ) -> LatentExpertEpisodes:
-    """Episodes of the appendix's model, with Dirichlet predictions and a Dirichlet(1) prior over experts.
-
-    Raises:
-        InputError: a size below 1, or a concentration that is not positive.
-    """
+    """Episodes of the appendix's model, with Dirichlet predictions and a Dirichlet(1) prior over experts."""
     sizes = {"n_episodes": n_episodes, "n_rounds": n_rounds, "n_experts": n_experts, "n_outcomes": n_outcomes}
     for name, size in sizes.items():
-        require(size >= 1, f"{name} must be an integer >= 1, got {size}")
+        integer(name, size, 1)
     require(concentration > 0, f"concentration must be > 0, got {concentration}")
     prior = np.random.default_rng([seed, 0]).dirichlet(np.ones(n_experts))
     experts = np.random.default_rng([seed, 1]).choice(n_experts, size=n_episodes, p=prior)
@@ -125,14 +113,10 @@ def mixture(weights: Float[np.ndarray, "episode round expert"], distributions: D
 
 @dataclass(frozen=True)
 class TheoryCheck:
-    """One statement checked: ``error`` against ``bound``, and whether it held.
+    """One statement checked: how far its two sides differ, against what they may.
 
-    Attributes:
-        claim: the statement.
-        error: how far the two sides differ (for a simulation: the absolute mean difference).
-        bound: what it may be: rounding, or a multiple of the simulation's standard error.
-        left, right: the two sides where they are single numbers, else NaN.
-        settings: sizes, seed, versions, git revision.
+    ``error`` is the absolute mean difference for a simulation, ``bound`` rounding, or a multiple of the simulation's
+    standard error; ``left`` and ``right`` are the two sides where they are single numbers.
     """
 
     claim: str
@@ -149,8 +133,8 @@ class TheoryCheck:
 
     def to_frame(self) -> pd.DataFrame:
         """One row."""
-        values = {"claim": self.claim, "error": self.error, "bound": self.bound, "holds": self.holds}
-        return pd.DataFrame([{**values, "left": self.left, "right": self.right}])
+        columns = ("claim", "error", "bound", "holds", "left", "right")
+        return pd.DataFrame([{column: getattr(self, column) for column in columns}])
 
 
 def excess_and_divergence(
@@ -171,9 +155,6 @@ def check(n_episodes: int = 4000, n_rounds: int = 20, n_experts: int = 4, seed: 
     """The three statements on simulated episodes of the appendix's model.
 
     The simulated identity may miss by four standard errors (false alarms: 6 in 100,000 seeds).
-
-    Raises:
-        InputError: a size below 1.
     """
     episodes = sample_latent_expert(n_episodes, n_rounds, n_experts, seed=seed)
     settings = provenance(n_episodes=n_episodes, n_rounds=n_rounds, n_experts=n_experts, seed=seed)

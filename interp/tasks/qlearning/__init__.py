@@ -5,11 +5,7 @@
     >>> episodes.states.shape, episodes.q_tables.shape
     ((2, 5), (2, 6, 4, 3))
 
-``mdps``, ``episodes``, ``sampling``, ``regimes``, ``datasets`` and ``environment`` (the data), ``bellman`` (the update
-and the optimum), ``layout`` (the round), ``algorithms`` (causal models), ``families`` (what could explain a model),
-``tabular`` (agents), ``agreement``, ``returns`` and ``rates`` (scores), ``corruptions``, ``hypotheses`` (what
-interventions test), ``training`` and ``evaluation``. No handwired model (``circuits``) and no picture (``reports``)
-lives here.
+No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import lazy
@@ -63,6 +59,6 @@ TASK = Task(
             "epsilon-greedy": "amber short",
             "random-ties": "brown dotted",
             "no-bootstrap": "brown short",
-        },
+        }
     ),
 )

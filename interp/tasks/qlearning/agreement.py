@@ -70,9 +70,8 @@ class AgreementResult(Tabled):
     """Agreement of a policy with tabular Q-learning, with its controls.
 
     Attributes:
-        intervals: (quantity, phase) -> estimate with its 95 % interval; NaN where there was no such step.
-        n_steps: (quantity, phase) -> how many steps it rests on.
-        provenance: regime, seeds, sizes, versions.
+        intervals: by (quantity, phase); NaN where there was no such step.
+        n_steps: by (quantity, phase), how many steps it rests on.
     """
 
     intervals: dict[tuple[str, str], Interval]
@@ -143,12 +142,8 @@ def agreement_by_round(
 ) -> pd.DataFrame:
     """Agreement on untied steps round by round, of a policy and of the table that never bootstraps.
 
-    Args:
-        predictions, table, n_resamples, seed: as :func:`agreement` takes them, of one batch.
-
-    Returns:
-        Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``; no
-        row for a round in which every step is tied.
+    Columns ``key`` ("model", "no-bootstrap"), ``round`` (from 1), ``estimate``, ``low``, ``high``, ``n_steps``; no row
+    for a round in which every step is tied.
     """
     counts = _count(_policy(predictions, episodes), episodes, table)
     weights, rows = resample_weights(len(episodes), n_resamples, seed), []
@@ -246,11 +241,7 @@ _GAMMAS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 0.99)
 class DiscountResult(Tabled):
     """Agreement of choices with the tables of many discounts.
 
-    Attributes:
-        gammas: the discounts.
-        agreement: one estimate with its interval per discount.
-        best: the discount that the choices follow best: the middle of those that tie, and an interval over all of them.
-        settings: table, sizes, seed, versions.
+    ``best`` is the discount that choices follow best: the middle of those that tie, and an interval over all of them.
     """
 
     gammas: tuple[float, ...]
@@ -261,8 +252,7 @@ class DiscountResult(Tabled):
     def to_frame(self) -> pd.DataFrame:
         """One row per discount; ``best`` repeats the one followed best."""
         rows = [{"gamma": gamma, **vars(value)} for gamma, value in zip(self.gammas, self.agreement, strict=True)]
-        frame = pd.DataFrame(rows)
-        return frame.assign(best=self.best.estimate, best_low=self.best.low, best_high=self.best.high)
+        return pd.DataFrame(rows).assign(best=self.best.estimate, best_low=self.best.low, best_high=self.best.high)
 
 
 @checked
@@ -276,14 +266,10 @@ def followed_discount(
 ) -> DiscountResult:
     """Compare choices ``[episode, round]``, one array per batch, with the tables of each discount."""
     require(len(gammas) > 0, "no discount to compare with; give at least one")
-    require(
-        [c.shape for c in choices] == [b.states.shape for b in batches],
-        "choices must be [episode, round] for every batch",
-    )
-    columns = []
-    for gamma in gammas:
-        parts = [_hits(c, b.relearned(gamma=gamma), table) for c, b in zip(choices, batches, strict=True)]
-        columns.append(np.concatenate(parts))
+    alike = [c.shape for c in choices] == [b.states.shape for b in batches]
+    require(alike, "choices must be [episode, round] for every batch")
+    pairs = list(zip(choices, batches, strict=True))
+    columns = [np.concatenate([_hits(c, b.relearned(gamma=gamma), table) for c, b in pairs]) for gamma in gammas]
     hits = np.stack(columns, 1)
     rounds = np.concatenate([np.full(len(b), b.n_rounds, np.float64) for b in batches])
     weights = resample_weights(len(hits), seed=seed)
@@ -291,13 +277,11 @@ def followed_discount(
     low, high = percentile_bounds(samples)
     lowest, highest = _followed(samples, gammas)
     first, last = _followed(curve[None], gammas)
-    best = Interval(
-        float((first[0] + last[0]) / 2), float(percentile_bounds(lowest)[0]), float(percentile_bounds(highest)[1])
-    )
+    bounds = percentile_bounds(lowest)[0], percentile_bounds(highest)[1]
+    best = Interval(*map(float, ((first[0] + last[0]) / 2, *bounds)))
     intervals = tuple(Interval(*map(float, row)) for row in zip(curve, low, high, strict=True))
-    return DiscountResult(
-        tuple(gammas), intervals, best, provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
-    )
+    settings = provenance(table=table, n_episodes=len(hits), bootstrap_seed=seed)
+    return DiscountResult(tuple(gammas), intervals, best, settings)
 
 
 def _followed(curves: np.ndarray, gammas: Sequence[float]) -> tuple[np.ndarray, np.ndarray]:

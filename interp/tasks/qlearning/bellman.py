@@ -122,13 +122,7 @@ def greedy_sets(
 
 
 class _DiscountedPlan(NamedTuple):
-    """The optimum of the discounted problem.
-
-    Attributes:
-        values: V, ``[mdp, state]``.
-        action_values: Q, ``[mdp, state, action]``.
-        policy: an optimal action per state, ``[mdp, state]``.
-    """
+    """The optimum of the discounted problem."""
 
     values: Float[np.ndarray, "mdp state"]
     action_values: Float[np.ndarray, "mdp state action"]
@@ -136,12 +130,7 @@ class _DiscountedPlan(NamedTuple):
 
 
 class _FinitePlan(NamedTuple):
-    """The optimum over a fixed number of rounds.
-
-    Attributes:
-        values: expected sum of rewards still to come, ``[mdp, round + 1, state]``; the last is 0.
-        policy: an optimal action per round and state, ``[mdp, round, state]``.
-    """
+    """The optimum over a fixed number of rounds; ``values`` are expected sums of rewards still to come, the last 0."""
 
     values: Float[np.ndarray, "mdp steps state"]
     policy: Int[np.ndarray, "mdp round state"]

@@ -40,12 +40,7 @@ _SPLIT_STREAM = 101
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Episodes in two splits, grouped by size.
-
-    Attributes:
-        train, validation: batches keyed by (n_states, n_actions, n_rounds).
-        config: the arguments that made it, JSON values, with the NumPy version.
-    """
+    """Episodes in two splits, by size (n_states, n_actions, n_rounds); ``config`` holds what made them."""
 
     train: _Batches
     validation: _Batches
@@ -75,10 +70,9 @@ def generate(
     regime: str = "grid",
     validation: float = 0.1,
 ) -> Dataset:
-    """The paper's data set (its defaults), split at random into train and validation episodes.
+    """The paper's data set (its defaults), split at random: a share ``validation`` of the episodes is held out.
 
-    Args:
-        validation: share of the episodes held out, in [0, 1); the others as in ``sampling.sample_grid``.
+    The other arguments are those of ``sampling.sample_grid``.
     """
     require(0 <= validation < 1, f"validation must lie in [0, 1), got {validation}; the paper holds out 0.1")
     settings: dict[str, Any] = {
@@ -91,10 +85,8 @@ def generate(
     held_out[chosen[: round(validation * n_episodes)]] = True
     train: _Batches = {}
     kept_back: _Batches = {}
-    start = 0
-    for size, batch in batches.items():
-        mask = held_out[start : start + len(batch)]
-        start += len(batch)
+    ends = np.cumsum([len(batch) for batch in batches.values()])
+    for (size, batch), mask in zip(batches.items(), np.split(held_out, ends[:-1]), strict=True):
         for split, members in ((train, ~mask), (kept_back, mask)):
             if members.any():
                 split[size] = batch.select(members)
@@ -123,11 +115,7 @@ def save(dataset: Dataset, path: str | Path) -> Path:
 
 @checked
 def load(path: str | Path) -> Dataset:
-    """Read what :func:`save` wrote, learn the Q-tables again, and check the stored targets against them.
-
-    Raises:
-        InputError: no such file, another format or version, missing or extra tensors, or contradictory contents.
-    """
+    """Read what :func:`save` wrote, learn the Q-tables again, and check the stored targets against them."""
     path = Path(path)
     require(path.is_file(), f"there is no data set file {str(path)!r}; make one with datasets.save")
     with reading(path, "it is no data set, or was cut short or changed; make it again with datasets.save"):
@@ -175,23 +163,14 @@ def _arrays(batch: MDPEpisodes, families: list[str]) -> dict[str, NDArray[Any]]:
     labels, mdps = np.min_scalar_type(max(batch.n_states, batch.n_actions)), batch.known_mdps
     family = np.array([families.index(family) for family in mdps.families], np.uint8)
     of_mdps = (mdps.transitions, mdps.rewards, family, mdps.concentrations, mdps.bernoulli)
-    return {
-        **{key: getattr(batch, key).astype(labels) for key in _LABELS},
-        "rewards": batch.rewards,
-        "epsilon": batch.epsilon,
-        **dict(zip(_MDP, of_mdps, strict=True)),
-        "initial": batch.q_tables[:, 0],
-    }
+    others = {"rewards": batch.rewards, "epsilon": batch.epsilon, "initial": batch.q_tables[:, 0]}
+    return {key: getattr(batch, key).astype(labels) for key in _LABELS} | dict(zip(_MDP, of_mdps, strict=True)) | others
 
 
 def _batch(arrays: Mapping[str, NDArray[Any]], record: Mapping[str, Any], name: str) -> MDPEpisodes:
-    mdps = MDPs(
-        arrays["transitions"],
-        arrays["mdp_rewards"],
-        families=tuple(record["families"][i] for i in arrays["family"]),
-        concentrations=arrays["concentration"],
-        bernoulli=arrays["bernoulli"],
-    )
+    families = tuple(record["families"][i] for i in arrays["family"])
+    drawn = {"concentrations": arrays["concentration"], "bernoulli": arrays["bernoulli"]}
+    mdps = MDPs(arrays["transitions"], arrays["mdp_rewards"], families=families, **drawn)
     labels: dict[str, Any] = {key: arrays[key].astype(np.int64) for key in _LABELS}
     targets = labels.pop("greedy")
     others: dict[str, Any] = {key: arrays[key] for key in ("rewards", "epsilon", "initial")}

@@ -29,8 +29,7 @@ class TabularMDPEnv(gymnasium.Env[np.int64, int | np.integer]):
     """One finite MDP as an environment.
 
     Args:
-        mdps: a batch holding the one MDP to use; None draws one from ``regime``.
-        n_states, n_actions, regime, seed: what to draw when ``mdps`` is None.
+        mdps: a batch holding the one MDP to use; None draws one of the sizes from ``regime``.
         n_rounds: rounds until the episode is truncated.
         start: the first state; None draws it uniformly.
     """

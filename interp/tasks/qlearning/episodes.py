@@ -46,8 +46,6 @@ class MDPEpisodes:
             needs it.
         alpha, gamma: learning rate in (0, 1] and discount in [0, 1) of the tables.
         epsilon: exploration rate of each episode; NaN where the behaviour has none.
-        regime: name of the regime that the MDPs come from.
-        seed: what the episodes were drawn with.
 
     Raises:
         InputError: tables that the transitions do not produce, or targets that are not greedy.
@@ -153,10 +151,8 @@ class MDPEpisodes:
         )
         n_states = mdps.n_states if mdps is not None else _as_many("n_states", n_states, states, next_states)
         n_actions = mdps.n_actions if mdps is not None else _as_many("n_actions", n_actions, actions)
-        s, following = (
-            as_labels("states", states, "state", n_states),
-            as_labels("next_states", next_states, "state", n_states),
-        )
+        s = as_labels("states", states, "state", n_states)
+        following = as_labels("next_states", next_states, "state", n_states)
         a, r = as_labels("actions", actions, "action", n_actions), as_array("rewards", rewards, np.float64, 2)
         n = len(s) if mdps is None else len(mdps)
         for name, array in (("actions", a), ("rewards", r), ("next_states", following)):
@@ -167,19 +163,10 @@ class MDPEpisodes:
         start = np.zeros((n, n_states, n_actions)) if initial is None else initial
         tables = bellman.replay_tables(s, a, r, following, start, alpha, gamma)
         return cls(
-            states=s,
-            actions=a,
-            rewards=r,
-            next_states=following,
+            states=s, actions=a, rewards=r, next_states=following, q_tables=tables,
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
-            q_tables=tables,
-            mdps=mdps,
-            alpha=alpha,
-            gamma=gamma,
-            epsilon=np.full(n, 1.0) * epsilon,
-            regime=regime,
-            seed=seed,
-        )
+            mdps=mdps, alpha=alpha, gamma=gamma, epsilon=np.full(n, 1.0) * epsilon, regime=regime, seed=seed,
+        )  # fmt: skip
 
     @checked
     def relearned(
@@ -190,8 +177,7 @@ class MDPEpisodes:
     ) -> MDPEpisodes:
         """The tables and targets of another learning rate or discount, or of other transitions.
 
-        Args:
-            transitions: arrays ``[episode, round]`` in place of these episodes' own, by a name of :data:`TRANSITIONS`.
+        ``transitions`` are arrays ``[episode, round]`` in place of these episodes', by a name of :data:`TRANSITIONS`.
         """
         changed = transitions or {}
         for name in changed:
@@ -201,14 +187,9 @@ class MDPEpisodes:
         return MDPEpisodes.from_transitions(
             self.mdps,
             **{name: changed.get(name, getattr(self, name)) for name in TRANSITIONS},
-            alpha=self.alpha if alpha is None else alpha,
-            gamma=self.gamma if gamma is None else gamma,
-            epsilon=self.epsilon,
-            initial=self.q_tables[:, 0],
-            regime=self.regime,
-            seed=self.seed,
-            **sizes,
-        )
+            alpha=self.alpha if alpha is None else alpha, gamma=self.gamma if gamma is None else gamma,
+            epsilon=self.epsilon, initial=self.q_tables[:, 0], regime=self.regime, seed=self.seed, **sizes,
+        )  # fmt: skip
 
     def __len__(self) -> int:
         return len(self.states)
@@ -230,11 +211,7 @@ class MDPEpisodes:
 
     @property
     def known_mdps(self) -> MDPs:
-        """:attr:`mdps`, for what cannot do without them.
-
-        Raises:
-            InputError: the MDPs are not known.
-        """
+        """:attr:`mdps`, for what cannot do without them."""
         if self.mdps is None:
             raise InputError(
                 "the MDPs of these recorded episodes are not known, and this plays or plans in them; give the episodes "
@@ -286,14 +263,10 @@ class MDPEpisodes:
         tables = np.ascontiguousarray(np.moveaxis(tables, 3, 1))
         following = states[rows, self.next_states]
         return replace(
-            self,
-            states=states[rows, self.states],
-            actions=actions[rows, self.actions],
-            next_states=following,
-            q_tables=tables,
-            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
+            self, states=states[rows, self.states], actions=actions[rows, self.actions], next_states=following,
+            q_tables=tables, greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
             mdps=None if self.mdps is None else self.mdps.permuted(states, actions),
-        )
+        )  # fmt: skip
 
 
 def _as_many(name: str, number: int | None, *labels: ArrayLike) -> int:
@@ -318,11 +291,7 @@ Batches = MDPEpisodes | Iterable[MDPEpisodes]
 
 
 def as_batches(episodes: Batches) -> tuple[MDPEpisodes, ...]:
-    """One batch, or several of different sizes, as a tuple.
-
-    Raises:
-        InputError: no batch, or a batch of something else.
-    """
+    """One batch, or several of different sizes, as a tuple."""
     batches = (episodes,) if isinstance(episodes, MDPEpisodes) else tuple(episodes)
     require(len(batches) > 0, "no episodes were given; pass one batch of MDPEpisodes or several")
     for batch in batches:

@@ -47,12 +47,7 @@ CONTROLS = {"cut": "latents cut", "repeat_last": "repeat the last action", "chan
 
 @dataclass(frozen=True, eq=False)
 class QLearningScores(Tabled):
-    """Agreement of a model and of its controls with tabular Q-learning.
-
-    Attributes:
-        results: (regime, predictor key) -> :class:`~interp.tasks.qlearning.agreement.AgreementResult`.
-        settings: model, digest, commit, table, sizes, seed, versions.
-    """
+    """Agreement of a model and of its controls with tabular Q-learning, by (regime, predictor key)."""
 
     results: dict[tuple[str, str], AgreementResult]
     settings: dict[str, Any]
@@ -121,14 +116,8 @@ def evaluate(
 ) -> QLearningScores:
     """Agreement of a model and of three controls with tabular Q-learning, regime by regime.
 
-    Args:
-        regimes: keys of ``interp.tasks.mdp.REGIMES``.
-        n_episodes: per regime, over all sizes.
-        commit: whose a* is fed, "own" or "target".
-        done: called with 1 after each regime.
-
-    Raises:
-        InputError: a model of another task, or no regime.
+    ``n_episodes`` are per regime, over all sizes; ``commit`` says whose a* is fed, "own" or "target"; ``done`` is
+    called with 1 after each regime.
     """
     require(len(regimes) > 0, "no regime to evaluate on; give at least one")
     results, table = {}, reference_table(model)

@@ -111,8 +111,7 @@ def acting(algorithm: Algorithm, temperature: float = 0.0, shared_ties: bool = T
             return np.asarray(tied / tied.sum(-1, keepdims=True))
         return np.eye(tied.shape[-1])[tied.argmax(-1)]
 
-    labels = numbered("a_")
-    moment = "after" if after else "before"
+    labels, moment = numbered("a_"), "after" if after else "before"
     seen = Variable(
         read, f"Q(s_{{t+1}}, .), {moment}", "what the choice is made by", "reward",
         parents=("table", "next_table", "next_state"), equation=values, outputs=labels,
@@ -141,11 +140,9 @@ def _learner(
     memories: tuple[tuple[str, str, Callable[[Values], _Array]], ...] = (),
     **parameters: Any,
 ) -> Algorithm:
-    """A learner that chooses greedily by its table.
+    """A learner that chooses greedily by its table, ``table`` being that after the round.
 
-    Args:
-        table: the table after the round.
-        memories: further tables that it keeps, zero at first: (key, what it is, its value after the round).
+    ``memories`` are further tables that it keeps, zero at first: (key, what it is, its value after the round).
     """
     labels = _Q.variable("table").outputs
     inputs = tuple(v for v in _Q.variables if v.role == "input")
@@ -167,13 +164,9 @@ def _learner(
         equation=lambda v: bellman.columns_at(v["next_table"], v["action"]),
     )  # fmt: skip
     learner = replace(
-        _Q,
-        key=key,
-        name=name,
-        parameters=parameters,
-        variables=(*inputs, *states, *round_, column),
+        _Q, key=key, name=name, parameters=parameters, variables=(*inputs, *states, *round_, column),
         initial=lambda episodes: {variable.key: np.zeros_like(episodes.q_tables[:, 0]) for variable in states},
-    )
+    )  # fmt: skip
     return acting(learner)
 
 
@@ -204,8 +197,7 @@ def mean_bootstrap(alpha: float = 0.1, gamma: float = 0.9) -> Algorithm:
 def soft_bootstrap(alpha: float = 0.1, gamma: float = 0.9, temperature: float = 0.1) -> Algorithm:
     """Q-learning with a soft maximum: the next values weighed by their softmax.
 
-    Args:
-        temperature: of the softmax, in units of reward; near 0 the maximum, large the mean.
+    Its ``temperature`` is in units of reward; near 0 it is the maximum, large the mean.
     """
     require(temperature > 0, f"temperature must be above 0, got {temperature}")
 

@@ -28,12 +28,7 @@ class QLearningRound(SizedRound):
     """A round of tabular Q-learning.
 
     ``<BOS> c_1 ... c_A Qcurr s a r Qnext s' (s'_i a_i)_i Select | a* Update``: 3 A + 10 positions; latent ``c_i``
-    belongs to action i.
-
-    Args:
-        n_states: number of states, at least 1.
-        n_actions: number of actions, at least 1.
-        n_states_range, n_actions_range: sizes that the vocabulary serves; just the given ones when None.
+    belongs to action i. The vocabulary serves the ranges of sizes; just the given sizes when they are None.
     """
 
     n_states: int
@@ -126,11 +121,7 @@ class QLearningRound(SizedRound):
 
 
 def served(model: HookedLatentTransformer) -> _Ranges:
-    """Smallest and largest number of states, and of actions, that a model serves.
-
-    Raises:
-        InputError: a model of another task.
-    """
+    """Smallest and largest number of states, and of actions, that a model serves."""
     layout = model.layout
     if not isinstance(layout, QLearningRound):
         raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of Q-learning")

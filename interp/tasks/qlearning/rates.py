@@ -60,8 +60,6 @@ class EffectiveRates(Tabled):
         alpha, gamma: by instruments, with 95 % intervals over episodes.
         alpha_plain, gamma_plain: by ordinary least squares on the decoded values.
         r2: share of the decoded change's sum of squares that the least-squares fit explains.
-        n_episodes, n_steps: what it rests on.
-        provenance: regime, seeds, versions.
     """
 
     alpha: Interval
@@ -102,26 +100,17 @@ def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, 
     alpha_plain, gamma_plain, slopes = _rates(xx, xy, weights)
     explained = 2 * slopes @ xy.sum(0) - slopes @ xx.sum(0) @ slopes
     return EffectiveRates(
-        alpha,
-        gamma,
-        alpha_plain,
-        gamma_plain,
-        r2=float(explained / yy.sum()),
-        n_episodes=len(xx),
+        alpha, gamma, alpha_plain, gamma_plain, r2=float(explained / yy.sum()), n_episodes=len(xx),
         n_steps=sum(batch.states.size for _, batch in pairs),
         provenance=drawn_from([batch for _, batch in pairs], bootstrap_seed=seed),
-    )
+    )  # fmt: skip
 
 
 @checked
 def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
     """The same regression for every episode on its own, by instruments: few rounds each, so expect scatter.
 
-    Args:
-        tables: decoded Q-tables ``[episode, round + 1, state, action]``.
-
-    Returns:
-        Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
+    Columns ``episode``, ``alpha``, ``gamma``; NaN where an episode's changes determine no rates.
     """
     _, _, zx, zy, _ = _moments(_finite(tables, episodes), episodes)
     slopes = np.full((len(zx), 2), np.nan)
@@ -187,9 +176,8 @@ class RatesResult(Tabled):
     """Effective rates of what a model's latents hold, with controls.
 
     Attributes:
-        rates: "model", "true table", "gamma = 0 table" and "untrained model" -> the estimator's answer.
-        r2: "model" and "untrained model" -> share of the table's variance decoded on held-out episodes.
-        settings: model, digest, commit, sizes, seed, versions.
+        rates: of "model", "true table", "gamma = 0 table" and "untrained model".
+        r2: of "model" and "untrained model", the share of the table's variance decoded on held-out episodes.
     """
 
     rates: dict[str, EffectiveRates]
@@ -216,11 +204,7 @@ def decode(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Float[np.ndarray, "episode steps state action"]:
-    """The tables in a model's latents before each round and after the last: exact, or decoded on held-out episodes.
-
-    Args:
-        run: the rollout of ``episodes``, where it is known.
-    """
+    """The tables in a model's latents before each round and after the last: exact, or decoded on held-out episodes."""
     latents = (rollout(model, episodes, commit=commit) if run is None else run).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
@@ -241,9 +225,7 @@ def evaluate(
 ) -> RatesResult:
     """Effective alpha and gamma of what a model's latents hold, with intervals over episodes, and three controls.
 
-    Args:
-        n_episodes: over the representative sizes.
-        commit: whose a* is fed, "own" or "target".
+    ``n_episodes`` are over the representative sizes; ``commit`` says whose a* is fed, "own" or "target".
     """
     sizes = representative_sizes(model)
     each = -(-n_episodes // len(sizes))

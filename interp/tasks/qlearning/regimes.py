@@ -68,7 +68,6 @@ class MDPRegime:
     """A named source of MDPs.
 
     Attributes:
-        key, name, short_name: for arguments, titles and table columns.
         cells: the (reward family, concentration) pairs drawn from in equal shares; empty for a fixed MDP.
         build: (n_states, n_actions) -> the one MDP of a fixed regime; None for a random one.
     """

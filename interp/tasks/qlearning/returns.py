@@ -55,7 +55,6 @@ class ScoreResult(Tabled):
     Attributes:
         score: (earned - random) / (optimal - random), as a ratio of sums over episodes.
         earned, random, optimal: mean sum of rewards; the last two are exact expectations for these episodes' starts.
-        provenance: regime, sizes, seed, versions.
     """
 
     score: Interval
@@ -74,11 +73,8 @@ class ScoreResult(Tabled):
 def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> ScoreResult:
     """Where the rewards of ``episodes`` lie between a random and an optimal policy.
 
-    Args:
-        episodes: one batch, or several (such as ``mdp.sample_grid(...).values()``).
-
-    Raises:
-        InputError: MDPs where every policy earns the same.
+    ``episodes`` are one batch, or several, such as ``mdp.sample_grid(...).values()``. MDPs where every policy earns the
+    same are refused.
     """
     batches = as_batches(episodes)
     rows = [_references(batch) for batch in batches]
@@ -118,9 +114,8 @@ class PlayScores(Tabled):
     """Returns of a model and of tabular agents that met the same luck.
 
     Attributes:
-        scores: (regime, agent key, horizon) -> :class:`~interp.tasks.qlearning.returns.ScoreResult`.
-        rates: (regime, agent key, first round of a window) -> mean reward a round in that window.
-        settings: model, digest, commit, sizes, seed, versions.
+        scores: by (regime, agent key, horizon).
+        rates: by (regime, agent key, first round of a window), mean reward a round in that window.
     """
 
     scores: dict[tuple[str, str, int], ScoreResult]
@@ -164,7 +159,6 @@ def evaluate(
     """Let a model and tabular agents act in fresh MDPs of each regime.
 
     Args:
-        regimes: keys of ``interp.tasks.mdp.REGIMES``.
         n_episodes: per regime, over the representative sizes.
         horizons: numbers of rounds after which returns are read; the longest is played.
         done: called with 1 after each regime.

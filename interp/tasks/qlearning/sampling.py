@@ -171,19 +171,10 @@ class Interaction:
             array[:, start:stop].copy() for array in (self._states, self._actions, self._rewards)
         )
         return MDPEpisodes(
-            states=states,
-            actions=actions,
-            rewards=rewards,
-            next_states=following.copy(),
-            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)),
-            q_tables=tables.copy(),
-            mdps=self.mdps,
-            alpha=self.alpha,
-            gamma=self.gamma,
-            epsilon=self.epsilon.copy(),
-            regime=regime,
-            seed=self._seed,
-        )
+            states=states, actions=actions, rewards=rewards, next_states=following.copy(), q_tables=tables.copy(),
+            greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)), mdps=self.mdps,
+            alpha=self.alpha, gamma=self.gamma, epsilon=self.epsilon.copy(), regime=regime, seed=self._seed,
+        )  # fmt: skip
 
 
 @checked
@@ -237,9 +228,8 @@ def sample_grid(
 ) -> dict[tuple[int, int, int], MDPEpisodes]:
     """The paper's mixed data set: every episode has its own size, uniform in the given ranges (ends included).
 
-    Returns:
-        One batch per size that was drawn, keyed by (n_states, n_actions, n_rounds), sorted. The cells of the regime are
-        shared out equally over the whole set.
+    One batch per size that was drawn, keyed by (n_states, n_actions, n_rounds), sorted. The cells of the regime are
+    shared out equally over the whole set.
     """
     _check_sizes(n_episodes=n_episodes)
     rounds = n_rounds if isinstance(n_rounds, tuple) else (n_rounds, n_rounds)

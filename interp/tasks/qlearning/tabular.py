@@ -60,13 +60,11 @@ class QLearner:
     """Tabular Q-learning from a table of zeros.
 
     Args:
-        alpha: learning rate in (0, 1].
         gamma: discount in [0, 1); 0 is the table that never bootstraps.
         epsilon: probability of a uniform action.
         beta: inverse temperature of Boltzmann behaviour, at least 0; None acts greedily.
         before_update: act by ``Q_{t-1}(s_t, .)``, the table before the last update, as the transformer circuit does,
             whose Select precedes its Update; it matters only after a step from a state to itself.
-        random_ties: break ties of greedy choices at random.
     """
 
     alpha: float = 0.1
@@ -137,9 +135,7 @@ class RandomAgent:
 class OptimalAgent:
     """Knows the MDP and maximises the expected sum of rewards over the rounds to play, or the discounted sum.
 
-    Args:
-        discount: None for the sum over the rounds to play; a number in [0, 1) for the discounted sum for ever.
-        alpha, gamma: of the table kept beside it.
+    ``discount`` is None for the sum over the rounds to play, or a number in [0, 1) for the discounted sum for ever.
     """
 
     discount: float | None = None
@@ -189,9 +185,7 @@ def agent(key: str, **settings: Any) -> Agent:
 def run(learner: Agent, mdps: MDPs, n_rounds: int, seed: int) -> MDPEpisodes:
     """Let an agent act: one episode per MDP.
 
-    Args:
-        learner: a :class:`QLearner`, :class:`RandomAgent`, :class:`OptimalAgent`, or anything with their methods.
-        seed: of starts, transitions, rewards and exploration; same seed, same luck for every agent.
+    The ``seed`` is of starts, transitions, rewards and exploration: every agent meets the same luck.
     """
     interaction = Interaction(mdps, n_rounds, seed, learner.epsilon, learner.alpha, learner.gamma)
     choose = learner.chooser(interaction, stream(seed, "behaviour"))

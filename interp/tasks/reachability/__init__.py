@@ -5,11 +5,7 @@
     >>> episodes.edges.shape, sorted(episodes.depths.tolist())
     ((4, 24, 2), [1, 2, 3, 4])
 
-``graphs`` (adjacency, distances, ancestors), ``episodes``, ``regimes``, ``sampling`` and ``prosqa`` (the data),
-``layout`` (the round), ``algorithms`` (causal models: breadth-first search and its rivals), ``families`` (what could
-explain a model), ``corruptions``, ``hypotheses`` (what interventions test), ``training`` (what is learned, from which
-weights), ``evaluation``, and ``frontier`` (the model without its recurrence, and with nodes moved in its set). No
-handwired model (``circuits``) and no picture (``reports``) lives here.
+No handwired model (``circuits``) and no picture (``reports``) lives here.
 """
 
 from interp.lazy import lazy
@@ -59,6 +55,6 @@ TASK = Task(
             "depth_limited_2": "purple dashed",
             "depth_first": "amber short",
             "more_ancestors": "brown dashdot",
-        },
+        }
     ),
 )

@@ -144,17 +144,9 @@ _ACTIVE = _per_node("active", "[s_i in F_t]", "whether each edge starts at a nod
 def _algorithm(key: str, name: str, *variables: Variable, read: Any = _inputs, initial: Any = lambda episodes: {},
                memory: str = "reached", **parameters: Any) -> Algorithm:  # fmt: skip
     return Algorithm(
-        key=key,
-        name=name,
-        task="reachability",
-        parameters=parameters,
-        variables=(*_INPUTS, *variables),
-        inputs=read,
-        initial=initial,
-        distribution=lambda v: v["prediction"],
-        memory=memory,
-        written=memory and f"next_{memory}",
-    )
+        key=key, name=name, task="reachability", parameters=parameters, variables=(*_INPUTS, *variables), inputs=read,
+        initial=initial, distribution=lambda v: v["prediction"], memory=memory, written=memory and f"next_{memory}",
+    )  # fmt: skip
 
 
 # Breadth-first search.
@@ -169,11 +161,10 @@ def _next_reached(parents: tuple[str, ...], equation: Any) -> Variable:
 def breadth_first(spread: float = 0.0) -> Algorithm:
     """Parallel breadth-first search: every round expands all nodes reached.
 
+    A share ``spread`` of the prediction, in [0, 1), lies evenly on the nodes reached.
+
     >>> breadth_first().state, breadth_first().written
     (('reached',), 'next_reached')
-
-    Args:
-        spread: share of the prediction that lies evenly on the nodes reached, in [0, 1).
     """
     variables = (_REACHED, _FRONTIER, _MEMBER, _ACTIVE, _prediction(spread), _next_reached((), _expanded))
     name = "parallel breadth-first search"
@@ -287,9 +278,6 @@ def heuristic(key: str = "more_ancestors") -> Algorithm:
 
     >>> heuristic("fewer_parents").state
     ()
-
-    Raises:
-        InputError: no such heuristic.
     """
     if key not in _HEURISTICS:
         raise unknown_name("heuristic", key, _HEURISTICS)

@@ -37,15 +37,12 @@ class ReachabilityEpisodes:
     ([2], [0])
 
     Attributes:
-        edges: Int[episode, edge, 2], source and target of every edge; Int[episode, round, edge, 2] where rounds differ,
-            as in corrupted episodes.
-        roots: Int[episode], where the search starts; Int[episode, round] where rounds differ.
-        candidates: Int[episode, 2], two different nodes; Int[episode, round, 2] where rounds differ.
+        edges: source and target, ``[episode, edge, 2]``; ``[episode, round, edge, 2]`` where rounds differ, as in
+            corrupted episodes.
+        roots: where the search starts, ``[episode]``; ``[episode, round]`` where rounds differ.
+        candidates: two different nodes, ``[episode, 2]``; ``[episode, round, 2]`` where rounds differ.
         n_nodes: number of names for nodes, which are 0 to n_nodes - 1.
-        n_rounds: rounds of every episode: thoughts and one.
-        regime: what they were drawn from; "custom" when made by hand.
-        seed: the seed that made the episodes; None for recorded data.
-
+        n_rounds: thoughts and one.
     """
 
     task: ClassVar[str] = "reachability"
@@ -160,11 +157,7 @@ class ReachabilityEpisodes:
         return replace(self, **arrays)
 
     def with_rounds(self, n_rounds: int) -> ReachabilityEpisodes:
-        """The same graphs, read ``n_rounds`` times.
-
-        Raises:
-            InputError: episodes whose rounds differ.
-        """
+        """The same graphs, read ``n_rounds`` times."""
         constant = all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items())
         require(constant, "the rounds of these episodes differ, so their number cannot be changed")
         return replace(self, n_rounds=n_rounds)
@@ -192,11 +185,7 @@ class ReachabilityEpisodes:
 
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
-        """Float[episode, round]: 1 where the target is more probable than the negative, a half where neither is.
-
-        Args:
-            predictions: Float[episode, round, node].
-        """
+        """Whether predictions ``[episode, round, node]`` are right: 1 if the target is likelier, 1/2 if neither is."""
         p_target, p_negative = (
             np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0]
             for nodes in (self.targets, self.negatives)

@@ -82,10 +82,7 @@ def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: i
         episodes = episodes_for(model, part, n_episodes, seed + REGIMES.index(part))
         return answers(model, episodes, read, write, seed)
     matched = episodes_for(model, REGIMES[0], n_episodes, seed)
-    return {
-        "moved": moved(model, matched, read, write, seed),
-        "sets": exact_sets(model, matched, read, seed),
-    }
+    return {"moved": moved(model, matched, read, write, seed), "sets": exact_sets(model, matched, read, seed)}
 
 
 def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:

@@ -69,13 +69,7 @@ def codec(model: HookedLatentTransformer, episodes: ReachabilityEpisodes | None 
     """How sets are read from a model's latents, and written into them: two maps.
 
     A handwired model's are exact. A learned model's are least squares, in both directions, over a rollout: what varies
-    with a node's membership is what is written.
-
-    Args:
-        episodes: what a learned model's maps are fitted on; others than those that are studied.
-
-    Raises:
-        InputError: a learned model without episodes.
+    with a node's membership is what is written. ``episodes``, on which they are fitted, are not those that are studied.
     """
     if model.is_handwired:
         return model.read_state, partial(write_state, model)
@@ -154,9 +148,7 @@ def controlled(
 ) -> dict[str, Rollout]:
     """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
 
-    Args:
-        read, write: as :func:`codec` gives them; a handwired model's own when None.
-        seed: of the nodes that the discrete variant keeps.
+    ``read`` and ``write`` are as :func:`codec` gives them; a handwired model's own when None.
     """
 
     def each(rounds: range, hook: Hook) -> Mapping[int, list[Hook]]:
@@ -217,19 +209,9 @@ def moved(
 ) -> pd.DataFrame:
     """The target's share of the answer after each move, at once and a round later, beside parallel search's.
 
-    Sets are moved in round d of an episode whose target is d steps away.
-
-    Args:
-        episodes: with a round more than the deepest target needs; those in which a move finds no node are left out.
-        read, write: as :func:`codec` gives them; a handwired model's own when None.
-        seed: of the nodes that are chosen, and of the bootstrap.
-
-    Returns:
-        a row a move and delay: ``move``, ``later`` (rounds), ``model`` with ``low`` and ``high`` (95 % over episodes),
-        ``search`` (what parallel breadth-first search answers), ``n``.
-
-    Raises:
-        InputError: too few rounds, or a learned model without ``read`` and ``write``.
+    Sets are moved in round d of an episode whose target is d steps away. Episodes need a round more than their deepest
+    target; those in which a move finds no node are left out. A row a move and delay: ``move``, ``later`` (rounds),
+    ``model`` with ``low`` and ``high``, ``search`` (what parallel breadth-first search answers), ``n``.
     """
     depths = episodes.depths
     require(

@@ -54,11 +54,7 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the set reached, the answer; then a place that cannot hold it."""
     last = model.config.n_layers - 1
-    return (
-        ("reached", "embed@<z>"),
-        ("prediction", f"resid_post[{last}]@p?"),
-        ("reached", "embed@<w>"),
-    )
+    return (("reached", "embed@<z>"), ("prediction", f"resid_post[{last}]@p?"), ("reached", "embed@<w>"))
 
 
 def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:

@@ -27,11 +27,8 @@ class ReachabilityRound(SizedRound):
     The outcomes are the nodes: a prediction says which node is the answer, and puts on the two candidates what it
     takes them to be worth.
 
-    Args:
-        n_nodes: number of names, at least 3; the same for all episodes that a model serves.
-        n_edges: length of the list of edges, at least 1.
-        n_edges_range: lengths that the model serves; just ``n_edges`` when None.
-        marks: whether a mark follows every edge.
+    ``n_nodes`` is the same for all episodes that a model serves; their lengths lie in ``n_edges_range``, and are just
+    ``n_edges`` when that is None.
     """
 
     n_nodes: int

@@ -33,11 +33,7 @@ _BELOW_FIRST, _CROSSING = 0.6, 0.03
 
 
 class Drawn(NamedTuple):
-    """Graphs with root and candidates, before names are permuted.
-
-    Attributes:
-        edges: Int[graph, edge, 2]; roots: Int[graph]; candidates: Int[graph, 2].
-    """
+    """Graphs before names are permuted: edges ``[graph, edge, 2]``, roots ``[graph]``, candidates ``[graph, 2]``."""
 
     edges: NDArray[np.int64]
     roots: NDArray[np.int64]
@@ -49,7 +45,6 @@ class Regime:
     """A regime.
 
     Attributes:
-        key, name: for arguments and tables.
         depths: depths of the target that are drawn equally often; empty where depth is whatever comes.
         draw: (generator, graphs, nodes, edges) to graphs with root and candidates; for regimes without depths.
         pairs: (adjacency, distances) to Bool[graph, target, negative], the pairs of candidates that are allowed; for

@@ -36,11 +36,8 @@ def sample(
     ((6, 18, 2), [1, 2, 3])
 
     Args:
-        n_episodes, n_rounds: sizes, each at least 1.
         n_nodes: number of names; graphs of the regimes with depths use half of them or more.
         n_edges: length of the list of edges, filled up by repeating edges.
-        regime: a key of :data:`~interp.tasks.reachability.regimes.REGIMES`.
-        seed: a non-negative integer.
         depths: depths of the target, each as often as the others; those of the regime that ``n_rounds`` rounds can
             answer (depth <= n_rounds - 1) when None. Where graphs of these sizes hardly ever have one of them, the
             others take its place.

@@ -4,9 +4,8 @@
     >>> plan().min_episodes
     30
 
-``by_regime`` (scores beside every baseline), ``lengths`` (episodes longer than training's), ``latent`` (what the latent
-is needed for, and what attention is paid to each expert). This file puts them together: all tables of ``interp
-evaluate``, the rows of a model's card, and the paper's appendix B on a model's own predictions.
+This file puts them together: all tables of ``interp evaluate``, the rows of a model's card, and the paper's appendix B
+on a model's own predictions.
 """
 
 from __future__ import annotations

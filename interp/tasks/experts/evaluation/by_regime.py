@@ -55,10 +55,9 @@ class ExpertScores(Tabled):
     """Scores of a model and of its baselines on several regimes.
 
     Attributes:
-        scores: (regime, predictor key) -> :class:`~interp.tasks.experts.regret.RegretScore`.
+        scores: by (regime, predictor key).
         divergences: regime -> the model's KL divergence from the Bayes predictor, nats a round.
         best_etas: regime -> the learning rate that suits weighted majority best.
-        settings: model, digest, training prior, sizes, seed, versions.
     """
 
     scores: dict[tuple[str, str], RegretScore]
@@ -67,11 +66,7 @@ class ExpertScores(Tabled):
     settings: dict[str, object]
 
     def get(self, regime: str, key: str = MODEL) -> RegretScore:
-        """One score.
-
-        Raises:
-            InputError: no such regime or predictor here.
-        """
+        """One score."""
         return lookup(self.scores, regime, key)
 
     def to_frame(self) -> pd.DataFrame:
@@ -105,24 +100,18 @@ def best_eta(episodes: ExpertEpisodes, etas: Sequence[float] = ETAS) -> float:
 
 @checked
 def baselines(episodes: ExpertEpisodes, prior: list[str], eta: float) -> dict[str, Baseline]:
-    """The predictors of :data:`BASELINES` for these episodes, by key.
+    """The predictors of :data:`BASELINES` for these episodes and their :func:`best_eta`, by key.
 
-    Args:
-        prior: the regimes that the model was trained on.
-        eta: the :func:`best_eta` of these episodes.
+    ``prior`` names the regimes that the model was trained on.
     """
     special: dict[str, tuple[str, str, Callable[[ExpertEpisodes], ExpertRun]]] = {
         "weighted_majority_best": (
-            f"weighted majority, best eta {eta:.2g}",
-            "WM best",
-            partial(weighted_majority, eta=eta),
+            f"weighted majority, best eta {eta:.2g}", "WM best", partial(weighted_majority, eta=eta)
         ),
         "bayes_training": (
-            f"Bayes predictor, prior of {' or '.join(map(repr, prior))}",
-            "Bayes, trained",
-            partial(bayes, prior=prior),
+            f"Bayes predictor, prior of {' or '.join(map(repr, prior))}", "Bayes, trained", partial(bayes, prior=prior)
         ),
-    }
+    }  # fmt: skip
     return {key: Baseline(key, *special[key]) if key in special else PREDICTORS[key] for key in BASELINES}
 
 
@@ -152,11 +141,7 @@ def fitting_regimes(model: HookedLatentTransformer) -> list[str]:
 
 
 def n_experts_of(model: HookedLatentTransformer) -> int:
-    """The number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves.
-
-    Raises:
-        InputError: a model of another task.
-    """
+    """The number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves."""
     layout = model.layout
     if not isinstance(layout, ExpertRound):
         raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of expert advice")
@@ -181,10 +166,6 @@ def evaluate(
         regimes: names or records; every regime with a meaning for this number of experts when None.
         n_experts: 4, or the nearest that the model serves, when None.
         seed: of the episodes and the bootstrap; training used other streams.
-        done: called with 1 after each regime (see ``interp.progress``).
-
-    Raises:
-        InputError: a model of another task, an unknown regime, a size out of range.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     records = [get_regime(regime) for regime in (fitting_regimes(model) if regimes is None else regimes)]

@@ -46,7 +46,6 @@ class LatentControl:
         accuracy: "intact", "cut", "swapped", "majority_vote" and "bayes" -> share of rounds right.
         lost: "cut" and "swapped" -> intact minus it, paired by episode.
         above_memoryless: accuracy of the cut model minus the majority vote's, paired by episode.
-        settings: model, regime, sizes, seed, versions.
     """
 
     accuracy: dict[str, Interval]
@@ -66,14 +65,7 @@ class LatentControl:
 def latent_control(
     model: HookedLatentTransformer, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> LatentControl:
-    """Run ``model`` over ``episodes`` with its latents intact, cut and swapped.
-
-    Args:
-        run: the rollout of ``episodes`` with latents intact, where it is known.
-
-    Raises:
-        InputError: episodes that the model cannot read, or a single one (nothing to swap with).
-    """
+    """Run ``model`` over ``episodes`` with its latents intact (``run``, where it is known), cut and swapped."""
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
     clean = rollout(model, episodes) if run is None else run
     runs = {"intact": clean} | {
@@ -104,10 +96,9 @@ class AttentionResult(Tabled):
     """Shares of attention, with and without history.
 
     Attributes:
-        shares: (layer, head or "mean", reader, target) -> share with its 95 % interval; targets "latent",
-            "expert 1" (the most accurate) ... "expert n", "other".
+        shares: (layer, head or "mean", reader, target) -> share; targets "latent", "expert 1" (the most accurate) ...
+            "expert n", "other".
         without_history: the same with the latent cut: estimates only.
-        settings: model, regime, rounds, sizes, seed, versions.
     """
 
     shares: dict[tuple[int, str, str, str], Interval]
@@ -136,13 +127,8 @@ def attention_to_experts(
 ) -> AttentionResult:
     """Attention paid to each expert and to the latent, by every head and on average, at the reading positions.
 
-    Args:
-        rounds: over which patterns are averaged.
-        readers: labels of the positions that attend.
-        run: the rollout of ``episodes``, where it is known.
-
-    Raises:
-        InputError: episodes that the model cannot read, rounds out of range, an unknown position.
+    ``readers`` are the labels of the positions that attend. Patterns are averaged over ``rounds`` of ``run``, the
+    rollout of ``episodes``.
     """
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)

@@ -37,22 +37,15 @@ WINDOWS = (
 class LengthResult(Tabled):
     """How good predictions are in windows of a long episode.
 
-    Attributes:
-        intervals: (key, metric, start, stop) -> estimate with its 95 % interval; metrics "accuracy",
-            "excess_log_loss" and "divergence" over the rounds start to stop, and "regret" of the first ``stop`` rounds;
-            no log-loss for a predictor that was certain and wrong.
-        settings: model, regime, sizes, seed, versions.
+    ``intervals`` is by (key, metric, start, stop): "accuracy", "excess_log_loss" and "divergence" over the rounds start
+    to stop, and "regret" of the first ``stop`` rounds; no log-loss for a predictor that was certain and wrong.
     """
 
     intervals: dict[tuple[str, str, int, int], Interval]
     settings: dict[str, Any] = field(repr=False)
 
     def get(self, metric: str, start: int, stop: int, key: str = MODEL) -> Interval:
-        """One number.
-
-        Raises:
-            InputError: no such window, metric or predictor here.
-        """
+        """One number."""
         return lookup(self.intervals, key, metric, start, stop)
 
     def to_frame(self) -> pd.DataFrame:
@@ -77,13 +70,8 @@ def evaluate(
 ) -> LengthResult:
     """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.
 
-    A model that was trained on another prior than the regime's has that prior's Bayes predictor beside it, too.
-
-    Args:
-        windows: rounds (start, stop); those beyond ``n_rounds`` are cut or left out.
-
-    Raises:
-        InputError: a model of another task, or no window left.
+    A model that was trained on another prior than the regime's has that prior's Bayes predictor beside it, too. Windows
+    (start, stop) beyond ``n_rounds`` are cut or left out.
     """
     n_experts = n_experts_of(model) if n_experts is None else n_experts
     kept = [(start, min(stop, n_rounds)) for start, stop in windows if start < min(stop, n_rounds)]
