@@ -50,9 +50,7 @@ SHARES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
 class CircuitScorer:
     """Measures circuits in one round of a pair: it runs the clean side with all other edges cut.
 
-    Args:
-        pair: a prepared pair that is read at the round it changes.
-        ablation: what cut edges carry: "resample" (the corrupted run's), "mean" (its mean over episodes) or "zero".
+    Cut edges carry what ``ablation`` says: "resample" (the corrupted run's), "mean" (its mean over episodes) or "zero".
     """
 
     def __init__(self, pair: Pair, metric: str | Metric = "logit_diff", ablation: str = "resample") -> None:
@@ -126,11 +124,7 @@ def random_circuits(graph: EdgeGraph, size: int, n: int, seed: int = 0) -> list[
 
 @checked
 def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
-    """Ablate every node (all edges that leave it), or every edge, on its own: what the metric loses.
-
-    Returns:
-        One row per node or edge: mean drop with its 95 % interval over episodes, and as a share of the gap.
-    """
+    """The metric's mean drop (95 % interval over episodes) without each node, or edge, and as a share of the gap."""
     graph = scorer.graph
     require(what in ("nodes", "edges"), f"ablate 'nodes' or 'edges', got {what!r}")
     if what == "nodes":
@@ -151,11 +145,10 @@ class CircuitResult:
     """How good one circuit is, beside random circuits of equal size.
 
     Attributes:
-        edges: its edges, by name.
-        n_edges: number of edges of the whole graph.
+        n_edges: of the whole graph.
         faithfulness: with its 95 % interval over episodes.
         random: faithfulness of random circuits of equal size.
-        incompleteness: ``[set]``, the difference to the model without the same random sets of its edges.
+        incompleteness: the difference to the model without the same random sets of its edges.
         minimality: edge -> how much it matters given some set of others; empty where it was not asked for.
     """
 
@@ -183,20 +176,12 @@ class CircuitResult:
 
 @checked
 def evaluate(
-    scorer: CircuitScorer,
-    keep: Keep,
-    *,
-    n_random: int = 20,
-    n_sets: int = 10,
-    minimality: bool = True,
-    seed: int = 0,
+    scorer: CircuitScorer, keep: Keep, *, n_random: int = 20, n_sets: int = 10, minimality: bool = True, seed: int = 0
 ) -> CircuitResult:
-    """Faithfulness, completeness and minimality of a circuit, beside random circuits of equal size.
+    """Faithfulness, completeness and minimality of a circuit, beside ``n_random`` random circuits of equal size.
 
-    Args:
-        n_random: random circuits.
-        n_sets: random sets K for completeness and minimality; the empty set is always among them.
-        minimality: measure it: a run for every set and every edge of the circuit, most of the work.
+    The empty set is always among the ``n_sets`` random sets K of completeness and minimality. Minimality is most of the
+    work: a run for every set and every edge of the circuit.
     """
     require(n_random >= 1 and n_sets >= 1, f"need at least 1 random circuit and 1 set, got {n_random} and {n_sets}")
     graph, gap = scorer.graph, abs(scorer.gap)
@@ -207,9 +192,7 @@ def evaluate(
         samples = (weights @ (kept - empty)) / (weights @ (full - empty))
     interval = Interval.of_samples(samples, scorer.faithfulness(keep))
     generator = np.random.default_rng([seed, 1])
-    sets: list[list[tuple[int, int]]] = [[]] + [
-        [e for e in edges if generator.random() < 0.5] for _ in range(n_sets - 1)
-    ]
+    sets = [[e for e in edges if i and generator.random() < 0.5] for i in range(n_sets)]
     missing, least = [], dict.fromkeys(map(graph.name, edges) if minimality else (), 0.0)
     for removed in sets:
         circuit, model = keep.copy(), graph.mask()
@@ -237,13 +220,7 @@ def evaluate(
 
 @dataclass(frozen=True)
 class FaithfulnessCurve:
-    """Faithfulness against circuit size, for circuits by score and for random ones.
-
-    Attributes:
-        shares, sizes: circuit sizes, as shares of all edges and in edges.
-        faithfulness: of the best-scored circuits.
-        random: of random ones, ``[size, circuit]``.
-    """
+    """Faithfulness of the best-scored and of random circuits by size, as a share of all edges and in edges."""
 
     shares: tuple[float, ...]
     sizes: tuple[int, ...]
@@ -286,23 +263,14 @@ def faithfulness_curve(
     n_random: int = 5,
     seed: int = 0,
 ) -> FaithfulnessCurve:
-    """Faithfulness of the circuits of the best-scored edges (MIB's CPR and CMD).
-
-    Args:
-        scores: of every edge, such as :attr:`AttributionResult.edges`; edges rank by the size of their scores.
-    """
+    """Faithfulness of the circuits whose edges have the largest scores by size (MIB's CPR and CMD)."""
     graph = scorer.graph
     require(n_random >= 1, f"the control needs at least 1 random circuit, got {n_random}")
     sizes = [round(share * graph.n_edges) for share in shares]
     best = [scorer.faithfulness(_top_edges(graph, scores, size)) for size in sizes]
     random = [[scorer.faithfulness(c) for c in random_circuits(graph, size, n_random, seed)] for size in sizes]
-    return FaithfulnessCurve(
-        shares=tuple(shares),
-        sizes=tuple(sizes),
-        faithfulness=np.array(best),
-        random=np.array(random),
-        settings=scorer.settings(n_random=n_random, seed=seed),
-    )
+    settings = scorer.settings(n_random=n_random, seed=seed)
+    return FaithfulnessCurve(tuple(shares), tuple(sizes), np.array(best), np.array(random), settings)
 
 
 def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"], size: int) -> Keep:
@@ -312,10 +280,7 @@ def _top_edges(graph: EdgeGraph, scores: Float[np.ndarray, "source destination"]
 
 @checked
 def smallest(scorer: CircuitScorer, scores: Float[np.ndarray, "source destination"], tolerance: float) -> Keep:
-    """The fewest best-scored edges whose faithfulness is within ``tolerance`` of 1.
-
-    Found by bisection, which assumes that more edges are not worse.
-    """
+    """The fewest best-scored edges within ``tolerance`` of faithfulness 1; bisection assumes that more are no worse."""
     number("tolerance", tolerance, 0)
     graph, low, high = scorer.graph, 0, scorer.graph.n_edges
     while low < high:

@@ -75,13 +75,7 @@ _NOTHING = 1e-6
 
 @dataclass(frozen=True)
 class AttributionResult(Tabled):
-    """Scores of every edge.
-
-    Attributes:
-        graph: the edges.
-        scores: ``[source, destination, episode]``; 0 where there is no edge.
-        metric, steps: what was attributed, and how finely.
-    """
+    """Scores of every edge; 0 where there is none."""
 
     graph: EdgeGraph
     scores: Float[np.ndarray, "source destination episode"]
@@ -112,14 +106,10 @@ class AttributionResult(Tabled):
 
 @checked
 def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5) -> AttributionResult:
-    """Score every edge of a pair's round.
+    """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
 
     Args:
-        pair: a prepared pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
         steps: points on the way from the corrupted to the clean embedding; 1 is plain EAP.
-
-    Warns:
-        UserWarning: the model has hard attention: its choice of a key has no gradient, so what it decides scores 0.
     """
     integer("steps", steps, 1, _MOST_STEPS)
     require(
@@ -134,21 +124,18 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
     measure, graph, t = find_metric(metric), EdgeGraph(pair.model), pair.round
     clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
     difference = clean.values - corrupted.values
-    shape = (len(graph.sources), len(graph.destinations), pair.n_episodes)
-    total = np.zeros(shape)
+    total = np.zeros((*graph.exists.shape, pair.n_episodes))
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
-    exists = graph.exists[..., None]
-    settings = provenance(pair.model, round=t)
-    return AttributionResult(graph, np.where(exists, total / steps, 0.0), measure.key, steps, settings)
+    scores = np.where(graph.exists[..., None], total / steps, 0.0)
+    return AttributionResult(graph, scores, measure.key, steps, provenance(pair.model, round=t))
 
 
 def _gradient(
     pair: Pair, graph: EdgeGraph, measure: Metric, corrupted: Contributions, difference: Tensor, at: float
 ) -> Float[np.ndarray, "source destination episode"]:
     """The metric's derivative along each edge's difference, with the embedding between the two runs."""
-    weights = torch.zeros(len(graph.sources), len(graph.destinations), pair.n_episodes).to(difference)
-    weights.requires_grad_()
+    weights = torch.zeros(*graph.exists.shape, pair.n_episodes).to(difference).requires_grad_()
     # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
     probe = Rebuilder(graph, weights, lambda source, written: difference[source])
     start = corrupted.values[0] + at * difference[0]
@@ -185,9 +172,8 @@ def strongest_reads(
         plain = _exits(model(rows.tokens, rows.latents, rows.values), run.layout)
     spread = [_spread(x) for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
-    changed = _cut(model, rows, run.layout, candidates)
-    moved = [(after - before).norm(dim=-1) for after, before in zip(changed, plain, strict=True)]
-    effects = np.stack([x.numpy(force=True) / scale for x, scale in zip(moved, spread, strict=True)])
+    changes = zip(_cut(model, rows, run.layout, candidates), plain, spread, strict=True)
+    effects = np.stack([(cut - before).norm(dim=-1).numpy(force=True) / scale for cut, before, scale in changes])
     mean = effects.mean(-1)
     first = np.argsort(-mean, axis=-1, kind="stable")[:, : k // 2]
     best = {int(i) for out, order in enumerate(first) for i in order if mean[out, i] > _NOTHING}

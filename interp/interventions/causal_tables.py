@@ -46,11 +46,10 @@ TOLERANCE = 0.1
 def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
-    frames = []
-    for record in _named(task, "corruptions", task.analysis.corruptions()):
-        clean, corrupted = record.build(episodes, t)
-        patched = sweep(model, clean, corrupted, t, read=t + record.delay)
-        frames.append(patched.to_frame().assign(corruption=record.key))
+    frames = [
+        sweep(model, *record.build(episodes, t), t, read=t + record.delay).to_frame().assign(corruption=record.key)
+        for record in _named(task, "corruptions", task.analysis.corruptions())
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -69,8 +68,7 @@ def interchange_table(
 
     Args:
         claims: to test; those of the task, whole activations where the variables could be, when None.
-        drawn: regime and sizes of the episodes that a learned model's state decoder is fitted on.
-        n_decoded: how many these are.
+        drawn: regime and sizes of the ``n_decoded`` episodes that a learned model's state decoder is fitted on.
     """
     task, decode = catalog.of(model), None
     algorithm = task.explains(model)
@@ -97,10 +95,7 @@ def alignment_table(
     seed: int,
     smooth: HookedLatentTransformer | None = None,
 ) -> pd.DataFrame:
-    """Learned subspaces of what the algorithm holds and predicts, at the places where they should be, with controls.
-
-    Where predictions cannot show it, ``refused`` says why, and the row has no numbers.
-    """
+    """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
     task = catalog.of(model)
     algorithm = task.explains(model)
     options: dict[str, Any] = {"rounds": _recent(t), "seed": seed, "steps": STEPS, "restarts": 1, "smooth": smooth}
@@ -108,11 +103,10 @@ def alignment_table(
     with session():  # every variable is aligned in the same runs of the same models
         for variable, site in _named(task, "aligned", task.analysis.aligned(model)):
             try:
-                aligned = align(model, episodes, other, algorithm, variable, site, **options).to_frame()
+                frames.append(align(model, episodes, other, algorithm, variable, site, **options).to_frame())
             except AlignmentError as refusal:
                 row = {"variable": variable, "site": site, "condition": "learned", "refused": str(refusal)}
-                aligned = pd.DataFrame([row])
-            frames.append(aligned)
+                frames.append(pd.DataFrame([row]))
     return pd.concat(frames, ignore_index=True).reindex(columns=[*COLUMNS, "refused"])
 
 
@@ -144,11 +138,8 @@ def _named(task: Task, field: str, value: Any) -> Any:
 def circuit_tables(
     model: HookedLatentTransformer, episodes: Any, t: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
-    """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones; every node
-    ablated on its own in every way, as both exits of the round show it.
-
-    Args:
-        minimality: measure that of the circuit's edges, most of the work; NaN without.
+    """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
+    every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
     """
     require(
         all(rule == "softmax" for rules in model.config.attention_rules for rule in rules),

@@ -45,15 +45,11 @@ class InterchangeResult(Tabled):
     """Interchange of one variable at some places: hits and effects.
 
     Attributes:
-        variable: what was interchanged in the algorithm.
-        places: where in the network, as text.
         outcome: "prediction" or "state".
-        correct: was the outcome the counterfactual's, ``[episode, round]``.
-        unpatched: would it have been without an intervention.
+        correct, unpatched: is the outcome the counterfactual's, with the intervention and without.
         informative: does the algorithm's counterfactual differ from its outcome on the base.
-        error: largest difference from the counterfactual's probabilities, or state, ``[episode, round]``.
-        effect: how far the intervention moved the model's outcome, ``[episode, round, number]``: the probability of
-            each outcome, or each number of the state that the round writes.
+        error: largest difference from the counterfactual's probabilities, or state.
+        effect: how far the intervention moved the probability of each outcome, or each number that the round writes.
         wanted: how far setting the variable moves the algorithm's.
     """
 
@@ -203,11 +199,8 @@ def of_rounds(algorithm: Algorithm, episodes: Any, rounds: Sequence[int]) -> Val
 class Exam:
     """Rounds of a base rollout, and how their intervened outcomes are compared with an algorithm's counterfactual.
 
-    Attributes:
-        outcome: "prediction" or "state".
-        decode: latents to state, where that map was fitted, so that its own error is left out; the model's exact
-            readout when None.
-        tolerance: how near an exactly read state must be.
+    ``decode`` maps latents to the state, its own error left out; the model's exact readout when None. An exactly read
+    state must be within ``tolerance``.
     """
 
     model: HookedLatentTransformer
@@ -227,12 +220,9 @@ class Exam:
         after: tuple[Tensor, Tensor],
         **settings: Any,
     ) -> InterchangeResult:
-        """Hits and effects.
+        """Hits and effects of predictions and next latents ``after`` an intervention, ``[episode, round, ...]``.
 
-        Args:
-            before, wanted: variables of the algorithm on the base, and with the variable set.
-            after: predictions ``[episode, round, ...]`` and next latents with the intervention.
-            settings: of the intervention, for the result's record.
+        The algorithm's variables are ``before`` on the base, and ``wanted`` with the variable set.
         """
         run, algorithm = self.run, self.algorithm
         plain = run.predictions[:, self.rounds], run.latents[:, [t + 1 for t in self.rounds]]
@@ -244,13 +234,8 @@ class Exam:
             states = [run.layout.written(read(x), slots).double().numpy(force=True) for _, x in (after, plain)]
             of = before[algorithm.written], wanted[algorithm.written]
             grades = _of_states(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
-        settings = provenance(
-            self.model,
-            algorithm=algorithm.key,
-            parameters=dict(algorithm.parameters),
-            rounds=self.rounds,
-            **settings,
-        )
+        chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": self.rounds}
+        settings = provenance(self.model, **chosen, **settings)
         return InterchangeResult(variable, tuple(map(str, places)), self.outcome, **grades, settings=settings)
 
 
@@ -258,10 +243,11 @@ def _of_predictions(
     before: NDArray[Any], goal: NDArray[Any], patched: NDArray[Any], plain: NDArray[Any]
 ) -> dict[str, NDArray[Any]]:
     """Whether the choice is the counterfactual's: patched, unpatched and by the algorithm on the base."""
+    wanted = _choice(goal)
     return {
-        "correct": _same_choice(patched, goal),
-        "unpatched": _same_choice(plain, goal),
-        "informative": ~_same_choice(before, goal),
+        "correct": _choice(patched) == wanted,
+        "unpatched": _choice(plain) == wanted,
+        "informative": _choice(before) != wanted,
         "error": np.abs(patched - goal).max(-1),
         "effect": patched - plain,
         "wanted": goal - before,
@@ -269,13 +255,7 @@ def _of_predictions(
 
 
 def _of_states(
-    before: NDArray[Any],
-    goal: NDArray[Any],
-    patched: NDArray[Any],
-    plain: NDArray[Any],
-    *,
-    tolerance: float,
-    decoded: bool,
+    before: NDArray, goal: NDArray, patched: NDArray, plain: NDArray, *, tolerance: float, decoded: bool
 ) -> dict[str, NDArray[Any]]:
     """Whether what the round wrote is the counterfactual's; a decoded change may be off by half of what is asked."""
     effect, asked = _flat(patched - plain), _flat(np.asarray(goal - before, dtype=np.float64))
@@ -298,10 +278,6 @@ def _of_states(
 
 def _flat(x: NDArray[Any]) -> NDArray[Any]:
     return x.reshape(*x.shape[:2], -1)
-
-
-def _same_choice(p: NDArray[Any], q: NDArray[Any]) -> NDArray[np.bool_]:
-    return _choice(p) == _choice(q)
 
 
 def _choice(p: NDArray[Any]) -> NDArray[np.int64]:

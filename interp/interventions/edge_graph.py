@@ -39,12 +39,7 @@ EXITS = ("prediction", "update")
 
 @dataclass(frozen=True)
 class Contributions:
-    """What every source writes in one round, and the activations that edges lead to.
-
-    Attributes:
-        values: ``[source, episode, pos, d_model]``.
-        prediction, latents: what the round gave: the prediction, and the latents after it.
-    """
+    """What every source writes in one round, the round's prediction, and the latents after it."""
 
     values: Float[Tensor, "source episode pos d_model"]
     prediction: Tensor
@@ -52,33 +47,30 @@ class Contributions:
 
 
 class EdgeGraph:
-    """The edges of a model's round.
+    """The edges of a model's round, whose sources and destinations are in the order computed.
 
     Attributes:
-        sources: names, "embed", "0.0", ..., "mlp 0", ...: in the order computed.
-        destinations: names, "0.0.q", ..., "mlp 0", "prediction", "update".
-        exists: does the edge exist (is the source before the destination), ``[source, destination]``.
+        sources: "embed", "0.0", ..., "mlp 0", ...
+        destinations: "0.0.q", ..., "mlp 0", "prediction", "update".
+        exists: is the source before the destination, ``[source, destination]``.
     """
 
     def __init__(self, model: HookedLatentTransformer) -> None:
         self.model = model
         config = model.config
-        sources: list[tuple[str, int]] = [("embed", 0)]
-        destinations: list[tuple[str, int]] = []
+        # Name -> time: what a source writes at a time can be read by destinations at this time or later.
+        sources, destinations = {"embed": 0}, dict[str, int]()
         for layer in range(config.n_layers):
             heads = [f"{layer}.{head}" for head in range(config.n_heads)]
-            destinations += [(f"{head}.{port}", 2 * layer) for port in "qkv" for head in heads]
-            sources += [(head, 2 * layer + 1) for head in heads]
+            destinations |= {f"{head}.{port}": 2 * layer for port in "qkv" for head in heads}
+            sources |= dict.fromkeys(heads, 2 * layer + 1)
             if config.d_mlp:
-                destinations.append((f"mlp {layer}", 2 * layer + 1))
-                sources.append((f"mlp {layer}", 2 * layer + 2))
-        end = 2 * config.n_layers
-        destinations += [(name, end) for name in EXITS]
-        self.sources = [name for name, _ in sources]
-        self.destinations = [name for name, _ in destinations]
-        # A source written at time t can be read by destinations at time t or later.
-        times = np.array([time for _, time in sources]), np.array([time for _, time in destinations])
-        self.exists: NDArray[np.bool_] = times[0][:, None] <= times[1][None, :]
+                destinations[f"mlp {layer}"] = 2 * layer + 1
+                sources[f"mlp {layer}"] = 2 * layer + 2
+        destinations |= dict.fromkeys(EXITS, 2 * config.n_layers)
+        self.sources, self.destinations = list(sources), list(destinations)
+        written, read = (np.array(list(times.values())) for times in (sources, destinations))
+        self.exists: NDArray[np.bool_] = written[:, None] <= read
 
     @property
     def n_edges(self) -> int:
@@ -107,10 +99,8 @@ class EdgeGraph:
 
     def mask(self, edges: list[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
         """Keep exactly ``edges``; all of them when None."""
-        if edges is None:
-            return self.exists.copy()
-        keep = np.zeros_like(self.exists)
-        for edge in edges:
+        keep = np.full_like(self.exists, edges is None)
+        for edge in edges or ():
             keep[edge] = True
         return keep & self.exists
 
@@ -147,14 +137,9 @@ class EdgeGraph:
         keep: Bool[np.ndarray, "source destination"] | Tensor,
         ablated: Float[Tensor, "source episode pos d_model"],
     ) -> tuple[Tensor, Tensor]:
-        """A round in which only the kept edges carry what their source writes now.
+        """The prediction and the next latents of a round in which cut edges carry ``ablated``.
 
-        Args:
-            keep: which edges; numbers between 0 and 1 mix the two.
-            ablated: what cut edges carry.
-
-        Returns:
-            The prediction and the latents after the round.
+        Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now.
         """
         weights = (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1)
         cutter = Rebuilder(self, weights, lambda source, written: ablated[source] - written)
@@ -226,10 +211,8 @@ class Rebuilder(_Recorder):
 
     def _input(self, names: list[str]) -> HookFunction:
         def rebuild(resid: Tensor, hook: object) -> Tensor:
-            mixed = self._mixed(names)
-            return resid + (
-                rearrange(mixed, "head episode pos d -> episode pos head d") if resid.ndim == 4 else mixed[0]
-            )
+            mixed = rearrange(self._mixed(names), "head episode pos d -> episode pos head d")
+            return resid + (mixed if resid.ndim == 4 else mixed[:, :, 0])
 
         return rebuild
 

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -36,13 +37,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.checks import checked, non_empty
-from interp.interventions.counterfactual import (
-    Exam,
-    InterchangeResult,
-    of_rounds,
-    require_comparable,
-    score_difference,
-)
+from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable, score_difference
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place, intervened, resolve_places
@@ -74,11 +69,10 @@ def interchange(
 
     Args:
         base, source: episodes of the same sizes; each is run through its own history.
-        variable, element: what is interchanged in the algorithm: a variable's key, or one element of it.
+        variable, element: a variable's key, or one element of it.
         places: what is interchanged in the network, all at once.
         outcome: what is compared, "prediction" or "state".
-        rounds: the rounds at which pairs are made; each pair is one round, held apart from the others. The choice
-            token of a round stays the base's.
+        rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         tolerance: how near an exactly read state must be.
         runs: the rollouts of ``base`` and ``source``, where they are known.
@@ -109,11 +103,10 @@ def interchange(
 class Claim:
     """The claim that these places together hold ``variable``, and that ``outcome`` ("prediction" or "state") shows it.
 
+    Places of a ``control`` cannot hold it: there the accuracy must be that of doing nothing.
+
     >>> Claim.at("log_weights", ["latent@<z>"], "state").places[0].site
     Site(component='latent', layer=None, head=None, position='<z>')
-
-    Attributes:
-        control: a place that cannot hold it, where the accuracy must be that of doing nothing.
     """
 
     variable: str
@@ -139,24 +132,16 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
-
-    Args:
-        base, source: episodes that pair up.
-        decode: latents to state (:class:`interp.decoder.Decoder`); the exact readout of a handwired model when None.
-    """
+    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls."""
     claims = non_empty("claims", claims, "at least one claim")
-    options: dict[str, Any] = {"rounds": rounds, "decode": decode}
-
-    def score(claim: Claim, places: Sequence[Place]) -> InterchangeResult:
-        return interchange(model, base, source, algorithm, claim.variable, places, outcome=claim.outcome, **options)
+    test = partial(interchange, model, base, source, algorithm, rounds=rounds, decode=decode)
 
     def row(claim: Claim) -> pd.DataFrame:
         elsewhere = [place.placebo(model.config.d_model, seed) for place in claim.places]
         placebos = [place for place in elsewhere if place is not None]  # attention scores have no direction
-        random = score(claim, placebos) if placebos else None
+        random = test(claim.variable, placebos, outcome=claim.outcome) if placebos else None
         return (
-            score(claim, claim.places)
+            test(claim.variable, claim.places, outcome=claim.outcome)
             .to_frame()
             .assign(
                 random=random.iia_informative if random else float("nan"),

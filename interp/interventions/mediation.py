@@ -81,8 +81,7 @@ class MediationResult(Tabled):
     """Shares of one effect, by mediator and for all mediators jointly, with their controls.
 
     Attributes:
-        cause, outcome: the places that are swapped, as text, and what the effect is on.
-        mediators: the sites that are frozen, as text, and last "all": all of them at once.
+        mediators: the sites that are frozen, and last "all": all of them at once.
         total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an episode.
         moved: the share of pairs in which the swap changes the mediator at all.
         random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random.
@@ -140,13 +139,7 @@ class MediationResult(Tabled):
 
 @dataclass(frozen=True)
 class EffectMap:
-    """How much of an effect each activation of the residual stream carries by itself.
-
-    Attributes:
-        cause, outcome: what is swapped, and what is read: "prediction", "state" or "latents".
-        layers: after which the residual stream is read, counted from 0.
-        shares: of the effect; NaN where no effect can pass.
-    """
+    """How much of an effect the residual stream after each layer carries by itself; NaN where no effect can pass."""
 
     cause: tuple[str, ...]
     outcome: str
@@ -199,19 +192,12 @@ def mediate(
         outcome: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's
             state) or "latents" (all latents that the round leaves). A swapped latent reaches the last two by itself,
             without any mediator, where updates are added to latents.
-        rounds: the rounds at which pairs are made; each pair is one round, held apart from the others. The choice
-            token of a round stays the base's.
+        rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         each: measure every mediator by itself, too; else only all of them at once, for less work.
-        n_random: how often other mediators are drawn, as many and of the same components, from all that lie between
-            cause and outcome.
-        with_untrained: measure an untrained model of the same shape, too (on its latents where ``outcome`` is
-            "state", because no state can be read from it).
+        n_random: how often as many other mediators of the same components are drawn from between cause and outcome.
+        with_untrained: measure an untrained model of the same shape, too: on its latents where ``outcome`` is "state".
         runs: the rollouts of ``base`` and ``source``, where they are known.
-        seed: of the draws, the untrained model and the intervals.
-
-    Raises:
-        InputError: a mediator that does not lie between cause and outcome, or a state that cannot be read.
     """
     integer("n_random", n_random, 0)
     swap = _Swap.of(model, base, source, cause, outcome, rounds, decode, runs)

@@ -28,12 +28,7 @@ _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
 class Routes:
-    """What lies between the causes and what is read of a round.
-
-    Args:
-        causes: sites that are swapped.
-        prediction: the prediction is read, and not the update.
-    """
+    """What lies between the causes, sites that are swapped, and the exit of the round that is read."""
 
     def __init__(
         self, model: HookedLatentTransformer, layout: RoundLayout, causes: Sequence[Site], *, prediction: bool
@@ -79,10 +74,7 @@ class Routes:
         return apart and self.is_downstream(site) and self.is_upstream(site)
 
     def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
-        """As many sites of the same components as ``case``, drawn from all that lie between, none of them a mediator.
-
-        Fewer if the pool is smaller, possibly none.
-        """
+        """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller."""
         generator = np.random.default_rng(seed)
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
@@ -99,13 +91,10 @@ class Routes:
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
-        if site.kind.axes == "latent":
-            positions = self.layout.latent_positions
-            at = None if site.position is None else self.layout.position(site.position)
-            return moment, (positions[0], positions[-1]) if at is None else (at, at)
-        if site.position is None:
-            return moment, (0, self.layout.n_positions - 1)
-        return moment, (self.layout.position(site.position),) * 2
+        if site.position is not None:
+            return moment, (self.layout.position(site.position),) * 2
+        covered = self.layout.latent_positions if site.kind.axes == "latent" else range(self.layout.n_positions)
+        return moment, (covered[0], covered[-1])
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:

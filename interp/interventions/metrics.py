@@ -27,12 +27,7 @@ CLIP = 1e-6
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric: its key, its name in tables, its unit, and how it is measured.
-
-    Attributes:
-        measure: ``(readout, pair) -> [*cell, episode]``.
-        needs_update: whether it reads the latents after the round.
-    """
+    """How runs are measured, ``(readout, pair) -> [*cell, episode]``, and whether that needs the round's update."""
 
     key: str
     name: str

@@ -57,11 +57,10 @@ class Writer:
     """Reads some variables in the activation of one site, and moves each of them without the others.
 
     Attributes:
-        site: where.
-        shapes: the shape of each variable that is decoded there, by key.
+        shapes: the shape of each variable that is decoded at the site, by key.
         size: rows and width of the activation: (latents, d_model), or (1, d_model) at a position.
         decoder: from the activation to all of their elements, one after the other.
-        apart: None, or the direction of a control: every move goes as far, but along it, ``[latent, d_model]``.
+        apart: the direction ``[latent, d_model]`` of a control, along which every move goes as far; else None.
     """
 
     site: Site
@@ -87,9 +86,8 @@ class Writer:
 
         Args:
             values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
-            keys: those that are decoded together.
+            keys: of those that are decoded together.
             site: "latent" for the latents that a round reads, or a site of the residual stream.
-            rounds: that are fitted on.
         """
         place = resolve(site, model, run.layout)
         require(
@@ -107,12 +105,9 @@ class Writer:
             _, _, cache = replay(model, run, rounds=at, names_filter=[place.hook])
             rows = cache[place.hook].flatten(0, 1)[place.index(run.layout)]
             activation = rows.reshape(run.n_episodes, len(at), -1, model.config.d_model)
-        return cls(
-            place,
-            {key: tuple(np.shape(values[key])[2:]) for key in keys},
-            (activation.shape[-2], activation.shape[-1]),
-            Decoder.fit(activation, decoded, ridge=ridge),
-        )
+        shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
+        size = activation.shape[-2], activation.shape[-1]
+        return cls(place, shapes, size, Decoder.fit(activation, decoded, ridge=ridge))
 
     @classmethod
     @checked
@@ -126,10 +121,8 @@ class Writer:
         rounds: Rounds = "all",
         ridge: float = RIDGE,
     ) -> Writer:
-        """A writer of the state that an algorithm carries: those variables of it that the latents hold.
-
-        Asked for are the carried variables that the algorithm's memory is made of, where it names one; the first is
-        always decoded, the others where :func:`decodable` says so.
+        """A writer of the carried variables that an algorithm's memory is made of: the first, and those that are
+        :func:`decodable` beside it.
         """
         require(
             bool(algorithm.state), f"{algorithm.name} carries nothing from round to round, so no latent can hold it"
@@ -144,12 +137,9 @@ class Writer:
         self, changes: Mapping[str, NDArray[np.float64]], shape: tuple[int, int]
     ) -> Float[Tensor, "episode round latent d_model"]:
         """How the activation moves where variables change by ``changes`` (``[episode, round, *shape]`` each)."""
-        parts = [
-            _flat(np.broadcast_to(changes.get(key, np.zeros(())), (*shape, *of))) for key, of in self.shapes.items()
-        ]
-        change = torch.from_numpy(np.concatenate(parts, -1))
-        origin = torch.zeros(*shape, *self.size, dtype=torch.float64)
-        step = self.decoder.move(origin, change)
+        parts = (np.broadcast_to(changes.get(key, np.zeros(())), (*shape, *of)) for key, of in self.shapes.items())
+        change = torch.from_numpy(np.concatenate([_flat(part) for part in parts], -1))
+        step = self.decoder.move(torch.zeros(*shape, *self.size, dtype=torch.float64), change)
         if self.apart is None:
             return step
         return step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
@@ -242,9 +232,8 @@ def move(
         algorithm: whose counterfactual is asked for; where it has no variable of this name, nothing should happen.
         to: what the variable is set to, ``[episode, chosen round, ...]``.
         by: what is added to it, of a shape that broadcasts to the same.
-        wants: what is added to which variables of the algorithm, by key, where it says the same with variables of its
-            own (log-weights that are gains times counts); by default the change of ``variable``.
-        outcome, rounds, decode, tolerance: as in :func:`~interp.interventions.interchange.interchange`.
+        wants: what is added to which variables of the algorithm, where it says the same with variables of its own
+            (log-weights that are gains times counts); by default the change of ``variable``.
     """
     require_comparable(model, algorithm, outcome)
     require((to is None) != (by is None), "give one of to= (what the variable becomes) and by= (what is added to it)")

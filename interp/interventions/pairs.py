@@ -21,11 +21,8 @@ from interp.task import Corruption
 
 @dataclass(frozen=True)
 class Readout:
-    """What a run gave from the intervened round to the one that is read.
-
-    Attributes:
-        predictions: ``[*cell, episode, round, ...]``, as the layout has them.
-        latents: ``[*cell, episode, latent, d_model]`` after the last of these rounds.
+    """Predictions ``[*cell, episode, round, ...]`` from the intervened round to the one that is read, and the latents
+    ``[*cell, episode, latent, d_model]`` after it.
     """
 
     predictions: Tensor
@@ -37,9 +34,8 @@ class Pair:
     """Clean and corrupted rollouts of one model, row by row, with the round to change and the round to read.
 
     Attributes:
-        clean, corrupted: rollouts without hooks, up to the round that is read; episode i of one belongs to episode i
-            of the other.
-        clean_episodes: the episodes of the clean run: the truth that losses are counted by.
+        clean, corrupted: rollouts without hooks, up to the round that is read.
+        clean_episodes: the truth that losses are counted by.
         round: where interventions act.
         read: where predictions, and the latents after it, are read; ``read >= round``.
     """

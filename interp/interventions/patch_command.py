@@ -23,12 +23,7 @@ from interp.progress import bar
 
 @dataclass(frozen=True)
 class PatchCommand:
-    """What a run of the command gives: a sweep for each metric, and the first one's round map where effects run on.
-
-    Attributes:
-        corruption: key of the one that was taken.
-        sweeps: in the order of the metrics.
-    """
+    """What a run of the command gives: a sweep for each metric, and the first one's round map where effects run on."""
 
     corruption: str
     sweeps: tuple[PatchingResult, ...]
@@ -58,11 +53,9 @@ def patch(
     Args:
         corruption: key of a corruption of the model's task; the task's default when empty.
         read: the round read; by default the first at which this corruption can show in each metric.
-        metrics: what effects are measured by; both exits (``metrics.EXITS``) when empty, or the one of them that
-            can show the corruption.
+        metrics: both exits (``metrics.EXITS``) when empty, or the one of them that can show the corruption.
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
-        regime, sizes: of the episodes; the task's default and the model's own when not given.
     """
     record = find_corruption(model, corruption)
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")

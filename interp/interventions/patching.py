@@ -57,8 +57,7 @@ class PatchingResult(Tabled):
     """Effects of patching each site on its own.
 
     Attributes:
-        values: the metric of the patched runs, ``[site, episode]``.
-        clean, corrupted: the metric of the two unpatched runs, ``[episode]``.
+        values, clean, corrupted: the metric of the patched runs, and of the two unpatched ones.
         direction: "denoising" or "noising".
         round, read: where the patch acts and where it is read.
         propagate: whether the patch runs on into later rounds.
@@ -108,11 +107,11 @@ class PatchingResult(Tabled):
 
     def statistics(self) -> Statistics:
         """TransformerLens' PatchingResult over the same values: bootstrap intervals, permutation p-values."""
-        index = pd.DataFrame([_columns(site) for site in self.sites])
+        columns = [{"site": str(site), **vars(site)} for site in self.sites]
         return Statistics(
             values=self.values,
             axis_names=[],
-            index_df=index,
+            index_df=pd.DataFrame(columns),
             metric_names=[self.metric],
             reduced=False,
             baseline=self.base,
@@ -122,21 +121,19 @@ class PatchingResult(Tabled):
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site: effect and fraction with 95 % intervals, p-value of no effect, and the choices made."""
         statistics = self.statistics()
-        frame = statistics.index_df.copy()
-        frame["effect"] = self.effects.mean(-1).numpy(force=True)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
-        frame["effect_low"], frame["effect_high"] = low.numpy(force=True), high.numpy(force=True)
-        frame["p_value"] = statistics.permutation_pvalue(seed=seed).numpy(force=True)
-        columns = zip(("fraction", "fraction_low", "fraction_high"), self._fraction_intervals(seed), strict=True)
-        for name, column in columns:
-            frame[name] = column
-        for name in ("metric", "direction", "round", "read", "propagate"):
-            frame[name] = getattr(self, name)
-        frame["n_episodes"] = self.values.shape[1]
-        return frame
+        frame = statistics.index_df.assign(
+            effect=self.effects.mean(-1).numpy(force=True),
+            effect_low=low.numpy(force=True),
+            effect_high=high.numpy(force=True),
+            p_value=statistics.permutation_pvalue(seed=seed).numpy(force=True),
+        )
+        frame["fraction"], frame["fraction_low"], frame["fraction_high"] = self._fraction_intervals(seed)
+        choices = {name: getattr(self, name) for name in ("metric", "direction", "round", "read", "propagate")}
+        return frame.assign(**choices, n_episodes=self.values.shape[1])
 
     def _fraction_intervals(self, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        effects, gaps = self.effects.double().numpy(force=True), (self.source - self.base).double().numpy(force=True)
+        effects, gaps = (x.double().numpy(force=True) for x in (self.effects, self.source - self.base))
         weights = resample_weights(effects.shape[1], seed=seed)
         with np.errstate(invalid="ignore", divide="ignore"):
             samples = (weights @ effects.T) / (weights @ gaps)[:, None]
@@ -164,10 +161,6 @@ def _row_name(site: Site) -> str:
     return f"L{site.layer}" + ("" if site.head is None else f"H{site.head}")
 
 
-def _columns(site: Site) -> dict[str, Any]:
-    return {"site": str(site), **{name: getattr(site, name) for name in ("component", "layer", "head", "position")}}
-
-
 @checked
 def sweep(
     model: HookedLatentTransformer,
@@ -188,11 +181,9 @@ def sweep(
     """Patch each site of a sweep on its own, at one round.
 
     Args:
-        clean, corrupted: episodes that pair up row by row.
         round: where the patch acts; negative counts from the end.
         components, positions: what to sweep (see :func:`interp.interventions.sites.sites`).
         at: sites instead of a sweep over components and positions.
-        metric: a key of :data:`interp.interventions.metrics.METRICS`, or a Metric.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
         read: the round that is read; the patched one when None.
         propagate: let the patch run on into later rounds, or hold their latents at the base's.
@@ -253,10 +244,9 @@ def run_cells(
     values: list[Tensor | None] = [None] * len(cells)
     patcher = RoundPatcher(pair.model, base, pair.round, known, update=later, chunk=chunk)
     for step in patcher.cells(cells):
-        readout = _read_on(pair, base, step, propagate)
-        measured = measure.measure(readout, pair)
-        for i, cell in enumerate(step.cells):
-            values[cell] = measured[i]
+        measured = measure.measure(_read_on(pair, base, step, propagate), pair)
+        for cell, value in zip(step.cells, measured, strict=True):
+            values[cell] = value
     return torch.stack([value for value in values if value is not None])
 
 
@@ -282,9 +272,8 @@ class RoundMap:
     """Effects of patching one site at some rounds, read at the same rounds.
 
     Attributes:
-        rounds: of both axes.
-        effects: patched minus base, ``[patched round, read round, episode]``; NaN before the patch.
-        gaps: source minus base, unpatched, ``[read round, episode]``.
+        effects: patched minus base; NaN before the patch.
+        gaps: source minus base, unpatched.
     """
 
     site: str
@@ -334,12 +323,9 @@ def round_map(
     commit: str = "own",
     done: Callable[[int], None] = lambda steps: None,
 ) -> RoundMap:
-    """Patch ``site`` at each of ``rounds`` and read at each of them.
+    """Patch ``site`` at each of ``rounds`` and read at each of them; ``done`` is called with 1 after each round.
 
-    Args:
-        rounds: the rounds to patch at and to read at.
-        metric: read per round; a regret is that round's loss.
-        done: called with 1 after each round.
+    The metric is read per round: a regret is that round's loss.
     """
     measure = _measure(metric, direction)
     at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))

@@ -55,13 +55,11 @@ def activations(model: HookedLatentTransformer, run: Rollout, t: int, names: Seq
 
 @dataclass(frozen=True)
 class Patched:
-    """What some cells gave at their round.
+    """What the cells with some indices gave at their round.
 
     Attributes:
-        cells: their indices.
         predictions: rows ordered cell by cell, ``[cell * episode, ...]``.
-        latents: the latents that the round leaves, ``[cell * episode, latent, d_model]``; the base's where the update
-            was not asked for.
+        latents: after the round, ``[cell * episode, latent, d_model]``; the base's where no update was asked for.
     """
 
     cells: list[int]
@@ -70,11 +68,9 @@ class Patched:
 
 
 class RoundPatcher:
-    """Patches one round of ``run``; holds what every cell reuses.
+    """Patches round ``t`` of ``run``, the base; holds what every cell reuses.
 
     Args:
-        run: the base.
-        t: the round.
         source: activations of the source run at this round, by hook name.
         update: whether what follows the prediction is needed: the update, and the choice that the patched model
             commits where a round holds one.

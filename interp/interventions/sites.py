@@ -28,13 +28,11 @@ __all__ = ["ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "
 
 @dataclass(frozen=True)
 class Component:
-    """A kind of activation.
+    """A kind of activation: sites call it by its key, tables by its name.
 
     Attributes:
-        key: what a site calls it.
-        hook: its hook point, ``{layer}`` filled in.
-        axes: what follows the batch axis: "pos", "latent", "pos head" or "head pos" (then the vector).
-        name: what tables and legends call it.
+        hook: its hook point, with ``{layer}`` to be filled in.
+        axes: what lies between the batch axis and the vector.
     """
 
     key: str
@@ -96,19 +94,13 @@ def component(name: str) -> Component:
 
 @dataclass(frozen=True)
 class Site:
-    """A place in a round: see the module's text for its text form.
+    """A place in a round: no head means all heads, and no position (a label of the layout) means all positions.
 
-    Attributes:
-        component: key of the component.
-        layer, head: where the component has them; no head means all heads.
-        position: a label of the layout; None means all positions.
-
-    Example:
-        >>> site = Site.parse("head[2.0]@w?")
-        >>> site
-        Site(component='z', layer=2, head=0, position='w?')
-        >>> str(site), site.hook
-        ('z[2.0]@w?', 'blocks.2.attn.hook_z')
+    >>> site = Site.parse("head[2.0]@w?")
+    >>> site
+    Site(component='z', layer=2, head=0, position='w?')
+    >>> str(site), site.hook
+    ('z[2.0]@w?', 'blocks.2.attn.hook_z')
     """
 
     component: str
@@ -178,12 +170,8 @@ class Site:
                     raise unknown_name("latent position", self.position, valid)
                 position = layout.latent_positions.index(position)
         head: slice | int = slice(None) if self.head is None else self.head
-        return {
-            "pos": (slice(None), position),
-            "latent": (slice(None), position),
-            "pos head": (slice(None), position, head),
-            "head pos": (slice(None), head, position),
-        }[self.kind.axes]
+        by_axis = {"pos": position, "latent": position, "head": head}
+        return slice(None), *(by_axis[axis] for axis in self.kind.axes.split())
 
     @checked
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
@@ -205,10 +193,8 @@ def sites(
 ) -> list[Site]:
     """Every site of the given components, in the order computed: by component, layer, head, position.
 
-    Args:
-        layout: of the rounds; the model's own when None.
-        components: one name, or several.
-        positions: labels, "all" for each position on its own, or None for whole activations.
+    ``positions`` are labels of the layout (the model's own when None), "all" for each on its own, or None for whole
+    activations.
     """
     layout = model.layout if layout is None else layout
     n_layers = model.config.n_layers

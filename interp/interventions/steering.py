@@ -40,10 +40,8 @@ from interp.statistics import bootstrap_mean
 @checked
 def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
     """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape)."""
-    require(
-        model.is_handwired,
-        f"{model.config.name!r} is a learned model: it has no exact state; pass a probe's direction",
-    )
+    name = model.config.name
+    require(model.is_handwired, f"{name!r} is a learned model: it has no exact state; pass a probe's direction")
     wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(model.state_map)
     shape = (model.layout.n_latents, len(model.state_map))
     require(
@@ -70,19 +68,13 @@ def write_state(
 
 @checked
 def fitted_direction(
-    model: HookedLatentTransformer,
-    episodes: Episodes,
-    algorithm: Algorithm,
-    change: ArrayLike,
+    model: HookedLatentTransformer, episodes: Episodes, algorithm: Algorithm, change: ArrayLike
 ) -> Float[Tensor, "latent d_model"]:
-    """How a model's latents move when the memory that a decoder reads in them moves by ``change``.
+    """How a learned model's latents move when the memory that a decoder reads in them moves by ``change``.
 
-    For a learned model. A decoder's weights say how to *read* a state and point where noise is small; this is the way
-    in which latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
-
-    Args:
-        episodes: that the decoder is fitted on.
-        change: of the algorithm's memory, in its shape at one round.
+    A decoder's weights say how to *read* a state and point where noise is small; this is the way in which latents vary
+    with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept. The decoder is fitted
+    on ``episodes``.
     """
     memory, run, values = _memory(algorithm), rollout(model.eval(), episodes), algorithm.run(episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
@@ -106,10 +98,9 @@ class SteeringResult(Tabled):
 
     Attributes:
         doses: multiples of the state change.
-        model, algorithm: probability of the outcome that is read, ``[dose, episode]``.
-        random: the model's along random directions of equal norm, ``[dose, direction, episode]``.
+        model, algorithm: probability of the outcome that is read.
+        random: the model's along random directions of equal norm.
         outcome: the outcome's name, or "one per episode".
-        round: where the latents were changed and the prediction read.
     """
 
     doses: tuple[float, ...]
@@ -160,7 +151,7 @@ def steer(
         direction: the latent change of dose 1, ``[latent, d_model]`` (a probe's); a handwired model's own when None.
         outcome: whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
-        n_random: number of random control directions, with the norm of ``direction`` and on the same latents.
+        n_random: control directions, with the norm of ``direction`` and on the same latents.
     """
     require(len(doses) > 0, "give at least one dose")
     memory = _memory(algorithm)
@@ -183,6 +174,7 @@ def steer(
     predictions = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in directions])
     chances = _of(run.layout.distribution(predictions).double().numpy(force=True), read)
     chances = chances.reshape(len(doses), len(directions), -1)
+    chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": direction is None}
     return SteeringResult(
         doses=tuple(float(dose) for dose in doses),
         model=chances[:, 0],
@@ -190,14 +182,7 @@ def steer(
         random=chances[:, 1:],
         outcome=run.layout.outcomes[read[0]] if np.ndim(outcome) == 0 else "one per episode",
         round=t,
-        settings=provenance(
-            model,
-            algorithm=algorithm.key,
-            parameters=dict(algorithm.parameters),
-            exact=direction is None,
-            n_random=n_random,
-            seed=seed,
-        ),
+        settings=provenance(model, **chosen, n_random=n_random, seed=seed),
     )
 
 
@@ -226,9 +211,9 @@ def _answers(
 ) -> Float[np.ndarray, "dose episode"]:
     """The algorithm's own probability of the outcome in round ``t``, from its memory moved by each dose."""
     values, answers = algorithm.run(episodes), []
+    state, inputs = algorithm.at(values, [t])
     for dose in doses:
         moved = values[algorithm.memory][:, [t]] + dose * np.asarray(change, dtype=np.float64)
-        state, inputs = algorithm.at(values, [t])
         after = algorithm.step(state, inputs, {algorithm.memory: moved})[1]
         answers.append(_of(algorithm.distribution(after)[:, 0], read))
     return np.stack(answers)

@@ -48,8 +48,7 @@ class StepResult(Tabled):
     Attributes:
         keys: the carried variables that were decoded.
         horizon: rounds that were run on.
-        missed: squared distance between the decoded state and the algorithm's, in units of each variable's step,
-            ``[episode, start]``.
+        missed: squared distance between the decoded state and the algorithm's, in units of each variable's step.
         varied: squares of the algorithm's steps about the round's mean.
     """
 
@@ -74,10 +73,7 @@ class StepResult(Tabled):
 class Transition:
     """What a model makes of its decoded state in some rounds; any algorithm can be asked whether it would do the same.
 
-    Attributes:
-        episodes, starts, horizon: whose rounds, from which on, and how many.
-        shapes: of the decoded variables.
-        before, after: decoded, ``{key: [episode, start, ...]}``.
+    The variables of these ``shapes`` were decoded ``before`` and ``after``, ``{key: [episode, start, ...]}``.
     """
 
     episodes: Episodes
@@ -89,7 +85,7 @@ class Transition:
     settings: dict[str, Any] = field(default_factory=dict)
 
     def goal(self, algorithm: Algorithm) -> Values:
-        """What the algorithm makes of the state before. Carried variables that were not decoded keep their values."""
+        """What the algorithm makes of the state before, and of its own values of variables that were not decoded."""
         carried = ", ".join(sorted(algorithm.state)) or "nothing"
         require(
             set(self.shapes) <= set(algorithm.state),
@@ -139,7 +135,6 @@ def transition(
 
     Args:
         writer: fitted on other episodes, at "latent".
-        starts: rounds whose latents are decoded, and moved; each is one start, apart from the others.
         horizon: rounds to run on before decoding again.
         by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; nothing when None.
 
@@ -187,8 +182,7 @@ def run_on(
 ) -> tuple[Tensor, Float[Tensor, "episode start latent d_model"]]:
     """Put ``latents`` in at each of the rounds ``starts`` and let the model run on by itself for ``horizon`` rounds.
 
-    Returns:
-        Predictions of these rounds ``[episode, start, horizon, ...]``, and the latents that the last one leaves.
+    It gives predictions ``[episode, start, horizon, ...]``, and the latents that the last round leaves.
     """
     carried, predictions = latents.flatten(0, 1).to(run.latents), []
     with torch.no_grad():

@@ -40,10 +40,8 @@ class Place:
     """A site, and the subspace of its activation that is interchanged.
 
     Attributes:
-        site: where.
         basis: orthonormal ``[d, rank]``; the whole activation when None.
-        elsewhere: a control: the activation moves equally far as in the interchange, but inside this other
-            subspace ``[d, rank]``.
+        elsewhere: a control: the activation moves as far, but inside this other subspace ``[d, rank]``.
     """
 
     site: Site
@@ -164,11 +162,7 @@ def edited(
     rounds: Sequence[int],
     edits: Callable[[slice], Sequence[tuple[Site, Edit]]],
 ) -> tuple[Tensor, Tensor]:
-    """Predictions ``[episode, round, ...]`` and next latents of rounds of a rollout whose activations are edited.
-
-    Args:
-        edits: of some rows (:class:`Rows` of these rounds), asked for one part after the other.
-    """
+    """Predictions ``[episode, round, ...]`` and next latents of rounds whose activations are edited, part by part."""
     rows, predictions, latents = Rows.of(run, rounds), [], []
     for part in rows.parts():
         some = rows.part(part)

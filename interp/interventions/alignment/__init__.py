@@ -81,12 +81,11 @@ class AlignmentResult(Tabled):
     """Interchange accuracy of a learned basis and of its controls, on episodes that did not train it.
 
     Attributes:
-        variable, site, rank: what was aligned, and where.
-        hits: condition -> was each scored pair's choice its target, ``[episode, pair]``.
+        hits: condition -> was each scored pair's choice its target.
         train_accuracy: condition -> accuracy on the informative pairs that trained it; NaN for those not trained.
-        informative: does the counterfactual differ from the algorithm's choice on the base, ``[episode, pair]``.
-        decided: pairs that hang on no tie, ``[episode, pair]``; the others count nowhere.
-        fits: condition -> the trained subspace: its basis, its loss where training stops, the steps of every start.
+        informative: does the counterfactual differ from the algorithm's choice on the base.
+        decided: pairs that hang on no tie; the others count nowhere.
+        fits: condition -> the trained subspace.
     """
 
     variable: str
@@ -150,16 +149,13 @@ def align(
 
     Args:
         base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
-        variable: key of a variable of the algorithm.
         site: a residual-stream site with a position up to the prediction, such as "resid_post[1]@p?".
         rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
-        rounds: the rounds at which pairs are made.
         smooth: what stands for the model in training, where its hard attention has no gradient:
             ``circuits.differentiable(model)``. What it learns is scored in the model itself; the untrained control has
             its shape.
         steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
-        runs: gives the rollouts of ``base`` and ``source`` by the model, by ``smooth`` and by the untrained control,
-            where several calls share them; each call makes its own when None.
+        runs: gives a model's rollouts of ``base`` and ``source``, where several calls share them.
 
     Raises:
         AlignmentError: a site behind the prediction, too few informative pairs, hard attention that lets no gradient

@@ -49,12 +49,10 @@ class Pairs:
     """Pairs of rounds, in order ``[episode, source, round]``.
 
     Attributes:
-        n_episodes: base episodes.
-        base, source: rows of the rounds, ``episode * n_rounds + round``, Int[pair].
-        rounds: index of the round, Int[pair].
-        target: the algorithm's distribution over outcomes under the interchange, Float[pair, outcome].
-        informative: whether that differs from its choice without, Bool[pair]; never on a tie.
-        tied: whether either choice is a tie, Bool[pair]: such pairs do not train.
+        base, source: rows of the rounds, ``episode * n_rounds + round``.
+        target: the algorithm's distribution over outcomes under the interchange.
+        informative: whether its choice differs from that without; never on a tie.
+        tied: whether either choice is a tie: such pairs do not train.
     """
 
     n_episodes: int
@@ -111,11 +109,9 @@ def split(n_episodes: int, held_out: float) -> tuple[range, range, range]:
 def make_pairs(
     algorithm: Algorithm, base_values: Values, source_values: Values, variable: str, episodes: range
 ) -> Pairs:
-    """Every base episode with sources from the same part, as many as ``_LARGEST`` pairs allow.
+    """Every base episode of a part with sources from the same part, as many as ``_LARGEST`` pairs allow.
 
-    Args:
-        base_values, source_values: every variable at the rounds of base and source episodes, ``[episode, round, ...]``.
-        episodes: of this part: both the bases and the sources.
+    The values are those of every variable at the rounds of base and source episodes, ``[episode, round, ...]``.
     """
     n, n_rounds = len(episodes), len(next(iter(base_values.values()))[0])
     n_sources = min(n, max(1, _LARGEST // (n * n_rounds)))
@@ -161,9 +157,6 @@ def identified_rank(
     """The number of directions of ``variable`` that the algorithm's choices identify, on informative pairs.
 
     For a class variable, an element of k classes has k - 1 directions.
-
-    Args:
-        base_values, source_values: every variable at the rounds of base and source episodes, ``[episode, round, ...]``.
 
     >>> from interp.tasks import experts
     >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)

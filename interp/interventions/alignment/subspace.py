@@ -55,12 +55,9 @@ _SEEDS_APART = 1000
 
 
 class RoundsFromSite:
-    """Rounds of two rollouts, base and source, run on from one site.
+    """Rounds of two rollouts, base and source, run on from a site of the residual stream.
 
-    Args:
-        runs: rollouts of ``model`` on base and source episodes.
-        rounds: which rounds; row ``episode * len(rounds) + i`` is the i-th of them.
-        site: of the residual stream, with a position up to the prediction.
+    Row ``episode * len(rounds) + i`` is the i-th of the rounds.
     """
 
     def __init__(
@@ -123,15 +120,9 @@ class Budget:
 
 @dataclass(frozen=True)
 class Fit:
-    """A trained subspace.
+    """A trained subspace: its orthonormal basis, its loss where training stops, the steps that each start took."""
 
-    Attributes:
-        basis: orthonormal, ``[d_model, rank]``.
-        loss: on the pairs that stop training.
-        steps: what each start took.
-    """
-
-    basis: Tensor
+    basis: Float[Tensor, "d_model rank"]
     loss: float
     steps: tuple[int, ...]
 
