@@ -77,9 +77,6 @@ def lookup(results: Mapping[_K, _V], *key: str | int) -> _V:
 
     >>> lookup({("uniform", "bayes"): 0.5}, "uniform", "bayes")
     0.5
-
-    Raises:
-        InputError: no such key; the nearest ones are named.
     """
     named = {_name(known): value for known, value in results.items()}
     if _name(key) not in named:
@@ -96,9 +93,8 @@ def joined(parts: Sequence[_D], *names: str) -> _D:
     Scores(by_regime={'uniform': 1, 'drift': 2})
     """
     one: Any = parts[0]
-    return cast(
-        _D, replace(one, **{name: {k: v for part in parts for k, v in getattr(part, name).items()} for name in names})
-    )
+    merged = {name: {k: v for part in parts for k, v in getattr(part, name).items()} for name in names}
+    return cast(_D, replace(one, **merged))
 
 
 def _name(key: tuple[str | int, ...]) -> str:
@@ -126,14 +122,7 @@ def swap() -> Hook:
 def round_attention(
     model: HookedLatentTransformer, episodes: Episodes, *, rounds: Rounds = slice(10, None)
 ) -> pd.DataFrame:
-    """The mean attention pattern of every head over episodes and rounds.
-
-    Returns:
-        Columns ``layer``, ``head``, ``query`` and ``key`` (position labels), ``attention``.
-
-    Raises:
-        InputError: episodes that the model cannot read, or rounds out of range.
-    """
+    """The mean attention pattern of every head over episodes and rounds; queries and keys are position labels."""
     require(len(episodes) > 0, "no episodes to average over")
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     run = rollout(model, episodes, names_filter=names, rounds=rounds)

@@ -29,12 +29,7 @@ from interp.workers import each
 
 @dataclass(frozen=True, eq=False)
 class Evaluation(Tabled):
-    """All tables of one model.
-
-    Attributes:
-        tables: name -> tidy frame; "summary" is the one to print.
-        settings: model, digest, seed, sizes, versions.
-    """
+    """All tables of one model, by name; "summary" is the one to print."""
 
     tables: dict[str, pd.DataFrame]
     settings: dict[str, Any] = field(repr=False)
@@ -96,9 +91,6 @@ def evaluate(
         with_theory: add the checks of the task's theory.
         done: called with 1 after each of :func:`parts_of`.
         n_jobs, scheduler: workers that measure the parts, as :func:`interp.workers.each` takes them.
-
-    Raises:
-        InputError: too few episodes, a task without evaluation or theory, a scheduler that does not answer.
     """
     plan = plan_of(model)
     require(n_episodes >= plan.min_episodes, f"episodes must be at least {plan.min_episodes}, got {n_episodes}")
@@ -124,16 +116,9 @@ def _measured(asked: tuple[HookedLatentTransformer, int, int], part: str) -> tup
 
 
 def headline(model: HookedLatentTransformer, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:
-    """The few numbers that say what a model is worth: what a model card states.
+    """The few numbers that a model card states, a row per claim, each with its 95 % interval over episodes.
 
-    Args:
-        n_episodes: of the main rows; the slower ones use a fraction of it.
-
-    Returns:
-        One row per claim: ``what``, ``estimate``, ``low``, ``high`` (95 % over episodes), ``beside``.
-
-    Raises:
-        InputError: a task whose evaluation names no headline.
+    The main rows use ``n_episodes``, the slower ones a fraction of them.
     """
     plan = plan_of(model)
     if plan.headline is None:

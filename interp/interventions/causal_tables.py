@@ -46,10 +46,11 @@ TOLERANCE = 0.1
 def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
-    frames = [
-        sweep(model, *record.build(episodes, t), t, read=t + record.delay).to_frame().assign(corruption=record.key)
-        for record in _named(task, "corruptions", task.analysis.corruptions())
-    ]
+    frames = []
+    for record in _named(task, "corruptions", task.analysis.corruptions()):
+        clean, corrupted = record.build(episodes, t)
+        patched = sweep(model, clean, corrupted, t, read=t + record.delay)
+        frames.append(patched.to_frame().assign(corruption=record.key))
     return pd.concat(frames, ignore_index=True)
 
 

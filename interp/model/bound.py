@@ -148,15 +148,7 @@ class BoundRounds:
 
 @checked
 def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all") -> BoundRounds:
-    """Bind chosen rounds of rollouts to their model.
-
-    Args:
-        runs: rollouts of ``model`` with the same layout, such as a clean and a corrupted one.
-        rounds: which rounds of each: an int, a slice, a list or "all".
-
-    Raises:
-        InputError: no rollout, different layouts, or a round out of range.
-    """
+    """Bind chosen rounds of rollouts with the same layout, such as a clean and a corrupted one, to their model."""
     require(bool(runs), "bind needs at least one rollout")
     layout = runs[0].layout
     require(all(run.layout == layout for run in runs), "the rollouts have different layouts; bind each on its own")

@@ -32,11 +32,7 @@ _BEFORE_DIGESTS = 1
 
 @checked
 def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: str | None = None) -> Path:
-    """Write ``model`` to ``folder``, which must not exist yet.
-
-    Raises:
-        InputError: the folder exists, a weight is not finite, or nothing could load a model of a task not registered.
-    """
+    """Write ``model`` (its task registered, its weights finite) to ``folder``, which must not exist yet."""
     folder, key = Path(file_path(folder, "the checkpoint folder")), model.layout.task
     if key not in {task.key for task in catalog.every()}:
         raise InputError(
@@ -75,12 +71,7 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
 def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> HookedLatentTransformer:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
-    Args:
-        max_gb: a larger model, by its configuration, is refused before memory is taken.
-
-    Raises:
-        InputError: the folder or a file is missing, truncated, changed, too large, or of another format version, or the
-            model is of a task that is not registered.
+    A model of more than ``max_gb``, by its configuration, is refused before memory is taken.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")

@@ -30,9 +30,7 @@ class LatentTransformerConfig:
 
     Attributes:
         layout: the round's token layout; its vocabulary and range of sizes fix the embedding tables.
-        d_model, n_layers, n_heads, d_head: as in TransformerLens.
         d_mlp: MLP width; 0 means attention only.
-        act_fn: MLP activation.
         normalization_type: "LNPre" (pre-norm LayerNorm without affine parameters, which the next matrix would
             absorb) or None.
         attention_rules: per layer, per head: "softmax", "hard" (uniform over the maximal scores) or "linear"

@@ -50,11 +50,7 @@ class LensSurface(HookedRootModule):
     unembed: Affine
 
     def hook_names(self, names: NamesFilter | Iterable[str]) -> list[str]:
-        """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now.
-
-        Raises:
-            InputError: a name that does not exist, or a predicate that selects nothing, or no names at all.
-        """
+        """The hook points that a filter selects: a name, several, a predicate, or None for all that fire now."""
         if names is None or callable(names):
             keep = names or (lambda name: True)
             selected = [name for name in self.hook_dict if self._fires(name) and keep(name)]
@@ -89,16 +85,16 @@ class LensSurface(HookedRootModule):
         clear_contexts: bool = False,
     ) -> Iterator[Self]:
         """TransformerLens' context manager, with names checked and points that fire on request switched on."""
-        resolved = [
-            [(name, hook) for given, hook in pairs for name in self.hook_names(given)]
+        forward, backward = (
+            [(name, hook) for names, hook in pairs for name in self.hook_names(names)]
             for pairs in (fwd_hooks, bwd_hooks)
-        ]
-        flags = {self._flag(name) for pairs in resolved for name, _ in pairs} - {None}
+        )
+        flags = {self._flag(name) for name, _ in (*forward, *backward)}
         saved = {flag: getattr(self.runtime, flag) for flag in flags if flag}
         for flag in saved:
             setattr(self.runtime, flag, True)
         try:
-            with super().hooks(resolved[0], resolved[1], reset_hooks_end, clear_contexts):
+            with super().hooks(forward, backward, reset_hooks_end, clear_contexts):
                 yield self
         finally:
             for flag, value in saved.items():
@@ -265,11 +261,7 @@ class LensSurface(HookedRootModule):
 
 
 class FiringCounter:
-    """Wraps hooks so that one that never fires is an error.
-
-    Attributes:
-        hooks: the same, counted.
-    """
+    """Wraps hooks (``hooks`` are the same, counted) so that one that never fires is an error."""
 
     def __init__(self, hooks: Hooks) -> None:
         self.fired = [0] * len(hooks)

@@ -233,20 +233,14 @@ def size_range(name: str, size: int, given: tuple[int, int] | None) -> tuple[int
     """The smallest and the largest size ``name`` that a vocabulary serves: the range, or just ``size``."""
     size = integer(name, size, 1)
     require(size <= MOST, f"{name} {size} is beyond any model, which reads all of a round at once; give at most {MOST}")
-    pair = (size, size) if given is None else _pair(name, given)
+    pair = (size, size) if given is None else tuple(given) if isinstance(given, list | tuple) else ()
+    require(len(pair) == 2, f"{name}_range must be (low, high), got {given!r}")
     low, high = (integer(f"{name}_range", bound) for bound in pair)
     require(
         1 <= low <= size <= high <= MOST,
         f"{name} {size} is outside {name}_range ({low}, {high}); give a range that holds it",
     )
     return low, high
-
-
-def _pair(name: str, given: Any) -> tuple[Any, Any]:
-    """A range of sizes as its two ends."""
-    pair = tuple(given) if isinstance(given, list | tuple) else ()
-    require(len(pair) == 2, f"{name}_range must be (low, high), got {given!r}")
-    return pair[0], pair[1]
 
 
 def layout_from_dict(data: dict[str, Any]) -> RoundLayout:

@@ -6,14 +6,15 @@ equals the sequential pass (:mod:`interp.model.rollout`) to float precision.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from interp.checks import checked
-from interp.errors import InputError, require
-from interp.model.hooked import FiringCounter, HookFunction, Hooks, NamesFilter
+from interp.errors import require
+from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 
@@ -43,9 +44,6 @@ def replay(
         Predictions ``[episode, chosen round, ...]``, updates ``[episode, chosen round, d_model]`` and the cache
         ``name -> [episode, chosen round, ...]``.
 
-    Raises:
-        InputError: a round out of range, an unknown hook, a chunk below 1.
-
     Example:
         >>> import interp
         >>> from interp.tasks import experts
@@ -59,37 +57,22 @@ def replay(
     chosen = select_rounds(rounds, run.n_rounds)
     names = model.hook_names(names_filter) if names_filter is not None else []
     index = torch.tensor(chosen, device=run.tokens.device)
-    tokens, values = run.tokens[:, index].flatten(0, 1), run.values[:, index].flatten(0, 1)
-    latents = run.latents[:, index].flatten(0, 1)
-    counter = FiringCounter(fwd_hooks)
+    tokens, latents, values = (x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values))
+    cache: dict[str, list[Tensor]] = {name: [] for name in names}
+    counter = FiringCounter([*fwd_hooks, *((name, partial(_save, parts)) for name, parts in cache.items())])
     step = chunk or (len(tokens) if fwd_hooks else REPLAY_BATCH)
     predictions, updates = [], []
-    cache: dict[str, list[Tensor]] = {name: [] for name in names}
-    with torch.no_grad():
+    with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
         for start in range(0, len(tokens), step):
             rows = slice(start, start + step)
-            kept: dict[str, Tensor] = {}
-            saving = [(name, _saver(kept, name)) for name in names]
-            with model.hooks(fwd_hooks=[*counter.hooks, *saving]):
-                out = model(tokens[rows], latents[rows], values[rows])
+            out = model(tokens[rows], latents[rows], values[rows])
             predictions.append(out.prediction)
             updates.append(out.update)
-            for name in names:
-                cache[name].append(_fired(kept, name))
     counter.check()
     shape = (run.n_episodes, len(chosen))
     joined = {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
     return torch.cat(predictions).unflatten(0, shape), torch.cat(updates).unflatten(0, shape), joined
 
 
-def _saver(kept: dict[str, Tensor], name: str) -> HookFunction:
-    def save(activation: Tensor, hook: Any) -> None:
-        kept[name] = activation.detach()
-
-    return save
-
-
-def _fired(kept: dict[str, Tensor], name: str) -> Tensor:
-    if name not in kept:
-        raise InputError(f"hook {name!r} never fired, so there is nothing to cache")
-    return kept[name]
+def _save(parts: list[Tensor], activation: Tensor, hook: Any) -> None:
+    parts.append(activation.detach())

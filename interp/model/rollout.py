@@ -59,9 +59,6 @@ def rollout(
         propagate: let the hooks' effect run on into later rounds, or hold later latents at their clean values.
         clean: a rollout of the same episodes without hooks; rounds before the first hooked one are taken from it.
 
-    Raises:
-        InputError: episodes of another layout, an unknown hook, a round out of range, a hook that never fired.
-
     Example:
         >>> import interp
         >>> from interp.tasks import experts
@@ -100,12 +97,7 @@ def rollout(
 
 @checked
 def play(
-    model: HookedLatentTransformer,
-    worlds: Any,
-    n_rounds: int,
-    seed: int,
-    *,
-    epsilon: float = 0.0,
+    model: HookedLatentTransformer, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0
 ) -> tuple[Any, Rollout]:
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
@@ -115,9 +107,6 @@ def play(
 
     Returns:
         The episodes that it made, and the rollout (own choices committed).
-
-    Raises:
-        InputError: a task without worlds, sizes that the model's layout does not serve; epsilon outside [0, 1].
 
     Example:
         >>> import interp
@@ -194,8 +183,7 @@ def run_round(
 ) -> Step:
     """One round: predict, commit the choice where the layout has one, and write the update.
 
-    Args:
-        blocks: the model's blocks without hooks, where many rounds are run: they are laid out once.
+    Callers that run many rounds give the model's ``blocks`` without hooks, which are then laid out once.
     """
     tokens, values = encoded.tokens, encoded.values
 

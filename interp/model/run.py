@@ -27,7 +27,6 @@ class Rollout:
             (expert advice: P(y = 1) ``[episode, round]``).
         latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
         tokens, values, slots: the rounds as they were fed, choices committed (:class:`EncodedRounds`).
-        layout: the token layout of these rounds.
         commit: where the choice tokens came from, "own" or "target".
         cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
         cached_rounds: the rounds that the cache holds, in order.
@@ -79,11 +78,10 @@ def select_rounds(rounds: Rounds, n_rounds: int) -> list[int]:
     if isinstance(rounds, str):
         return list(range(n_rounds))
     if isinstance(rounds, slice):
-        ends = [
-            fit("the ends of a slice of rounds", end, int | None) for end in (rounds.start, rounds.stop, rounds.step)
-        ]
-        require(ends[2] != 0, "a slice of rounds needs a step other than 0")
-        selected = list(range(n_rounds))[slice(*ends)]
+        for end in (rounds.start, rounds.stop, rounds.step):
+            fit("the ends of a slice of rounds", end, int | None)
+        require(rounds.step != 0, "a slice of rounds needs a step other than 0")
+        selected = list(range(n_rounds))[rounds]
         require(bool(selected), f"{rounds} selects none of the {n_rounds} rounds")
         return selected
     selected = [rounds] if isinstance(rounds, int) else list(rounds)

@@ -52,14 +52,7 @@ def save(run: Rollout, path: str | Path) -> Path:
 
 @checked
 def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
-    """The rollout in a file, on the CPU.
-
-    Args:
-        names: of the cached activations to read; all when None, none when empty.
-
-    Raises:
-        InputError: no such file, one that holds no rollout or is damaged, an activation that it does not hold.
-    """
+    """The rollout in a file, on the CPU, with the cached activations of these ``names``: all when None."""
     path = Path(path)
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
     with reading(path), safe_open(path, framework="pt") as stored:

@@ -32,14 +32,7 @@ from transformer_lens.hook_points import HookPoint
 from interp.checks import MOST_GB, checked
 from interp.errors import InputError, require
 from interp.kinds import shown
-from interp.model.components import (
-    Affine,
-    Block,
-    Embedding,
-    PlainBlock,
-    normalization,
-    unobserved,
-)
+from interp.model.components import Affine, Block, Embedding, PlainBlock, normalization, unobserved
 from interp.model.config import LatentTransformerConfig, RuntimeConfig
 from interp.model.hooked import LensSurface
 from interp.model.layout import RoundLayout
@@ -122,16 +115,7 @@ class HookedLatentTransformer(LensSurface):
         latents: Float[Tensor, "batch latent d_model"],
         values: Float[Tensor, "batch pos"] | None = None,
     ) -> RoundOutput:
-        """Run a batch of whole rounds.
-
-        Args:
-            tokens: Int[batch, pos], any id at latent slots.
-            latents: Float[batch, latent, d_model], placed at positions 1, 2, ...
-            values: Float[batch, pos], scalar payloads; none when None.
-
-        Raises:
-            InputError: arguments of other shapes or kinds, or ids outside the vocabulary.
-        """
+        """Run a batch of whole rounds: tokens (any id at latent slots), latents for positions 1, 2, ..., payloads."""
         _check_round(self, tokens, latents, values)
         latents = self.hook_latents(latents)
         return self.read_out(self.run_from(self.embedded(tokens, latents, values)), latents)
@@ -260,14 +244,9 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def read_state(self, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:
-        """The algorithm's state that a handwired model's latents hold, exactly.
+        """The algorithm's state that a handwired model's latents hold, exactly, as the layout arranges it.
 
-        Returns:
-            As the layout arranges it; expert advice: log-weights ``[..., n_experts]``; Q-learning: the Q-table
-            ``[..., S, A]``.
-
-        Raises:
-            InputError: a learned model, which has no exact readout, or latents of another width.
+        Expert advice: log-weights ``[..., n_experts]``; Q-learning: the Q-table ``[..., S, A]``.
         """
         if not self.is_handwired:
             raise InputError(
@@ -342,11 +321,9 @@ def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTran
     not from what the model learned. A handwired circuit keeps its attention rules and sizes; what it stores is in its
     weights, and those are gone, so the copy has no exact state readout either.
 
-    Args:
-        seed: of the weights: the same on every device; no global generator moves.
-
-    The weights are those that TransformerLens' ``tools.analysis.interchange.reinitialized`` draws (a test compares
-    them), without that import: it loads half of ``transformers``, three seconds for every command that probes.
+    A seed gives the same weights on every device, and no global generator moves. They are those that TransformerLens'
+    ``tools.analysis.interchange.reinitialized`` draws (a test compares them), without that import: it loads half of
+    ``transformers``, three seconds for every command that probes.
 
     Example:
         >>> import interp

@@ -32,16 +32,10 @@ _TRAIN, _DATASET, _EVALUATION = range(3)
 
 @dataclass(frozen=True)
 class Batch:
-    """Encoded episodes with the probability of each outcome to be learned.
-
-    Attributes:
-        rounds: tokens, payloads and update slots, ``[episode, round, ...]``.
-        targets: Float[episode, round, outcome], from the task's goal.
-        layout: the layout of these rounds.
-    """
+    """Encoded episodes with the probability of each outcome to be learned, from the task's goal."""
 
     rounds: EncodedRounds
-    targets: Tensor
+    targets: Float[Tensor, "episode round outcome"]
     layout: RoundLayout
 
     def to(self, device: torch.device) -> Batch:
@@ -132,21 +126,18 @@ class EpisodeSource:
     def _dataset(self) -> list[Episodes]:
         """The fixed data set: as many batches of equal sizes as make up ``dataset_episodes``."""
         config = self.config
-        longest = max(stage.n_rounds for stage in config.curriculum)
+        stage = Stage(max(stage.n_rounds for stage in config.curriculum), 1)
         n_batches = -(-config.dataset_episodes // config.batch_size)
-        stage = Stage(longest, 1)
         rng = np.random.default_rng([config.seed, _DATASET])
         return [self._sample(rng, config.batch_size, stage, i) for i in range(n_batches)]
 
     def _from_dataset(self, rng: np.random.Generator, n_episodes: int, stage: Stage) -> Episodes:
         within = {size: stage.bounds(size, *own) for size, own in self.bounds.items()}
-        allowed = [
-            e for e in self._dataset if all(low <= getattr(e, size) <= high for size, (low, high) in within.items())
-        ]
+        allowed = self._dataset
+        for size, (low, high) in within.items():
+            allowed = [episodes for episodes in allowed if low <= getattr(episodes, size) <= high]
         bounds = " and ".join(f"{low} <= {size} <= {high}" for size, (low, high) in within.items())
-        require(
-            len(allowed) > 0, f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds"
-        )
+        require(bool(allowed), f"no batch of the data set has {bounds}; raise dataset_episodes, or the stage's bounds")
         episodes = allowed[rng.integers(len(allowed))]
         rows = rng.choice(len(episodes), size=n_episodes, replace=n_episodes > len(episodes))
         return cast(Episodes, episodes.select(rows))
@@ -158,10 +149,9 @@ class RoundsLoss(nn.Module):
     ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2).
 
     Args:
-        model: a model whose output is "logits".
+        model: one whose output is "logits".
         commit: which choice rounds hold, where they hold one: the model's "own", or the recorded "target".
-        compile: run the round through ``torch.compile(mode="reduce-overhead")``. Hooks added later are not seen by
-            the compiled round, which only the trainer uses.
+        compile: run the round through torch.compile, which does not see hooks that are added later.
     """
 
     def __init__(self, model: HookedLatentTransformer, commit: str, compile: bool = False) -> None:
@@ -178,12 +168,7 @@ class RoundsLoss(nn.Module):
         layout: RoundLayout,
         latents: Float[Tensor, "episode latent d_model"] | None = None,
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode latent d_model"]]:
-        """The loss, and the latents after the last round.
-
-        Args:
-            tokens, values, slots, targets, layout: as in :class:`Batch`.
-            latents: those before the first of these rounds; the initial ones when None.
-        """
+        """The loss, and the latents after the last round; those before the first are the initial ones when None."""
         if latents is None:
             latents = self.model.initial_latents(len(tokens), layout.n_latents)
         losses = []
@@ -212,11 +197,9 @@ class RoundsLoss(nn.Module):
 
 
 def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
-    """Means over episodes and rounds, averaged over the batches: what the task's goal watches.
+    """What the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
 
-    Returns:
-        ``excess``, the loss above the best that is possible, and whatever else the goal's ``evaluate`` gives; without
-        one, ``cross_entropy`` from the targets and its ``excess`` over their entropy.
+    Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over their entropy.
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training

@@ -57,9 +57,6 @@ def ship(
         notes: a paragraph for the card, such as what else the machine was doing.
         n_episodes, seed: of the card's metrics.
 
-    Raises:
-        InputError: no run, or the checkpoint exists already.
-
     Example: ``ship("output/training/experts-laptop", "wma-learned")``.
     """
     folder = Path(out) / folder_name("name", name)

@@ -73,9 +73,6 @@ class Stage:
 
         >>> Stage(2, 500, until={"accuracy": 0.95}).mastered({"accuracy": 0.97})
         True
-
-        Raises:
-            InputError: a number that evaluations of this task do not have.
         """
         for name in self.until:
             if name not in evaluation:
@@ -88,9 +85,7 @@ class TrainingConfig:
     """A training run; see the presets for values.
 
     Attributes:
-        task: key of a registered task.
-        d_model, n_layers, n_heads, d_mlp, latent_update, write_map, position_codes, init_std: the
-            model.
+        d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`).
         sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
         start: what sets the weights before the first step: one of the starts of the task's goal, or a trained model
             (its name or checkpoint folder) that the run goes on from; as they were drawn when empty.
@@ -109,9 +104,7 @@ class TrainingConfig:
             row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
         precision: "bfloat16" runs the forward pass under autocast; "auto" takes what a measurement at the start of the
             run finds to be faster on its device (:mod:`interp.training.machine`), and records it.
-        compile: run the round step through torch.compile.
         eval_every, checkpoint_every: in batches.
-        eval_episodes, eval_rounds: size of the held-out evaluation during training.
     """
 
     task: str

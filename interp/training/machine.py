@@ -54,8 +54,7 @@ def this_machine() -> str:
 def settled(config: TrainingConfig, folder: Path, accelerator: Accelerator) -> tuple[TrainingConfig, dict[str, float]]:
     """``config`` with a precision instead of "auto", the same in every process, and the seconds that were measured.
 
-    Args:
-        folder: of a run that may have begun: its precision is kept, and nothing is measured.
+    A run that has begun in ``folder`` keeps its precision, and nothing is measured.
     """
     if config.precision != "auto":
         return config, {}
@@ -119,11 +118,6 @@ def _begun(folder: Path) -> tuple[str, dict[str, float]] | None:
     """The precision of the run in a folder, and what was measured for it; None where none has begun."""
     record = folder / RECORD_FILE
     about = read_json(record, "config") if record.is_file() else {}
-    begun = read_state(folder)
-    if begun is not None:
-        held = begun.config
-    elif about:
-        held = about["config"]
-    else:
-        return None
-    return held["precision"], about.get("precision_seconds", {})
+    state = read_state(folder)
+    config = about.get("config") if state is None else state.config
+    return (config["precision"], about.get("precision_seconds", {})) if config else None

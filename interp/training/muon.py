@@ -27,10 +27,7 @@ def is_stack(name: str, parameter: Tensor) -> bool:
 class Muon(torch.optim.Optimizer):
     """``W <- (1 - lr wd) W - .2 lr sqrt(max(rows, columns)) O(g + .95 m)`` with ``m <- .95 m + g``, ``O`` orthogonal.
 
-    Args:
-        parameters: matrices, or stacks of them ``[..., rows, columns]``.
-        lr: learning rate, on AdamW's scale.
-        weight_decay: decoupled, as in AdamW.
+    Parameters are matrices, or stacks of them; the learning rate is on AdamW's scale, weight decay decoupled as there.
     """
 
     def __init__(self, parameters: Iterable[nn.Parameter], lr: float, weight_decay: float) -> None:

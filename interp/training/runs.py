@@ -158,10 +158,8 @@ class TrainedRun:
 
     Attributes:
         model: in evaluation mode, on the CPU.
-        config: what was trained.
-        step: batches that it was trained on.
+        step, seconds: batches that it was trained on, and the time spent in them.
         stage: of the curriculum, from 0; the number of stages when all are over, early or not.
-        seconds: time spent in them.
         metrics: one row per batch that was written to the run's metrics.
         about: the run's own record: versions and git revision it started with.
     """
@@ -219,18 +217,12 @@ def _read_metrics(path: Path) -> pd.DataFrame:
 
 
 def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
-    """Every evaluation of several runs of one task.
-
-    Args:
-        folders: runs, finished or not, such as output/training/NAME.
+    """Every evaluation of several runs of one task, finished or not, such as output/training/NAME.
 
     Returns:
         tidy: ``setting`` (what tells the groups apart, such as "latent_update=add"; where runs differ in several
         settings, those in which one is unlike most), ``seed``, ``step``, ``minutes``, and the evaluation's columns:
         ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
-
-    Raises:
-        InputError: no run in a folder, no evaluation yet, or runs of two tasks.
     """
     require(len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME")
     runs = [load_run(folder, Path(folder).name) for folder in folders]
@@ -244,11 +236,8 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         require("excess" in run.metrics, f"the run in {str(folder)!r} was not evaluated yet; train it for longer")
         seen = run.metrics.dropna(subset=["excess"])
         label = _label(given, differing, usual if len(differing) > 1 else {})
-        parts.append(
-            seen.drop(columns=["stage", "loss", "seconds"]).assign(
-                setting=label, seed=run.config.seed, minutes=seen["seconds"] / 60
-            )
-        )
+        about: dict[str, Any] = {"setting": label, "seed": run.config.seed, "minutes": seen["seconds"] / 60}
+        parts.append(seen.drop(columns=["stage", "loss", "seconds"]).assign(**about))
     frame = pd.concat(parts, ignore_index=True)
     return frame[["setting", "seed", "step", "minutes", *frame.columns.drop(["setting", "seed", "step", "minutes"])]]
 

@@ -31,14 +31,7 @@ from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
-from interp.training.runs import (
-    METRICS_FILE,
-    RECORD_FILE,
-    Progression,
-    cut_metrics,
-    read_state,
-    write_state,
-)
+from interp.training.runs import METRICS_FILE, RECORD_FILE, Progression, cut_metrics, read_state, write_state
 
 _SAID = ("name", "origin")
 """What a configuration says of a model's history, not of its shape."""
@@ -62,11 +55,6 @@ def train(
         n_processes: the number of processes that must really be running (torchrun starts them).
         device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
-
-    Raises:
-        InputError: the folder holds another run or a damaged one, another process trains in it, it cannot be written,
-            or fewer processes run than asked for.
-        KeyboardInterrupt: with a sentence that says where the run can go on.
     """
     folder, name = Path(folder), folder_name("name", name)
     integer("stop_at", stop_at, 0)
