@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from einops import einsum
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.pairs import Readout
-from interp.interventions.round_patcher import repeated, tile
+from interp.interventions.round_patcher import tile
 from interp.model.hooked import HookFunction
 from interp.model.layout import EncodedRounds
 
@@ -47,7 +48,7 @@ def cut_each(
         part = order[start : start + size]
         cuts = _Cuts(graph, [edges[i] for i in part], change)
         with torch.no_grad():
-            out = graph.forward(repeated(rounds, len(part)), tile(latents, len(part)), cuts.hooks())
+            out = graph.forward(rounds.each(partial(tile, times=len(part))), tile(latents, len(part)), cuts.hooks())
         outputs = [x.unflatten(0, (len(part), len(latents))) for x in out]
         for row, i in enumerate(part):
             predictions[i], after[i] = outputs[0][row], outputs[1][row]

@@ -26,7 +26,6 @@ from interp.interventions.edge_graph import Contributions, EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.round_patcher import one_round
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 
@@ -257,7 +256,7 @@ class Material:
             pair = self.pair(corruption, t)
             clean, other = self.contributions(pair), self.contributions(pair, corruption)
             change = ablated(self.graph, other, ablation) - clean.values
-            rounds, latents = one_round(pair.clean, t), pair.clean.latents[:, t]
+            rounds, latents = pair.clean.fed.at(t), pair.clean.latents[:, t]
             return cut_each(self.graph, rounds, latents, change, self.candidates)
 
         return self.once(("cut", corruption, ablation, t), make)

@@ -1,15 +1,12 @@
 """Interventions with a round axis: change a model at a chosen round, position and component, and read what follows.
 
-* where and what: ``sites``, ``swaps`` (places: sites with a subspace; rounds run again with them edited), ``pairs``
-  (clean and corrupted runs), ``metrics``;
+* where and what: ``sites``, ``swaps`` (places, edited in rounds that run again), ``pairs`` (clean and corrupted runs),
+  ``metrics``;
 * patching: ``patching`` (sweeps over sites, and round x round), ``round_patcher`` (how sweeps are fast);
-* against the algorithm: ``interchange`` (of one place, or of many claims of what lives where, with controls; graded by
-  ``counterfactual``), ``alignment`` (learned subspaces with controls), ``moves`` (one decoded variable alone),
-  ``steps`` (is a decoded state closed under the update, on and off the manifold), ``steering``;
-* by which way: ``mediation`` (which share of an effect passes through patterns, heads, MLPs, and which share each
-  activation of the residual stream carries; ``mediators`` says what lies between cause and outcome);
-* circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (edges by EAP-IG, and single reads), ``ablation``
-  (faithfulness, completeness, minimality, CPR, CMD; the smallest circuit, ACDC);
+* against the algorithm: ``interchange`` (graded by ``counterfactual``), ``alignment`` (learned subspaces), ``moves``
+  (one decoded variable alone), ``steps`` (is a decoded state closed under the update), ``steering``;
+* by which way: ``mediation`` (``mediators`` says what lies between cause and outcome);
+* circuits: ``edge_graph`` (edges, and cutting them), ``attribution`` (of edges and single reads), ``ablation``;
 * what ``interp patch`` writes: ``patch_command``, and ``causal_tables`` with ``--tables``.
 
 What corrupts episodes, which variables are looked for and where, and how a model is steered is in the record of its

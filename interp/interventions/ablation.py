@@ -10,11 +10,10 @@ m the metric's mean over episodes, M the whole model and 0 the empty circuit::
 
 C_k holds the share k of the edges with the largest scores; CPR (higher is better) and CMD (lower is better) are
 trapezoids over k in 0.001 ... 1. Faithfulness above 1 is possible: a circuit may leave out what works against the
-metric. Every number depends on its choices (ablation, metric, granularity, and that an edge is cut at all positions),
-which results carry, and is worth reading only beside random circuits of equal size.
-
-A circuit that :func:`smallest` or :func:`acdc` finds suffices for this metric on these pairs with this ablation. Others
-may do as well, and the order of cutting decides between them (ACDC cuts from the exits backwards; Conmy et al., 2023).
+metric. Every number depends on its choices (ablation, metric, granularity, and that an edge is cut at all positions)
+and is worth reading only beside random circuits of equal size. A circuit that :func:`smallest` or :func:`acdc` finds
+suffices for these choices on these pairs. Others may do as well, and the order of cutting decides between them (ACDC
+cuts from the exits backwards; Conmy et al., 2023).
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.round_patcher import one_round
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, resample_weights
 
@@ -61,7 +59,7 @@ class CircuitScorer:
         self.pair, self.measure, self.ablation = pair, find_metric(metric), ablation
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph, self.graph.contributions(pair.corrupted, pair.round), ablation)
-        self.rounds, self.latents = one_round(pair.clean, pair.round), pair.clean.latents[:, pair.round]
+        self.rounds, self.latents = pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round]
         self._ran: dict[bytes, Readout] = {}
         self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
 
@@ -110,8 +108,8 @@ class CircuitScorer:
     def settings(self, **more: Any) -> dict[str, Any]:
         """What was chosen when these numbers were made: the pair, the round, the metric and the ablation."""
         chosen = {"round": self.pair.round, "metric": self.measure.key, "ablation": self.ablation}
-        granularity = "edges between heads, MLPs and exits, at all positions"
-        return provenance(self.pair.model, **chosen, granularity=granularity, **more)
+        chosen["granularity"] = "edges between heads, MLPs and exits, at all positions"
+        return provenance(self.pair.model, **chosen, **more)
 
 
 @checked

@@ -54,7 +54,7 @@ from interp.interventions.edge_graph import EXITS, Contributions, EdgeGraph, Reb
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.round_patcher import one_round, tile
+from interp.interventions.round_patcher import tile
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Rows, passed
 from interp.model.layout import RoundLayout
@@ -141,7 +141,7 @@ def _gradient(
     start = corrupted.values[0] + at * difference[0]
     hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe.hooks]
     with torch.enable_grad():
-        prediction, latents = graph.forward(one_round(pair.clean, pair.round), pair.clean.latents[:, pair.round], hooks)
+        prediction, latents = graph.forward(pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round], hooks)
         measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)
         (slope,) = torch.autograd.grad(measured.sum(), weights)
     return slope.double().numpy(force=True)

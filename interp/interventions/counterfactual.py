@@ -119,9 +119,9 @@ class InterchangeResult(Tabled):
         for i in range(n_parts):
             chosen = (part == i) & (size > 0)
             effect, wanted = self.effect[chosen], self.wanted[chosen]
-            total = float((wanted**2).sum())
-            score = 1 - float(((effect - wanted) ** 2).sum()) / total if total else float("nan")
-            slope = float((effect * wanted).sum()) / total if total else float("nan")
+            total = float((wanted**2).sum()) or float("nan")
+            score = 1 - float(((effect - wanted) ** 2).sum()) / total
+            slope = float((effect * wanted).sum()) / total
             rows.append((edges[i], edges[i + 1], score, slope, int(chosen.sum())))
         return pd.DataFrame(rows, columns=["wanted_from", "wanted_to", "score", "slope", "n_pairs"])
 

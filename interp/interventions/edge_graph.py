@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import unknown_name
-from interp.interventions.round_patcher import one_round
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout
@@ -117,7 +116,7 @@ class EdgeGraph:
         """What every source writes in round ``t`` of ``run``."""
         recorder = _Recorder(self)
         with torch.no_grad():
-            out = self.forward(one_round(run, t), run.latents[:, t], recorder.hooks)
+            out = self.forward(run.fed.at(t), run.latents[:, t], recorder.hooks)
         return Contributions(recorder.stack, out[0], out[1])
 
     def forward(

@@ -19,10 +19,9 @@ pairs only. A basis that was *learned* needs the controls of :func:`align`: meth
 accuracies for arbitrary labels and in untrained networks too (Arora et al., 2024).
 
 :func:`carriers` tests many claims of what lives where, each beside an equally large displacement of the same places in
-a random direction (a subspace of equal rank, orthogonal to the one interchanged), because moving an activation does
-something wherever it points. A whole activation that is interchanged holds everything that reaches this place: an
-accuracy of 1 then says that the variable is among it and that nothing else there matters to the outcome, not that the
-place holds the variable alone or in any particular form.
+a random subspace (orthogonal, of equal rank), because moving an activation does something wherever it points. For a
+whole activation, an accuracy of 1 says that the variable is among what reaches this place and that nothing else there
+matters to the outcome, not that the place holds the variable alone or in any particular form.
 """
 
 from __future__ import annotations
@@ -75,7 +74,6 @@ def interchange(
         rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         tolerance: how near an exactly read state must be.
-        runs: the rollouts of ``base`` and ``source``, where they are known.
 
     Example:
         >>> import interp

@@ -111,9 +111,7 @@ def prepare(
 ) -> Pair:
     """Run both sides of a pair, up to the round that is read: what comes after it changes nothing before it.
 
-    Args:
-        round: where interventions act; negative counts from the end.
-        read: where effects are read; the same round when None, negative counts from the end.
+    Interventions act at ``round`` and are read at ``read``, or there, too; negative numbers count from the end.
     """
     model.eval()
     sides = clean, corrupted

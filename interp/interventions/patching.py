@@ -13,17 +13,16 @@ The effect runs on into later rounds through the latents (``propagate=True``), o
 latents (``propagate=False``: nothing outlives the round, and any effect at a later round is 0). Each side keeps its own
 history: at the patched round, clean and corrupted latents differ by whatever the corruption did before.
 
-:func:`sweep` patches many sites at one round. :func:`round_map` patches one site at many rounds and reads every later
-round, too: how long its row stays lit is how long the model remembers what was patched.
-
-Denoising finds what suffices given everything else corrupted, noising what is needed given everything else clean; a
-site that lights up is evidence that the difference between *these two* inputs passes there, not of what it means.
+:func:`round_map` patches one site at many rounds and reads every later round, too: how long its row stays lit is how
+long the model remembers what was patched. A site that lights up is evidence that the difference between *these two*
+inputs passes there, not of what it means.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -41,7 +40,7 @@ from interp.errors import InputError, require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.round_patcher import Patched, RoundPatcher, activations, one_round, repeated, tile
+from interp.interventions.round_patcher import Patched, RoundPatcher, activations, tile
 from interp.interventions.sites import ALIASES, Site, resolve, sites
 from interp.model.rollout import run_round
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -256,7 +255,7 @@ def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool) -> Reado
     predictions = [step.predictions]
     for t in range(pair.round + 1, pair.read + 1):
         if propagate:
-            following = repeated(one_round(base, t), n)
+            following = base.fed.at(t).each(partial(tile, times=n))
             with torch.no_grad():
                 after = run_round(pair.model, following, latents, base.layout, base.commit, ())
             prediction, latents = after.prediction, after.latents
@@ -340,8 +339,9 @@ def round_map(
         predictions: list[Tensor] = []
         after: list[Tensor] = []
         if active:
+            following = base.fed.at(t).each(partial(tile, times=active))
             with torch.no_grad():
-                step = run_round(model, repeated(one_round(base, t), active), latents, base.layout, commit, ())
+                step = run_round(model, following, latents, base.layout, commit, ())
             predictions.append(step.prediction)
             after.append(step.latents)
         if t in at_rounds:

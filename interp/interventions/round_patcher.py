@@ -32,19 +32,9 @@ CHUNK_CPU, CHUNK_ACCELERATOR = 256, 65_536
 sites and so skip more on a CPU; an accelerator wants few launches."""
 
 
-def repeated(rounds: EncodedRounds, times: int) -> EncodedRounds:
-    """The rows of all episodes, repeated ``times`` times."""
-    return EncodedRounds(*(tile(x, times) for x in (rounds.tokens, rounds.values, rounds.slots)))
-
-
 def tile(x: Tensor, times: int) -> Tensor:
     """The rows of ``x``, repeated ``times`` times."""
     return x.repeat(times, *[1] * (x.ndim - 1))
-
-
-def one_round(run: Rollout, t: int) -> EncodedRounds:
-    """Round ``t`` of every episode, as it was fed."""
-    return EncodedRounds(run.tokens[:, t], run.values[:, t], run.slots[:, t])
 
 
 def activations(model: HookedLatentTransformer, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
@@ -89,7 +79,7 @@ class RoundPatcher:
     ) -> None:
         require(chunk is None or chunk >= 1, f"chunk must be an integer >= 1, got {chunk}")
         self.model, self.run, self.t, self.source, self.update = model, run, t, source, update
-        self.base, self.latents = one_round(run, t), run.latents[:, t]
+        self.base, self.latents = run.fed.at(t), run.latents[:, t]
         on_cpu = run.tokens.device.type == "cpu"
         self.chunk = chunk or (CHUNK_CPU if on_cpu else CHUNK_ACCELERATOR)
         layers = range(model.config.n_layers)
@@ -116,7 +106,8 @@ class RoundPatcher:
 
     def _chunk(self, indices: list[int], cells: list[Site], start: int, end: int) -> Patched:
         n, layer, layout = len(cells), cells[0].layer, self.run.layout
-        patches, rows, before = _Patches(cells, self.source, layout), repeated(self.base, n), tile(self.latents, n)
+        rows, before = self.base.each(partial(tile, times=n)), tile(self.latents, n)
+        patches = _Patches(cells, self.source, layout)
         if layer is None:
             return self._whole(indices, rows, before, patches)
         with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):

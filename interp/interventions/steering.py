@@ -28,7 +28,7 @@ from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
-from interp.interventions.round_patcher import one_round, tile
+from interp.interventions.round_patcher import tile
 from interp.kinds import shown
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, select_rounds
@@ -227,7 +227,7 @@ def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArr
 
 def _predict(model: HookedLatentTransformer, run: Rollout, t: int, change: Tensor) -> Tensor:
     """The prediction of round t from latents moved by ``change``."""
-    rounds = one_round(run, t)
+    rounds = run.fed.at(t)
     with torch.no_grad():
         latents = run.latents[:, t] + tile(change.unsqueeze(0), run.n_episodes)
         return model(rounds.tokens, latents, rounds.values).prediction

@@ -33,7 +33,6 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer
-from interp.model.layout import EncodedRounds
 from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -188,7 +187,7 @@ def run_on(
     with torch.no_grad():
         for i in range(horizon):
             at = select_rounds([t + i for t in starts], run.n_rounds)
-            encoded = EncodedRounds(*(x[:, at].flatten(0, 1) for x in (run.tokens, run.values, run.slots)))
+            encoded = run.fed.each(lambda part, at=at: part[:, at].flatten(0, 1))  # type: ignore[misc]
             done = run_round(model, encoded, carried, run.layout, commit, ())
             carried = done.latents
             predictions.append(done.prediction)

@@ -67,10 +67,9 @@ class Place:
     def placebo(self, d_model: int, seed: int) -> Place | None:
         """The control: the activation moves equally far, but in a random subspace orthogonal to the one interchanged.
 
-        It has equal rank, or what is left of the space; where the whole activation is interchanged nothing is left,
-        and it is a random line. A random subspace that was not made orthogonal holds a part of the variable: it
-        scored up to .46 at true sites of handwired models. Heads and attention scores have no direction in the
-        residual stream, and so no such control: None.
+        It has equal rank, or what is left of the space; for a whole activation it is a random line. Without being made
+        orthogonal it would hold a part of the variable (it scored up to .46 at true sites of handwired models). Heads
+        and attention scores have no direction in the residual stream, and so no such control: None.
         """
         from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
 

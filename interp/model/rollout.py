@@ -251,8 +251,7 @@ def _unhooked(
 
 
 def _taken_from(clean: Rollout, t: int) -> Step:
-    fed = EncodedRounds(clean.tokens[:, t], clean.values[:, t], clean.slots[:, t])
-    return Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], fed)
+    return Step(clean.predictions[:, t], clean.choices[:, t], clean.latents[:, t + 1], clean.fed.at(t))
 
 
 def _collect(steps: list[Step], initial: Tensor, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:

@@ -12,7 +12,7 @@ from torch import Tensor
 from interp.checks import fit
 from interp.display import table_html
 from interp.errors import require
-from interp.model.layout import RoundLayout
+from interp.model.layout import EncodedRounds, RoundLayout
 
 Commit = Literal["own", "target"]
 Rounds = int | slice | Sequence[int] | Literal["all"]
@@ -65,6 +65,11 @@ class Rollout:
     def n_rounds(self) -> int:
         """How many rounds of every episode were run."""
         return self.tokens.shape[1]
+
+    @property
+    def fed(self) -> EncodedRounds:
+        """The rounds as they were fed."""
+        return EncodedRounds(self.tokens, self.values, self.slots)
 
     @property
     def choices(self) -> Int[Tensor, "episode round"]:

@@ -12,7 +12,6 @@ import circuits
 import interp
 from interp.errors import InputError
 from interp.interventions.interchange import Place, interchange
-from interp.interventions.round_patcher import one_round
 from interp.interventions.sites import Site
 from interp.interventions.swaps import intervened
 from interp.tasks import experts, mdp
@@ -166,7 +165,7 @@ def test_q_learning_action_is_the_token_and_the_name_that_the_update_carries(qle
     written = latents[rows, 0, own] @ names.T
     torch.testing.assert_close(written, torch.eye(2).double()[other], atol=1e-12, rtol=0)
 
-    following = one_round(base, 10)
+    following = base.fed.at(10)
     _, cache = model.run_with_cache(following.tokens, latents[:, 0], following.values)
     location = circuit.location("next_values", "candidates")
     values = location.read(cache[location.hook], circuit)

@@ -92,9 +92,8 @@ class RoundsFromSite:
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
         base, source = pairs.base[at], self.source[pairs.source[at]]
-        return run_with_intervention(
-            self.model, self.hook, intervention, base, source, self, positions=torch.zeros_like(base)
-        )
+        first = torch.zeros_like(base)
+        return run_with_intervention(self.model, self.hook, intervention, base, source, self, positions=first)
 
     def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
         """:meth:`__call__` under an intervention, for all pairs, without a gradient."""
@@ -140,8 +139,7 @@ def fit(rounds: RoundsFromSite, training: Pairs, stopping: Pairs, rank: int, bud
             nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, budget.seed)))
         frame = rounds.differences(training)
         if not frame.shape[1]:
-            anywhere = random_basis(len(frame), rank, budget.seed).to(frame)
-            return Fit(anywhere, nothing, (0,))
+            return Fit(random_basis(len(frame), rank, budget.seed).to(frame), nothing, (0,))
         for start in range(budget.restarts):
             seed = budget.seed + _SEEDS_APART * start
             fits.append(_start(rounds, frame, rank, training, stopping, budget, seed, _SOLVED * nothing))
