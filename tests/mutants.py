@@ -92,6 +92,25 @@ TARGETS = {
             "Affine.fit: max(len(features), 1) -> max(len(features), 2)": "one sample has the covariance 0",
         },
     ),
+    "interp/refit.py": Target(
+        ("tests/test_refit_by_hand.py",),
+        {
+            "totals: np.where(used > 0, values, 0.0) -> np.where(used > 0, values, 1.0)": "it is multiplied by 0",
+            "totals: others > 0 -> others > 1": "a number of steps that is 1 is replaced by 1",
+            "totals: np.where(others > 0, others, 1) -> np.where(others > 0, others, 2)": "it divides a 0",
+            "detectable: (_Part.of(losses, references, n_folds, level), 1.0, 0.0, 0.0) -> "
+            "(_Part.of(losses, references, n_folds, level), 1.0, 0.0, 1.0)": "it multiplies the 0 before it",
+            **dict.fromkeys(
+                (
+                    "_Part.correlation: -1.0 -> -1.1",
+                    "_Part.correlation: min(max(float(a @ b) / spread, -1.0), 1.0) -> "
+                    "min(max(float(a @ b) / spread, -1.0), 1.1)",
+                ),
+                "a correlation lies beyond 1 by rounding alone",
+            ),
+            "_per_episode: -1 -> -2": "NumPy takes any negative size of a shape for the one that is left",
+        },
+    ),
 }
 
 _COMPARISONS: dict[type[ast.cmpop], tuple[type[ast.cmpop], ...]] = {

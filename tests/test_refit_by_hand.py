@@ -1,0 +1,220 @@
+"""Intervals of refitted scores against the equations of their docstring, and on a napkin: every bound and every edge.
+
+The equations are written out once more here, with nothing left out for speed and no cut of what is large. Each table
+has tame and wild data, whose half widths on the log scale lie below and above 1.
+"""
+
+from __future__ import annotations
+
+from math import exp, expm1, inf, isnan, nan, sqrt
+
+import numpy as np
+import pytest
+from scipy import optimize, stats
+
+from interp import refit
+from interp.errors import InputError
+
+TAME = np.array([[9.0, 10, 11, 10, 8], [14, 17, 15, 16, 15], [20, 22, 18, 20, 19], [19, 18, 21, 22, 23]])
+WILD = np.array([[1.0, 2, 3, 6, 4], [9, 3, 2, 2, 8], [8, 4, 2, 6, 9], [3, 9, 8, 1, 9]])
+DATA = pytest.mark.parametrize("data", [TAME, WILD], ids=["tame", "wild"])
+"""By row: losses, those of a control, references, and those of the control; by column: episodes."""
+
+
+def bounds(interval):
+    return interval.estimate, interval.low, interval.high
+
+
+def part(losses, references, n_folds, level):
+    """q, its bounds, h and z of the module's docstring."""
+    n, q = len(losses), losses.sum() / references.sum()
+    z = n * (losses / losses.sum() - references / references.sum())
+    t = stats.t.ppf((1 + level) / 2, n - 1)
+    h = t * np.std(z, ddof=1) / sqrt(n) * sqrt(1 + n_folds / (n_folds - 1)) * n / (n - 1)
+    return q, q * exp(-h), q * exp(h), h, z
+
+
+def difference(one, other):
+    """D and its bounds."""
+    (q, low, high, _, z), (of_control, control_low, control_high, _, of_z) = one, other
+    d, r = of_control - q, np.corrcoef(z, of_z)[0, 1]
+    below, above = (high - q, of_control - control_low), (q - low, control_high - of_control)
+    root = [sqrt(a**2 + b**2 - 2 * r * a * b) for a, b in (below, above)]
+    return d, d - root[0], d + root[1]
+
+
+@pytest.mark.parametrize(
+    ("n", "n_folds", "level", "width"),
+    [
+        (2, 2, 0.95, 12.7062047 * sqrt(3) * 2),  # Student's t of 1, 2 and 8 degrees
+        (3, 3, 0.95, 4.3026527 * sqrt(2.5) * 3 / 2),
+        (3, 2, 0.95, 4.3026527 * sqrt(3) * 3 / 2),
+        (9, 3, 0.5, 0.7063866 * sqrt(2.5) * 9 / 8),
+    ],
+)
+def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(n, n_folds, level, width):
+    assert refit.inflation(n, n_folds, level) == pytest.approx(width)
+    assert level != 0.95 or refit.inflation(n, n_folds) == refit.inflation(n, n_folds, level)
+
+
+@pytest.mark.parametrize(
+    ("n", "n_folds", "level", "told"),
+    [
+        (1, 2, 0.95, "at least 2 episodes, got 1"),
+        (4, 1, 0.95, "folds of 4 episodes are 2 to 4, got 1"),
+        (4, 5, 0.95, "are 2 to 4, got 5"),
+        (4, 2, 0.0, "level is between 0 and 1, got 0"),
+        (4, 2, 1.0, "level is between 0 and 1, got 1"),
+    ],
+)
+def test_sizes_and_levels_without_an_interval_are_refused(n, n_folds, level, told):
+    with pytest.raises(InputError, match=told):
+        refit.inflation(n, n_folds, level)
+
+
+def test_totals_by_hand():
+    """Squares about the mean and the allowance: of all values; of three, in two episodes; of one; and of none."""
+    values = np.array(
+        [
+            [[1, 0, nan, 5], [3, 2, nan, nan]],
+            [[5, 4, 6, 5], [7, nan, nan, nan]],
+            [[9, 100, nan, 5], [11, nan, nan, nan]],
+        ]
+    )
+    mask = np.zeros(values.shape, bool)
+    mask[..., 0] = mask[0, :, 1] = mask[1, 0, 1] = mask[1, 0, 2] = True
+    by_hand = [[34 + 64 / 4, 2, 34 + 64 / 4], [4 + 4 / 1, 4 + 4 / 2, 0], [0, 0, 0], [0, 0, 0]]
+    np.testing.assert_allclose(refit.totals(values, mask), np.transpose(by_hand))
+    np.testing.assert_allclose(refit.totals(values[..., :1]).ravel(), by_hand[0])
+
+
+@DATA
+@pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
+def test_scores_have_the_interval_of_the_docstring(data, n_folds, level):
+    losses, _, references, _ = data
+    q, low, high, _, _ = part(losses, references, n_folds, level)
+    options = {} if level == 0.95 else {"level": level}
+    assert bounds(refit.ratio(losses, references, n_folds, **options)) == pytest.approx((q, low, high))
+    assert bounds(refit.skill(losses, references, n_folds, **options)) == pytest.approx((1 - q, 1 - high, 1 - low))
+    hits, steps = 40 - losses, np.full(5, 40.0)
+    q, low, high, _, _ = part(losses, steps, n_folds, level)
+    found = refit.accuracy(hits, steps, n_folds, **options)
+    assert bounds(found) == pytest.approx((1 - q, 1 - min(high, 1), 1 - low))
+
+
+@DATA
+@pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
+def test_differences_join_both_intervals_and_their_correlation(data, n_folds, level):
+    losses, of_control, references, own = data
+    options = {} if level == 0.95 else {"level": level}
+    for given, theirs in ((None, references), (own, own)):
+        fit, control = part(losses, references, n_folds, level), part(of_control, theirs, n_folds, level)
+        made = refit.skill_difference(losses, of_control, references, n_folds, control_references=given, **options)
+        assert bounds(made) == pytest.approx(difference(fit, control))
+    few, more = np.full(5, 300.0), np.array([300.0, 320, 310, 305, 315])
+    for given, theirs in ((None, few), (more, more)):
+        fit, control = part(losses, few, n_folds, level), part(of_control, theirs, n_folds, level)
+        hits = (few - losses, theirs - of_control)
+        made = refit.accuracy_difference(*hits, few, n_folds, control_steps=given, **options)
+        assert fit[2] < 1 > control[2] and bounds(made) == pytest.approx(difference(fit, control))
+
+
+@DATA
+@pytest.mark.parametrize(("n_folds", "level"), [(2, 0.95), (5, 0.95), (3, 0.8)])
+def test_what_would_have_been_shown_is_where_the_lower_bound_is_zero(data, n_folds, level):
+    losses, of_control, references, own = data
+    options = {} if level == 0.95 else {"level": level}
+    _, _, _, h, z = part(losses, references, n_folds, level)
+
+    def edge(q, below, r):
+        """Where D is the root of what the fit, q - D, and the control leave open below it."""
+        return optimize.brentq(
+            lambda d: d - sqrt((expm1(h) * (q - d)) ** 2 + below**2 - 2 * r * expm1(h) * (q - d) * below), 0, q
+        )
+
+    found = refit.detectable(losses, references, n_folds, **options)
+    assert found == pytest.approx(edge(1, 0, 0)) and found == pytest.approx(1 - exp(-h))
+    for given, theirs in ((None, references), (own, own)):
+        q, low, _, _, of_z = part(of_control, theirs, n_folds, level)
+        shown = {"control_losses": of_control, "control_references": given, **options}
+        expected = edge(q, q - low, np.corrcoef(z, of_z)[0, 1])
+        assert refit.detectable(losses, references, n_folds, **shown) == pytest.approx(expected)
+
+
+def test_what_shows_where_there_is_no_doubt_and_where_there_is_nothing_to_show():
+    even, zeros, losses, references = np.full(4, 2.0), np.zeros(4), np.arange(4.0), np.full(4, 8.0)
+    assert refit.detectable(even, references, 2) == refit.detectable(zeros, references, 2) == 0
+    assert refit.detectable(even, references, 2, control_losses=even) == 0
+    assert isnan(refit.detectable(losses, references, 2, control_losses=zeros))
+    assert isnan(refit.detectable(losses, zeros, 2)) and isnan(refit.detectable(losses, zeros, 2, control_losses=even))
+
+
+def test_two_episodes_by_hand():
+    """Shares of the losses -.25 and .25 off those of the references: z = -.5, .5, whose mean has the error .5."""
+    h = 12.7062047 * sqrt(3) * 2 / 2
+    assert bounds(refit.ratio([0.25, 0.75], [0.5, 0.5], 2)) == pytest.approx((1, exp(-h), exp(h)))
+    assert bounds(refit.skill([0.25, 0.75], [2, 2], 2)) == pytest.approx((0.75, 1 - exp(h) / 4, 1 - exp(-h) / 4))
+
+
+def test_half_widths_of_more_than_a_hundred_are_cut():
+    """z = -1, 1 of two episodes: 636.6 sqrt(3) 2 half widths at 99.9 %, whose exponential is no float any more."""
+    assert bounds(refit.ratio([0, 2], [1, 1], 2, level=0.999)) == pytest.approx((1, 0, exp(100)))
+    assert refit.detectable([0, 2], [1, 1], 2, level=0.999) == pytest.approx(1)
+    assert bounds(refit.accuracy([4, 4], [4, 4], 2, level=0.999)) == (1, 0, 1)
+
+
+def test_scores_of_nothing_and_of_perfection():
+    zeros, some = np.zeros(4), np.arange(1.0, 5)
+    for made in (
+        refit.skill(some, zeros, 2),
+        refit.ratio(some, zeros, 2),
+        refit.accuracy(zeros, zeros, 2),
+        refit.skill_difference(some, some, zeros, 2),
+        refit.accuracy_difference(zeros, zeros, zeros, 2),
+    ):
+        assert all(map(isnan, bounds(made)))
+    assert bounds(refit.skill(zeros, some, 2)) == (1, 1, 1) and bounds(refit.ratio(zeros, some, 2)) == (0, 0, 0)
+    assert bounds(refit.accuracy(zeros, some, 2)) == (0, 0, 0)
+
+
+def test_no_miss_is_half_a_miss_in_one_episode_for_its_bound():
+    """Of 4 episodes of 100 steps: h = 3.1824463 sqrt(3) 4 / 3 of a share .5 / 400; it goes with no other misses."""
+    steps, h = np.full(4, 100.0), 3.1824463 * sqrt(3) * 4 / 3
+    low = 0.5 / 400 * exp(h)
+    assert bounds(refit.accuracy(steps, steps, 2)) == pytest.approx((1, 1 - min(low, 1), 1))
+    many = np.full(4, 1e6)
+    low = 0.5 / 4e6 * exp(h)
+    assert bounds(refit.accuracy(many, many, 2)) == pytest.approx((1, 1 - low, 1)) and low < 0.01
+    q, under, over, _, _ = part(np.arange(1.0, 5) * 1e3, many, 2, 0.95)
+    gain = refit.accuracy_difference(many, many - np.arange(1.0, 5) * 1e3, many, 2)
+    assert bounds(gain) == pytest.approx((q, q - sqrt(low**2 + (q - under) ** 2), over))
+    loss = refit.accuracy_difference(many - np.arange(1.0, 5) * 1e3, many, many, 2)
+    assert bounds(loss) == pytest.approx((-q, -over, -q + sqrt(low**2 + (q - under) ** 2)))
+
+
+@pytest.mark.parametrize("bad", [[-1, 2], [nan, 2], [inf, 2]])
+def test_sums_are_finite_and_not_negative_and_zero_is_allowed(bad):
+    for values in ((bad, [4, 4]), ([4, 4], bad)):
+        with pytest.raises(InputError, match="must be finite and not negative"):
+            refit.ratio(*values, 2)
+    assert refit.ratio([0, 0.5], [4, 4], 2).estimate == 0.5 / 8
+
+
+def test_sums_are_per_episode_of_the_same_episodes():
+    with pytest.raises(InputError, match="got one number"):
+        refit.ratio(2.0, [4, 4], 2)
+    with pytest.raises(InputError, match="losses are of 2 episodes and references of 3"):
+        refit.ratio([1, 2], [4, 4, 4], 2)
+    with pytest.raises(InputError, match="hits are of 2 episodes and steps of 3"):
+        refit.accuracy([1, 2], [4, 4, 4], 2)
+    with pytest.raises(InputError, match="more hits than steps"):
+        refit.accuracy([1, 5], [4, 4], 2)
+    with pytest.raises(InputError, match="a fit and its control share their episodes"):
+        refit.skill_difference([1, 2], [1, 2, 3], [4, 4], 2, control_references=[4, 4, 4])
+    outputs = np.arange(1.0, 9).reshape(2, 2, 2)
+    assert bounds(refit.ratio(outputs, [20, 20], 2)) == bounds(refit.ratio([10, 26], [20, 20], 2))
+
+
+def test_fewer_than_sixteen_episodes_are_few():
+    """The number for which the docstring's coverage was measured."""
+    assert refit.FEW_EPISODES == 16
