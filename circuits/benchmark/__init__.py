@@ -5,17 +5,9 @@
     found.summary("edges")                                   # which method finds edges, with intervals
     found.table("edges", ["ap", "auroc constant", "auroc clean-up"])
 
-Each part of this room knows only those before it:
-
-* :mod:`circuits.benchmark.known_machine`: machines with their truth, in variants that look different;
-  :mod:`circuits.benchmark.trained`: machines that learned while their truth was tied to them;
-* :mod:`circuits.benchmark.question`: what a question and an answer are, and how answers are scored;
-* :mod:`circuits.benchmark.material`: what methods share, and what it cost; :mod:`circuits.benchmark.cuts`: every edge
-  cut on its own, in batches;
-* :mod:`circuits.benchmark.questions`: what is asked, and what is true;
-* :mod:`circuits.benchmark.methods`: what is graded; :func:`register` adds a method of your own
-  (:mod:`circuits.benchmark.method` shows how);
-* :func:`run` and :func:`builders` (:mod:`circuits.benchmark.grading`), and what a run gives, a :class:`Result`.
+Machines with their truth (:mod:`circuits.benchmark.known_machine`, and :mod:`circuits.benchmark.trained`, which learned
+while their truth was tied to them) are asked :mod:`circuits.benchmark.questions`, and :mod:`circuits.benchmark.methods`
+answer; :func:`register` adds a method of your own (:mod:`circuits.benchmark.method` shows how).
 
 Not here: methods themselves where they are useful without a benchmark (``interp.interventions``, ``probes``). What a
 grade is not evidence of: how a method does on a machine that was not made, or trained, to be known.

@@ -43,7 +43,6 @@ class Result(Tabled):
     Attributes:
         rows: one for each subject, seed, question, method and score, with the columns :data:`COLUMNS`.
         refusals: what methods refused: subject, seed, question, method, and the sentence.
-        settings: effort, versions, seconds.
     """
 
     rows: tuple[Mapping[str, Any], ...]
@@ -61,18 +60,14 @@ class Result(Tabled):
 
     @staticmethod
     def headline(question: str) -> str:
-        """The score that methods of a question are ordered by."""
+        """The score that methods of a question are ordered by, where none is given."""
         return QUESTIONS[question].headline
 
     def summary(self, question: str, score: str = "", by: Sequence[str] = ()) -> pd.DataFrame:
         """Mean of a score for each method, best first, with its 95 % interval and CPU seconds.
 
         Variants and seeds of one form of a machine are alike, so the interval resamples forms: it says how much the
-        choice of machines matters.
-
-        Args:
-            score: the question's headline when empty.
-            by: further columns to tell apart, such as "variant".
+        choice of machines matters. ``by`` names further columns to tell apart, such as "variant".
         """
         score = score or self.headline(question)
         frame = self._scored(question, score)
@@ -100,8 +95,7 @@ class Result(Tabled):
     def table(self, question: str, scores: Sequence[str] = (), middle: str = "mean") -> pd.DataFrame:
         """Methods in rows, scores in columns: over forms, of means over variants and seeds.
 
-        Args:
-            middle: "mean", or "median", which a few values without bounds (faithfulness) do not move.
+        ``middle`` is "mean", or "median", which a few values without bounds (faithfulness) do not move.
         """
         frame = self.to_frame()
         frame = frame[frame["question"] == question]

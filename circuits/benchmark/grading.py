@@ -1,9 +1,4 @@
-"""Grade methods on subjects: each subject is built, its material is shared by all methods, and every answer is scored.
-
-from circuits import benchmark
-found = benchmark.run(quick=True)               # a few minutes on two cores
-print(found.summary("edges"))                   # methods by average precision of content edges
-"""
+"""Grade methods on subjects: each is built, all methods share its material, and every answer is scored."""
 
 from __future__ import annotations
 
@@ -74,7 +69,6 @@ def run(
         subjects: names of :func:`builders`, or builders of your own by name; all when empty (the quick ones where
             ``quick``).
         methods: keys, or methods of your own; all when empty. The oracle and chance are always among them.
-        questions: only these.
         seeds: of episodes and of what methods draw.
         quick: few subjects, less effort, no slow methods.
         effort: in place of that of a quick or a full run.
@@ -153,11 +147,11 @@ def _grade(subject: KnownMachine, seed: int, methods: Sequence[Method], effort: 
     about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}
     for method in methods:
         question = QUESTIONS[method.question]
-        if not _can_be_asked(material, method.question):
-            continue
+        if len(set(material.truth(method.question).values())) < 2:
+            continue  # The truth is not known, or no two items differ by it.
         row = {"subject": part["subject"], "seed": seed, "question": question.key, "method": method.key}
         try:
-            answer, seconds = material.charged(lambda method=method: method.answer(subject, material))  # type: ignore[misc]
+            answer, seconds = material.charged(partial(method.answer, subject, material))
         except InputError as error:
             part["refusals"].append({**row, "sentence": str(error)})
             continue
@@ -165,8 +159,3 @@ def _grade(subject: KnownMachine, seed: int, methods: Sequence[Method], effort: 
         part["rows"] += [
             {**row, **about, "score": score, "value": float(value), "cpu_s": seconds} for score, value in scores.items()
         ]
-
-
-def _can_be_asked(material: Material, question: str) -> bool:
-    """Whether the truth is known, and some items differ by it."""
-    return len(set(material.truth(question).values())) > 1

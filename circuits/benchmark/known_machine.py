@@ -40,6 +40,7 @@ from circuits.compiler import compile_circuit, places, wired
 from circuits.registry import build as build_circuit
 from circuits.registry import handwired
 from circuits.stated import EMBEDDINGS, EXITS, Kind
+from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import require, unknown_name
@@ -65,11 +66,9 @@ class KnownMachine:
 
     Attributes:
         name: unique among the subjects of a run.
-        machine: name of the handwired machine whose circuit it has, or was trained to have.
-        form: which construction of the machine: a key of :data:`circuits.calibration.FORMS`.
-        variant: one of :data:`VARIANTS`, or "trained".
+        machine, form, variant: the handwired machine whose circuit it has, or was trained to have; a key of
+            :data:`circuits.calibration.FORMS`; and one of :data:`VARIANTS`, or "trained".
         algorithm: what it computes, with its parameters.
-        sizes: of the task.
         edges: every true edge and its kind; None where nobody knows them.
         places: variable -> every place that holds it, in the model's own basis.
         claims: which of these places must be set together, and where that shows.
@@ -92,15 +91,8 @@ class KnownMachine:
 
     @property
     def task(self) -> Task:
-        """The record of the model's task."""
-        from interp import tasks
 
         return tasks.of(self.model)
-
-    @property
-    def graph(self) -> EdgeGraph:
-        """The edges of the model."""
-        return EdgeGraph(self.model)
 
 
 def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source destination"]:
@@ -119,11 +111,7 @@ def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source desti
 
 
 def _node_of(destination: str) -> str:
-    """The node that a destination belongs to: "1.0" of "1.0.q"; MLPs and exits are their own.
-
-    >>> _node_of("1.0.q"), _node_of("mlp 0")
-    ('1.0', 'mlp 0')
-    """
+    """The node that a destination belongs to: "1.0" of "1.0.q"; MLPs and exits are their own."""
     return destination.rsplit(".", 1)[0]
 
 
@@ -145,8 +133,7 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
     """A handwired machine as a subject, in float64.
 
     Args:
-        form: a key of :data:`circuits.calibration.FORMS`.
-        quick: the small sizes of :data:`circuits.calibration.SIZES`.
+        form: a key of :data:`circuits.calibration.FORMS`, in its small sizes where ``quick``.
         seed: of the rotation, the distractors or the position code.
     """
     if variant not in VARIANTS:

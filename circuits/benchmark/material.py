@@ -60,11 +60,8 @@ class Workload:
 
     Attributes:
         episodes: of each batch; the rows of a pair.
-        rounds: of an episode.
-        round: in which edges and nodes are asked for.
-        early: another round, where methods look at two.
-        fits: episodes on which what is learned (probes, subspaces) is learned.
-        steps: of optimisers.
+        round, early: in which edges and nodes are asked for; another round, where methods look at two.
+        fits: episodes on which what is learned (probes, subspaces) is learned, by ``steps`` of an optimiser.
     """
 
     episodes: int = 8
@@ -88,8 +85,6 @@ class Case:
 
     Attributes:
         corruption: key of what makes the two sides differ.
-        exit: which is read.
-        round: that is changed and read.
         scale: by how much the two sides differ in the metric, on average over episodes: what effects are shares of.
     """
 
@@ -102,11 +97,7 @@ class Case:
 
 
 class Material:
-    """What methods share.
-
-    Args:
-        seed: of the episodes and of what methods draw.
-    """
+    """What methods share; ``seed`` is that of the episodes and of what methods draw."""
 
     def __init__(self, subject: KnownMachine, effort: Workload = FULL, seed: int = 0) -> None:
         self.subject, self.effort, self.seed = subject, effort, seed
@@ -152,11 +143,7 @@ class Material:
         return list(self.truth(question))
 
     def episodes(self, batch: int = 0, n: int | None = None) -> Any:
-        """Episodes of the subject's task; batches are independent of each other.
-
-        Args:
-            n: how many; the effort's when None.
-        """
+        """Episodes of the subject's task, the effort's number when ``n`` is None; batches are independent."""
         n = self.effort.episodes if n is None else n
         seed = int(np.random.SeedSequence([self.seed, batch]).generate_state(1)[0]) % 2**31
         make = partial(self.subject.task.sample_for, self.subject.model, n, self.effort.rounds, seed)
@@ -216,9 +203,7 @@ class Material:
     ) -> list[Case]:
         """Every corruption read through each exit at which its two sides differ; the default corruption first.
 
-        Args:
-            rounds: that are changed and read; the effort's when None.
-            corruptions: keys of the task's, or :data:`ANOTHER`; the task's when None.
+        ``corruptions`` are keys of the task's (all of them when None), or :data:`ANOTHER`.
         """
         rounds = (self.effort.round,) if rounds is None else rounds
         corruptions = self.corruptions if corruptions is None else corruptions

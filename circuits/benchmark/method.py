@@ -31,14 +31,10 @@ from interp.errors import InputError, unknown_name
 
 @dataclass(frozen=True)
 class Method:
-    """A method.
+    """A method: ``answer`` is ``(subject, material) -> answer`` to the question with a key.
 
-    Attributes:
-        key: unique among the methods of its question, for the command line and files: "zero:joined".
-        name: for tables.
-        question: key of :data:`circuits.benchmark.question.QUESTIONS`.
-        answer: ``(subject, material) -> answer``.
-        quick: whether the quick run has it.
+    ``key`` is unique among the methods of its question, for the command line and files ("zero:joined"); ``quick`` says
+    whether the quick run has it.
     """
 
     key: str
@@ -89,7 +85,6 @@ def strongest(
 
 
 def _cases(material: Material, reading: str) -> list[Case]:
-    """The cases of a reading."""
     if reading in ("single", "prediction"):
         return material.cases(("prediction",))[: 1 if reading == "single" else None]
     if reading == "state":

@@ -32,7 +32,7 @@ Truth = Mapping[Hashable, str]
 
 @dataclass(frozen=True)
 class Answer:
-    """What a method says of every item that a question asks about (an edge, a node, a variable, a round, ...).
+    """What a method says of every item that a question asks about.
 
     Attributes:
         scores: item -> how strongly the method says that it is true; items that are left out get the least of all.
@@ -52,7 +52,6 @@ class Question:
     """A question. Its functions take the subject and its :class:`~circuits.benchmark.material.Material`.
 
     Attributes:
-        key, name: for arguments and tables.
         asked, true, scored: what is asked, what is true, and how answers are scored, in words.
         headline: the score that figures show.
         truth: ``(subject, material) -> truth``; empty where nobody knows it: the subject is then not asked.
@@ -77,9 +76,8 @@ class Question:
         if self.oracle is not None:
             return self.oracle(subject, material)
         truth = material.truth(self.key)
-        return Answer(
-            {item: float(bool(kind)) for item, kind in truth.items()}, frozenset(i for i in truth if truth[i])
-        )
+        scores = {item: float(bool(kind)) for item, kind in truth.items()}
+        return Answer(scores, frozenset(item for item in truth if truth[item]))
 
     def drawn(self, subject: KnownMachine, material: Any, generator: np.random.Generator) -> Answer:
         """What chance answers: a uniform number for every item; as many are declared true as are."""
@@ -108,10 +106,9 @@ def ranking(
 ) -> dict[str, float]:
     """How well an answer ranks the items of kind ``first``, of each of ``others``, and of all, above false ones.
 
-    Returns:
-        "auroc", "ap" (average precision), "recall" (precision and recall at the true size: as many items as are true),
-        and, where the answer declares items, "chosen_precision" and "chosen_recall"; of other kinds "auroc constant"
-        and so on; of all kinds together "auroc all". NaN where no item, or every item, is true.
+    The scores are "auroc", "ap" (average precision) and "recall" (of as many items as are true), and, where the answer
+    declares items, "chosen_precision" and "chosen_recall"; of other kinds "auroc constant" and so on; of all kinds
+    together "auroc all". They are NaN where no item, or every item, is true.
     """
     values = scores_of(truth, answer)
     kinds = np.array(list(truth.values()))

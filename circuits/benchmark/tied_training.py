@@ -124,7 +124,6 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
     Args:
         kind: key of :func:`recipes`.
         seed: of the weights, the tied directions and the episodes.
-        steps: of the whole run; the recipe's when None.
         every: steps between two checkpoints, each with a line of mean losses in ``losses.jsonl``.
     """
     known, folder = recipes(), Path(folder)
@@ -141,11 +140,8 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
         run.seconds += time.process_time() - started
         if run.step % every == 0 or run.step == recipe.steps:
             run.save()
-            record = {
-                "step": run.step,
-                "cpu_s": round(run.seconds, 1),
-                **{k: float(np.mean(v)) for k, v in sorted(seen.items())},
-            }
+            means = {key: float(np.mean(losses)) for key, losses in sorted(seen.items())}
+            record = {"step": run.step, "cpu_s": round(run.seconds, 1), **means}
             with open(folder / _LOSSES_FILE, "a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
             seen = {}

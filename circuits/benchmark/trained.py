@@ -44,12 +44,10 @@ class Recipe:
         form: what tables call its kind.
         algorithm: what it imitates.
         sizes: of the task; ``sampling`` holds further arguments of its sampler.
-        ties: what is tied where.
         idle: heads as (layer, head) that must not matter.
         doubtful: heads that the shipped weights leave in between, so that they are not asked for: an idle one that
             still matters on its own, or one that is free to matter and hardly does.
-        d_model, n_layers, n_heads, d_mlp, normalization_type: the model; softmax heads of d_model / n_heads.
-        n_rounds, horizon: length of the episodes; rounds that are compared after an intervention.
+        horizon: rounds that are compared after an intervention.
         draws: ties that are interchanged in a step.
         steps, batch, lr: of Muon for the blocks' matrices, of AdamW for the rest.
     """
@@ -166,12 +164,7 @@ def load(kind: str, seed: int) -> KnownMachine:
     names = {pair: name for name, pair in _shipped().items()}
     if (kind, seed) not in names:
         raise unknown_name("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
-    return _subject(kind, seed, load_checkpoint(WEIGHTS / f"{kind}-{seed}").double(), names[kind, seed])
-
-
-def _subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) -> KnownMachine:
-    """A model that was trained by a recipe, with what is known of it."""
-    recipe = recipes()[kind]
+    recipe, model = recipes()[kind], load_checkpoint(WEIGHTS / f"{kind}-{seed}").double()
     basis = tying.bases(recipe.ties, recipe.d_model, seed)
     claims = [
         Claim(tie.variable, tuple(Place(_seen(site), basis[site].to(model.W_E)) for site in tie.holds), tie.outcome)
@@ -183,7 +176,7 @@ def _subject(kind: str, seed: int, model: HookedLatentTransformer, name: str) ->
     every = [(layer, head) for layer in range(recipe.n_layers) for head in range(recipe.n_heads)]
     heads = [head for head in every if head not in recipe.doubtful]
     return KnownMachine(
-        name=name,
+        name=names[kind, seed],
         machine=recipe.machine,
         form=recipe.form,
         variant="trained",

@@ -36,7 +36,6 @@ class Tie:
     """A variable and the directions that stand for its elements.
 
     Attributes:
-        variable: key of a variable of the algorithm.
         holds: site -> the elements that it holds, a direction for each; together they are the whole variable.
         outcome: where a change of it shows, "prediction" (and in later rounds) or "state" (in later rounds only).
     """
@@ -93,9 +92,8 @@ def counterfactual(
 ) -> NDArray[np.float64]:
     """The algorithm's distributions ``[pair, 1 + horizon, outcome]`` from the base's round on, elements set.
 
-    Args:
-        values: every variable of the batch, ``[episode, round, ...]``.
-        chosen: which elements of the tie are set to the source's, ``[pair, element]``.
+    ``values`` hold the batch, ``[episode, round, ...]``; ``chosen`` says which elements of the tie are set to the
+    source's, ``[pair, element]``.
     """
     do: dict[str, NDArray[Any]] = {}
     if tie is not None:
@@ -120,12 +118,9 @@ def counterfactual(
 
 @dataclass(frozen=True)
 class Batch:
-    """Episodes as a model and an algorithm have them.
+    """Episodes as a model reads them, with every variable of the algorithm, ``[episode, round, ...]``.
 
-    Attributes:
-        rounds, layout: as the model reads them.
-        values: every variable of the algorithm, ``[episode, round, ...]``.
-        latents: before every round and after the last, ``[episode, round + 1, latent, d_model]``; None before a pass.
+    ``latents``: before every round and after the last, ``[episode, round + 1, latent, d_model]``; None before a pass.
     """
 
     rounds: EncodedRounds
@@ -168,10 +163,8 @@ def swapped(
 ) -> Float[Tensor, "pair step outcome"]:
     """Logits from the base's round on, with parts of activations set to what they are in the source's round.
 
-    Args:
-        projections: site -> what is taken from the source, a projection ``[d, d]`` or one for each pair
-            ``[pair, d, d]``; the whole activation when None.
-        horizon: how many rounds follow.
+    ``projections``: site -> what is taken from the source, a projection ``[d, d]`` or one a pair, ``[pair, d, d]``; the
+    whole activation when None.
     """
     sites = [(Site.parse(site), projection) for site, projection in projections.items()]
     kept: dict[str, Tensor] = {}

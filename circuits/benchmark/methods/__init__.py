@@ -38,10 +38,7 @@ for _module in iter_modules(__path__):
 def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool = False) -> list[Method]:
     """Methods by key and question; those that bound the scale, "oracle" and "random", always belong to them.
 
-    Args:
-        keys: only these methods; all when empty.
-        questions: only these questions; all when empty.
-        quick: without the methods that the quick run leaves out, unless a key names them.
+    ``keys`` and ``questions`` take all when empty; ``quick`` leaves out what the quick run leaves out and no key names.
     """
     keys, questions = list(keys), list(questions)
     for key in keys:

@@ -21,7 +21,6 @@ from interp.model.transformer import HookedLatentTransformer
 
 
 def _attention(subject: KnownMachine, material: Material) -> Answer:
-    """Attention times the size of what is attended to."""
     written = material.contributions(material.pair(material.corruptions[0])).values.norm(dim=-1)  # source episode pos
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
@@ -40,15 +39,10 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _composition(subject: KnownMachine, material: Material) -> Answer:
-    """Weights alone."""
     model, graph = subject.model, material.graph
     with torch.no_grad():
-        writes = {
-            name: _written(model, name) for name in dict.fromkeys(graph.sources[s] for s, _ in material.candidates)
-        }
-        reads = {
-            name: _read(model, name) for name in dict.fromkeys(graph.destinations[d] for _, d in material.candidates)
-        }
+        writes = {name: _written(model, name) for name in {graph.sources[s] for s, _ in material.candidates}}
+        reads = {name: _read(model, name) for name in {graph.destinations[d] for _, d in material.candidates}}
         scores = {}
         for s, d in material.candidates:
             write, read = writes[graph.sources[s]], reads[graph.destinations[d]]
@@ -59,7 +53,6 @@ def _composition(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _mlp(model: HookedLatentTransformer, node: str) -> MLP:
-    """The MLP that a node such as "mlp 0" is."""
     mlp = model.blocks[int(node[4:])].mlp
     assert mlp is not None
     return mlp

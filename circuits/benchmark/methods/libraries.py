@@ -9,9 +9,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from importlib.util import find_spec
 from io import StringIO
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,7 +35,7 @@ class _Bound:
 
     def __init__(self, case: Case) -> None:
         pair = case.pair
-        self.layout, self.n = pair.layout, pair.n_episodes
+        self.layout, self.n, self.blocks = pair.layout, pair.n_episodes, pair.model.blocks
         self.is_probability = pair.model.config.output == "probability"
         self.model = bind(pair.model, pair.clean, pair.corrupted, rounds=pair.round)
         self.clean, self.corrupted = self.model.tokens
@@ -50,29 +53,32 @@ class _Bound:
         return (logs.gather(1, self.rises[episode]) - logs.gather(1, self.falls[episode])).squeeze(1)
 
 
-def _solid(score: float) -> float:
-    """The size of a score in nats, but for rounding."""
-    return abs(score) if abs(score) >= FAINT else 0.0
+def _answered(
+    question: str, measured: Callable[[_Bound], dict[Any, float]], subject: KnownMachine, material: Material
+) -> Answer:
+    """The sizes of the scores of a library in nats, but for rounding; of items that it does not score, 0."""
+    case = material.case("prediction")
+    sizes = {} if case is None else {item: abs(score) for item, score in measured(_Bound(case)).items()}
+    return Answer({item: sizes[item] if sizes.get(item, 0.0) >= FAINT else 0.0 for item in material.items(question)})
 
 
-def _attributed(subject: KnownMachine, material: Material) -> Answer:
+def _attributed(bound: _Bound) -> dict[Any, float]:
     """Edge attribution patching by TransformerLens, which takes one episode at a time."""
-    scores: dict[tuple[str, str], float] = {}
-    if (case := material.case("prediction")) is not None:
-        bound, config = _Bound(case), EdgeAttributionConfig(granularity="edge")
-        for clean, corrupted in zip(bound.clean.split(1), bound.corrupted.split(1), strict=True):
+    scores: dict[Any, float] = {}
+    config = EdgeAttributionConfig(granularity="edge")
+    for clean, corrupted in zip(bound.clean.split(1), bound.corrupted.split(1), strict=True):
 
-            def metric(logits: Tensor, ids: Tensor = clean) -> Tensor:
-                return bound.measure(logits, ids).mean()
+        def metric(logits: Tensor, ids: Tensor = clean) -> Tensor:
+            return bound.measure(logits, ids).mean()
 
-            try:
-                scored = attribution_patch(bound.model, clean, corrupted, metric, config)
-            except ValueError as error:
-                raise InputError(f"TransformerLens finds no gradient through this attention: {error}") from error
-            for (writer, reader), score in scored.edge_scores.items():
-                edge = _node(writer), _node(reader)
-                scores[edge] = scores.get(edge, 0.0) + float(score)
-    return Answer({edge: _solid(scores.get(edge, 0.0)) for edge in material.items("edges")})
+        try:
+            scored = attribution_patch(bound.model, clean, corrupted, metric, config)
+        except ValueError as error:
+            raise InputError(f"TransformerLens finds no gradient through this attention: {error}") from error
+        for (writer, reader), score in scored.edge_scores.items():
+            edge = _node(writer), _node(reader)
+            scores[edge] = scores.get(edge, 0.0) + float(score)
+    return scores
 
 
 def _node(node: Node) -> str:
@@ -83,46 +89,41 @@ def _node(node: Node) -> str:
     return {"embed": "embed", "attn_head_out": head, "logits": "prediction", **mlp, **inputs}[node.kind]
 
 
-def _patched(subject: KnownMachine, material: Material) -> Answer:
+def _patched(bound: _Bound) -> dict[Any, float]:
     """TransformerLens' ``get_act_patch_attn_head_out_all_pos``: clean head outputs put into the corrupted run."""
-    scores: dict[str, float] = {}
-    if (case := material.case("prediction")) is not None:
-        bound = _Bound(case)
 
-        def metric(logits: Tensor) -> Tensor:
-            return bound.measure(logits, bound.corrupted).mean()
+    def metric(logits: Tensor) -> Tensor:
+        return bound.measure(logits, bound.corrupted).mean()
 
-        with torch.no_grad(), redirect_stderr(StringIO()):  # It draws a progress bar.
-            _, cache = bound.model.run_with_cache(bound.clean)
-            values = get_act_patch_attn_head_out_all_pos(bound.model, bound.corrupted, cache, metric)
-            effects = values - metric(bound.model(bound.corrupted))
-        scores = {f"{layer}.{head}": float(x) for layer, row in enumerate(effects) for head, x in enumerate(row)}
-    return Answer({node: _solid(scores.get(node, 0.0)) for node in material.items("nodes")})
+    with torch.no_grad(), redirect_stderr(StringIO()):  # It draws a progress bar.
+        _, cache = bound.model.run_with_cache(bound.clean)
+        values = get_act_patch_attn_head_out_all_pos(bound.model, bound.corrupted, cache, metric)
+        effects = values - metric(bound.model(bound.corrupted))
+    return {f"{layer}.{head}": float(x) for layer, row in enumerate(effects) for head, x in enumerate(row)}
 
 
-def _integrated(subject: KnownMachine, material: Material) -> Answer:
+def _integrated(bound: _Bound) -> dict[Any, float]:
     """Integrated gradients of layers, by captum."""
     from captum.attr import LayerIntegratedGradients
 
-    scores: dict[str, float] = {}
-    if (case := material.case("prediction")) is not None:
-        bound = _Bound(case)
+    def forward(ids: Tensor) -> Tensor:
+        return bound.measure(bound.model(ids), ids)
 
-        def forward(ids: Tensor) -> Tensor:
-            return bound.measure(bound.model(ids), ids)
+    def gradients(hook: torch.nn.Module) -> Tensor:
+        return LayerIntegratedGradients(forward, hook).attribute(bound.clean, bound.corrupted, n_steps=5)
 
-        def gradients(hook: torch.nn.Module) -> Tensor:
-            return LayerIntegratedGradients(forward, hook).attribute(bound.clean, bound.corrupted, n_steps=5)
-
-        for layer, block in enumerate(subject.model.blocks):
-            heads = gradients(block.attn.hook_z).sum((1, 3)).mean(0)
-            scores |= {f"{layer}.{head}": float(x) for head, x in enumerate(heads)}
-            if block.mlp is not None:
-                scores[f"mlp {layer}"] = float(gradients(block.hook_mlp_out).sum((1, 2)).mean())
-    return Answer({node: _solid(scores.get(node, 0.0)) for node in material.items("nodes")})
+    scores: dict[Any, float] = {}
+    for layer, block in enumerate(bound.blocks):
+        heads = gradients(block.attn.hook_z).sum((1, 3)).mean(0)
+        scores |= {f"{layer}.{head}": float(x) for head, x in enumerate(heads)}
+        if block.mlp is not None:
+            scores[f"mlp {layer}"] = float(gradients(block.hook_mlp_out).sum((1, 2)).mean())
+    return scores
 
 
-register(Method("transformer-lens", "TransformerLens' patching of heads", "nodes", _patched))
-register(Method("transformer-lens", "TransformerLens' attribution of edges", "edges", _attributed))
+_NAMES = {"nodes": "TransformerLens' patching of heads", "edges": "TransformerLens' attribution of edges"}
+for _question, _measured in {"nodes": _patched, "edges": _attributed}.items():
+    register(Method("transformer-lens", _NAMES[_question], _question, partial(_answered, _question, _measured)))
 if find_spec("captum") is not None:
-    register(Method("captum", "captum's integrated gradients of layers", "nodes", _integrated))
+    _captum = partial(_answered, "nodes", _integrated)
+    register(Method("captum", "captum's integrated gradients of layers", "nodes", _captum))

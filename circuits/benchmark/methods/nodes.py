@@ -14,6 +14,7 @@ from __future__ import annotations
 from functools import partial
 
 import numpy as np
+from torch import Tensor
 
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Case, Material
@@ -25,14 +26,8 @@ from interp.interventions.sites import Site
 
 _CAUSE = "embed"
 _BY_EDGES = (
-    "zero:single",
-    "zero:joined",
-    "resample:joined",
-    "zero+resample:joined",
-    "zero+resample:everything",
-    "eap-ig:joined",
-    "attention",
-    "composition",
+    *("zero:single", "zero:joined", "resample:joined", "zero+resample:joined", "zero+resample:everything"),
+    *("eap-ig:joined", "attention", "composition"),
 )
 """Keys of the methods of edges that score nodes, too."""
 
@@ -56,16 +51,13 @@ def _patched(direction: str, reading: str, subject: KnownMachine, material: Mate
     sites = _sites(material)
 
     def effects(case: Case) -> np.ndarray:
-        key = ("node patching", case.corruption, case.exit, case.round, direction)
-        base = case.pair.clean_readout if direction == "noising" else case.pair.corrupted_readout
-        moved = material.once(
-            key,
-            lambda: (
-                run_cells(case.pair, list(sites.values()), case.metric, direction, True)
-                - case.metric.measure(base, case.pair)
-            ),
-        )
-        return (moved.mean(-1).abs() / case.scale).numpy(force=True)
+        def moved() -> Tensor:
+            base = case.pair.clean_readout if direction == "noising" else case.pair.corrupted_readout
+            patched = run_cells(case.pair, list(sites.values()), case.metric, direction, True)
+            return patched - case.metric.measure(base, case.pair)
+
+        effect = material.once(("node patching", case.corruption, case.exit, case.round, direction), moved)
+        return (effect.mean(-1).abs() / case.scale).numpy(force=True)
 
     return strongest(material, reading, list(sites), effects)
 

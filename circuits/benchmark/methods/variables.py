@@ -4,17 +4,15 @@
   mean of every round out of activations and variables first, so that what merely drifts with the round is not found. A
   variable is declared to exist where the best site reaches :data:`_THRESHOLD`. Directions: ``probe:weights`` are the
   probe's own, ``probe:pattern`` how activations vary with what is decoded (Haufe et al., 2014).
-* ``interchange`` sets a whole site to another episode's activation. The score of a variable at a site is the cosine
-  between how the outcome moved and how it moves in the algorithm when the variable is set, over all pairs; the larger
-  one of the prediction and of the state that the round leaves. A site that carries other things as well moves the
-  outcome elsewhere, too, and is scored lower: nothing is known of subspaces here.
+* ``interchange`` sets a whole site to another episode's activation. The score is the cosine between how the outcome
+  moved and how it moves in the algorithm when the variable is set, over all pairs; the larger one of the prediction and
+  of the state that the round leaves. A site that carries other things as well is scored lower.
 * ``das``, distributed alignment search (Geiger et al., 2024): a basis is trained so that interchanging it moves
   predictions as the algorithm says. The score of a variable at a site is the accuracy of the learned basis on
-  informative pairs that did not train it; of directions the basis itself is the answer. It reads predictions alone.
-  Where it refuses (a site behind the prediction, a variable that hardly changes choices, hard attention without
-  gradients), the site has no score; where it refuses all of them, so does the method. Its price is that of training
-  three bases for every site: of the smallest Weighted Majority 23 CPU seconds for directions and 65 for sites at the
-  quick effort, whose quick run leaves it out.
+  informative pairs that did not train it; of directions the basis itself is the answer. Sites where it refuses (behind
+  the prediction, where it hardly changes choices, without a gradient) have no score. It trains three bases for every
+  site (of the smallest Weighted Majority, at the quick effort, 23 CPU seconds for directions and 65 for sites), so
+  that the quick run leaves it out.
 * ``fit`` fits every algorithm that the task's comparison knows to the predictions, and sees which one is nearest on
   others. The score of a family is minus its Jensen-Shannon divergence in nats; what is declared follows the rule of
   :mod:`circuits.compare.algorithm`, which may say that none of them explains the model.
@@ -66,7 +64,6 @@ def probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
 
 
 def _decoded(within_round: bool, subject: KnownMachine, material: Material) -> Answer:
-    """R2 of every variable at every site that is asked for."""
     items = material.items("where")
     return Answer({(key, site): _probed(material, key, site, within_round)[1] for key, site in items})
 
@@ -119,12 +116,8 @@ def _interchanged(subject: KnownMachine, material: Material) -> Answer:
     outcomes = ("prediction", "state") if subject.algorithm.written else ("prediction",)
     scores = {}
     for key, site in material.items("where"):
-        results = [
-            interchange(
-                subject.model, base, source, subject.algorithm, key, site, outcome=outcome, decode=decode, runs=runs
-            )
-            for outcome in outcomes
-        ]
+        at = partial(interchange, subject.model, base, source, subject.algorithm, key, site, decode=decode, runs=runs)
+        results = [at(outcome=outcome) for outcome in outcomes]
         scores[key, site] = max(_cosine(one.effect, one.wanted) for one in results)
     return Answer(scores)
 
@@ -150,21 +143,15 @@ def _cosine(effect: np.ndarray, wanted: np.ndarray) -> float:
 
 
 def _accuracies(subject: KnownMachine, material: Material) -> Answer:
-    """The accuracy of every variable at every site that is asked for."""
     return Answer({item: one.accuracy() for item, one in _aligned(subject, material, "where").items()})
 
 
 def _learned(subject: KnownMachine, material: Material) -> Answer:
-    """The learned bases."""
     return Answer({}, subspaces={item: one.basis for item, one in _aligned(subject, material, "subspace").items()})
 
 
 def _aligned(subject: KnownMachine, material: Material, question: str) -> dict[tuple[str, str], AlignmentResult]:
-    """What was learned of each item, without those that were refused.
-
-    Raises:
-        InputError: all of them were; the last refusal.
-    """
+    """What was learned of each item, without those that were refused; the last refusal where all of them were."""
     results: dict[tuple[str, str], AlignmentResult] = {}
     refused = None
     for item in material.items(question):

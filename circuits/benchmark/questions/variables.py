@@ -78,11 +78,9 @@ def _grade_subspaces(subject: KnownMachine, material: Material, answer: Answer) 
 
 def _random_subspaces(subject: KnownMachine, material: Material, generator: np.random.Generator) -> Answer:
     """Random subspaces of the true ranks."""
-    drawn = {
-        item: _span(torch.from_numpy(generator.standard_normal(tuple(basis.shape))))
-        for item, basis in _bases(subject, material).items()
-    }
-    return Answer({}, subspaces=drawn)
+    shapes = {item: tuple(basis.shape) for item, basis in _bases(subject, material).items()}
+    drawn = {item: torch.from_numpy(generator.standard_normal(shape)) for item, shape in shapes.items()}
+    return Answer({}, subspaces={item: _span(columns) for item, columns in drawn.items()})
 
 
 def _span(columns: Tensor) -> Tensor:

@@ -68,18 +68,15 @@ def _grade_nodes(subject: KnownMachine, material: Material, answer: Answer) -> d
     known = material.truth("nodes")
     used = {node: "used" if kind else "" for node, kind in known.items()}
     content = {node: kind if kind == "content" else "" for node, kind in known.items()}
-    return {
-        **{f"{name} used": value for name, value in ranking(used, Answer(answer.scores), "used").items()},
-        **ranking(content, answer, "content"),
-    }
+    among_all = ranking(used, Answer(answer.scores), "used")
+    return {**{f"{name} used": value for name, value in among_all.items()}, **ranking(content, answer, "content")}
 
 
 def _true_nodes(subject: KnownMachine, material: Material) -> Answer:
     """Content nodes above nodes of other kinds, these above nodes that nothing reads."""
-    worth = {"content": 2.0, "": 0.0}
-    known = material.truth("nodes")
-    chosen = frozenset(node for node in known if known[node] == "content")
-    return Answer({node: worth.get(kind, 1.0) for node, kind in known.items()}, chosen)
+    worth, known = {"content": 2.0, "": 0.0}, material.truth("nodes")
+    scores = {node: worth.get(kind, 1.0) for node, kind in known.items()}
+    return Answer(scores, frozenset(node for node in known if known[node] == "content"))
 
 
 pose(
