@@ -91,7 +91,7 @@ class KnownMachine:
 
     @property
     def task(self) -> Task:
-
+        """The record of the model's task."""
         return tasks.of(self.model)
 
 
