@@ -111,9 +111,8 @@ def exchanged(values: NDArray[Any], t: int) -> NDArray[Any]:
 class RoundInputs:
     """What one round says by itself: the control of every probe.
 
-    Attributes:
-        features: several forms of it, ``[episode, round, feature]`` each; the control takes the best.
-        kinds: numbers that together say which kind of round it is, ``[episode, round, part]``, for the control task.
+    ``features`` are several forms of it, ``[episode, round, feature]``; the control takes the best. ``kinds`` are
+    numbers that together say which kind of round it is, ``[episode, round, part]``, for the control task.
     """
 
     features: tuple[NDArray[Any], ...]

@@ -5,8 +5,7 @@ accuracies move), independently of the other experts given the label, and its ad
 (paper, section 3.1 and the appendix on LLM experiments). Which expert is which is permuted in every episode, so
 that an expert's index says nothing.
 
-An episode of one regime is evidence about that regime only: the Bayes predictor of another regime, or a model
-trained on one, need not be good on it.
+An episode of one regime is evidence about that regime only.
 """
 
 from __future__ import annotations

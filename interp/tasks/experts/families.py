@@ -9,13 +9,10 @@
     follow_previous_winners   the majority of those who were right in the last round
     fixed_vote            P = sigmoid(logit(accuracy) sum_i s_i): keeps nothing
 
-Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. They exist to be
-wrong about a model: one that fits no better than its base says nothing for it.
-
-:func:`families` lists all that could explain a model, and where a fit looks for their parameters. Two answer without a
-memory; what each other one explains beyond the better of these is what it explains at all. Intervals are searched by
-their low end and by how much of the room above it they take: never so little (.05) that the prior is all but certain,
-which would be a vote without a memory.
+Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. One that fits no
+better than its base says nothing for it. Two answer without a memory; what each other one explains beyond the better of
+these is what it explains at all. Intervals are searched by their low end and by how much of the room above it they
+take: never so little (.05) that the prior is all but certain, which would be a vote without a memory.
 """
 
 from __future__ import annotations

@@ -60,7 +60,7 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
         Claim.at(memory, ["latent@<z>"]),
         *(Claim.at(memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
         Claim.at(memory, ["embed@<w>"], control=True),
-        Claim.at("votes", [f"embed@{vote}" for vote in _votes(model)]),
+        Claim.at("votes", [f"embed@{label}" for label in model.layout.labels if label.startswith("p_")]),
         Claim.at("prediction", [f"resid_post[{last}]@p?"]),
         Claim.at("counts" if "counts" in algorithm.state else memory, ["latent@<z>"], "state"),
         Claim.at("label", ["embed@y"], "state"),
@@ -85,8 +85,3 @@ def steering() -> Steering:
         what="first expert's weight + 1",
         shows="P(its vote)",
     )
-
-
-def _votes(model: HookedLatentTransformer) -> list[str]:
-    """The positions of the votes, one per expert."""
-    return [label for label in model.layout.labels if label.startswith("p_")]

@@ -196,8 +196,7 @@ def _deal(tally: list[int]) -> list[list[int]]:
 def average_orders(episodes: ExpertEpisodes, alternatives: Sequence[tuple[Bounds, ...]]) -> tuple[Predictions, States]:
     """P(y=1) and posterior mean accuracies when each slot is one expert's, in an unknown order.
 
-    Args:
-        alternatives: slots of each regime that an episode may be of, each as likely as the others beforehand.
+    ``alternatives`` are the slots of each regime that an episode may be of, each as likely as the others beforehand.
     """
     dealt = [different_orders(slots) for slots in alternatives]
     kinds = sorted({kind for own, _ in dealt for kind in own})

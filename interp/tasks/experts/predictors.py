@@ -7,9 +7,8 @@ Every predictor maps episodes to ``P(y_t = 1)`` before ``y_t`` is seen, for all 
 
 which, weights being relative, is multiplicative weights with eta = log(gamma): ``w <- w exp(-eta loss)``.
 
-How a prediction becomes a mistake is part of the algorithm (``ExpertRun.decision``): "threshold" predicts the likelier
-label, "sample" draws from the prediction. Ties (within 1e-12 of 1/2, or of the best count) are broken by a fair coin,
-and coins are never tossed: a tied or sampled round counts its *expected* mistakes (``interp.tasks.experts.regret``).
+How a prediction becomes a mistake is part of the algorithm (``ExpertRun.decision``). Ties (within 1e-12 of 1/2, or of
+the best count) are broken by a fair coin, which is never tossed: a tied or sampled round counts *expected* mistakes.
 
 Scope: the Bayes predictor is the exact ``P(y_t | history)`` where accuracies are fixed and experts independent, and
 where a known best expert switches; elsewhere ``ExpertRun.approximation`` says what it ignores.

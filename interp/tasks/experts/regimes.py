@@ -2,10 +2,8 @@
 
 A regime is data: an interval for each slot (``first``, then ``rest`` for every further expert; an interval of width
 zero is a fixed accuracy) and at most one way to leave the independent fixed-accuracy model (switching, drift or
-shared predictions). The paper states most regimes for 4 experts; with n experts the slots of ``first`` come first
-and the others are drawn from ``rest``; fewer than ``min_experts`` experts are refused. Experts are permuted after
-their slots are drawn (``interp.tasks.experts``). Sources: the paper's section 3.1 and its appendices on training, on
-robustness and on LLM experiments, and the code published with it.
+shared predictions). The paper states most regimes for 4 experts. Experts are permuted after their slots are drawn.
+Sources: the paper's section 3.1 and its appendices on training, on robustness and on LLM experiments, and its code.
 """
 
 from __future__ import annotations

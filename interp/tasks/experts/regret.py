@@ -13,15 +13,12 @@ Ties and random choices count their expected mistakes: a prediction within 1e-12
 "threshold", and a prediction p costs \|p - y\| under "sample". So no metric has a seed, and the spread between episodes
 leaves out the luck of a learner's own coins.
 
-A certain prediction that is wrong costs infinite log-loss (weighted majority is certain when all experts agree); the
-mean is then infinite, and said so rather than clipped.
+A certain prediction that is wrong costs infinite log-loss (weighted majority is certain when all experts agree).
 
-*Calibration* asks whether predicted probabilities are the frequencies that they claim. A bin of predictions is
-calibrated when the frequency of label 1 in it equals the mean prediction in it, and the expected calibration error is
-:math:`sum_b share_b |frequency_b - prediction_b|`. It cannot be negative, so even a perfect predictor shows some:
+*Calibration* asks whether predicted probabilities are frequencies: the expected calibration error is
+:math:`sum_b share_b |frequency_b - prediction_b|` over bins of predictions. Even a perfect predictor shows some:
 ``chance`` is what labels drawn from the predictions themselves would show, and only an error beyond it is evidence of
-miscalibration. (A bootstrap interval of the error would inherit that bias, so there is none.) A calibrated predictor
-need not be a good one: the base rate is.
+miscalibration. (A bootstrap interval would inherit that bias.) A calibrated predictor need not be a good one.
 """
 
 from __future__ import annotations
@@ -53,10 +50,8 @@ ROUNDING = 1e-6
 def check_predictions(predictions: ArrayLike, episodes: ExpertEpisodes) -> PerRound:
     """``predictions`` as Float[episode, round]."""
     p = np.asarray(predictions, dtype=np.float64)
-    require(
-        p.shape == episodes.labels.shape,
-        f"predictions have shape {p.shape} but the episodes need P(y=1) [episode, round] = {episodes.labels.shape}",
-    )
+    wanted = f"the episodes need P(y=1) [episode, round] = {episodes.labels.shape}"
+    require(p.shape == episodes.labels.shape, f"predictions have shape {p.shape} but {wanted}")
     wrong = ~((p >= -ROUNDING) & (p <= 1 + ROUNDING))
     if wrong.any():
         where = ", ".join(str(i) for i in np.argwhere(wrong)[0])
@@ -106,8 +101,6 @@ class RegretScore(Tabled):
     """How good one learner's predictions were, each number with its 95 % bootstrap interval over episodes.
 
     Attributes:
-        decision: how its predictions became mistakes.
-        accuracy: share of rounds right.
         regret: regret after the last round, and ``regret_std``, its standard deviation over episodes.
         log_loss: nats a round; infinite when it was certain and wrong.
         excess: log-loss above ``reference``, nats a round; None without a reference.
@@ -207,10 +200,8 @@ class Calibration(Tabled):
     """The reliability of predictions.
 
     Attributes:
-        share: share of the rounds in each bin.
         prediction, frequency: mean prediction and frequency of label 1 in each bin; NaN in an empty bin.
         low, high: 95 % bootstrap interval of the frequency.
-        error: expected calibration error.
         chance: the error under perfect calibration: mean and 95 % range over drawn labels.
     """
 
@@ -256,13 +247,8 @@ def calibration(predictions: ArrayLike, episodes: ExpertEpisodes, *, n_bins: int
     rng = np.random.default_rng([seed, 1])
     drawn = [error((rng.random(p.shape) < p).astype(float)) for _ in range(_N_DRAWS)]
     return Calibration(
-        edges=np.linspace(0, 1, n_bins + 1),
-        share=total / total.sum(),
-        prediction=prediction,
-        frequency=frequency,
-        low=low,
-        high=high,
-        error=error(episodes.labels.astype(float)),
+        edges=np.linspace(0, 1, n_bins + 1), share=total / total.sum(), prediction=prediction, frequency=frequency,
+        low=low, high=high, error=error(episodes.labels.astype(float)),
         chance=Interval.of_samples(drawn, float(np.mean(drawn))),
         settings=provenance(regime=episodes.regime, n_episodes=b, n_rounds=episodes.n_rounds, seed=episodes.seed),
-    )
+    )  # fmt: skip

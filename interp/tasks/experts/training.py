@@ -14,41 +14,26 @@ from interp.tasks.experts.predictors import bayes
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 
+# fmt: off
 LAPTOP = TrainingConfig(
-    task="experts",
-    stages=(Stage(20, 1000), Stage(30, 600), Stage(50, 400), Stage(100, 200)),
-    regimes=("uniform",),
-    muon_lr=2e-3,
-    window=25,
-    precision="auto",
-    warmup_steps=50,
-    decay="linear",
-    eval_every=100,
+    task="experts", stages=(Stage(20, 1000), Stage(30, 600), Stage(50, 400), Stage(100, 200)), regimes=("uniform",),
+    muon_lr=2e-3, window=25, precision="auto", warmup_steps=50, decay="linear", eval_every=100,
 )
 PRESETS = {
     "laptop": LAPTOP,
     # With accuracies U[0, 1] alone the vote says nothing, and the run never leaves ln 2: the uniform regime starts it.
     # All experts at first: one that is not there while the others find room in the latent may never find any.
     "laptop-wide": replace(
-        LAPTOP,
+        LAPTOP, sizes={"n_experts": (2, 8)}, regimes=("uniform", "wide"), position_codes="label",
         stages=(Stage(20, 1000, {"n_experts": (8, 8)}), Stage(30, 500), Stage(50, 400), Stage(100, 200)),
-        sizes={"n_experts": (2, 8)},
-        regimes=("uniform", "wide"),
-        position_codes="label",
     ),
     "paper": TrainingConfig(
-        task="experts",
+        task="experts", regimes=("uniform",), dataset_episodes=3000,
         stages=tuple(Stage(5 * i if i <= 10 else 50 + 15 * (i - 10), 9000) for i in range(1, 14)),
-        regimes=("uniform",),
-        latent_update="replace",
-        init_std=0.02,
-        dataset_episodes=3000,
-        lr=1e-4,
-        batch_size=32,
-        patience=3,
-        patience_from_stage=5,
+        latent_update="replace", init_std=0.02, lr=1e-4, batch_size=32, patience=3, patience_from_stage=5,
     ),
 }
+# fmt: on
 
 
 def targets(episodes: ExpertEpisodes) -> NDArray[Any]:

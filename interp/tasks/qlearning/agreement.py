@@ -12,8 +12,8 @@ The target of a round is ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``. Three traps (m
   is exact by ``Q_t`` and yet scores .960 on untied steps (.886 under random ties), below the table that never
   bootstraps: score it with ``table="before"``.
 
-Every quantity is a ratio of sums over episodes with a bootstrap interval over episodes, for whole episodes and for
-their early, middle and late thirds. NOT evidence of: how the policy computes its choice; for that, patch the state.
+Every quantity is a ratio of sums over episodes, for whole episodes and for their early, middle and late thirds. NOT
+evidence of how the policy computes its choice.
 
 :func:`followed_discount` asks which discount the choices follow, from behaviour alone: the tables that Q-learning makes
 of the same transitions are built for a range of discounts, and the choices are compared with each (the mean chance that
@@ -22,9 +22,8 @@ with its own tables, so
 
     gamma_hat = argmax_gamma  mean_t  1[a_t in G^gamma_t] / |G^gamma_t|
 
-with a bootstrap over episodes of both the curve and its argmax. The regression on decoded tables
-(:mod:`interp.tasks.qlearning.rates`) answers the same question from inside; this one needs no linear code. Most steps
-do not depend on gamma, so the curve is flat and a poor imitator gives a wide interval: that is the honest answer.
+with a bootstrap over episodes of both the curve and its argmax. :mod:`interp.tasks.qlearning.rates` answers the same
+question from inside. Most steps do not depend on gamma, so that a poor imitator gives a wide interval.
 """
 
 from __future__ import annotations
@@ -91,10 +90,16 @@ class AgreementResult(Tabled):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per quantity and phase."""
-        rows = []
-        for (quantity, phase), value in self.intervals.items():
-            what = {"quantity": quantity, "name": QUANTITIES[quantity], "phase": phase}
-            rows.append({**what, **vars(value), "n_steps": self.n_steps[quantity, phase]})
+        rows = [
+            {
+                "quantity": key[0],
+                "name": QUANTITIES[key[0]],
+                "phase": key[1],
+                **vars(value),
+                "n_steps": self.n_steps[key],
+            }
+            for key, value in self.intervals.items()
+        ]
         return pd.DataFrame(rows)
 
 
@@ -112,7 +117,6 @@ def agreement(
     Args:
         predictions: probabilities ``[episode, round, action]`` (the choice is the largest, lowest index on ties) or
             choices ``[episode, round]``; one array per batch when ``episodes`` holds several batches.
-        episodes: one batch, or several of different sizes.
         table: "after" scores ``argmax Q_{t+1}(s_{t+1}, .)``, the data's target; "before" ``argmax Q_t(s_{t+1}, .)``,
             that of a machine which chooses before it updates. They differ only where ``s_{t+1} = s_t``.
     """

@@ -2,8 +2,8 @@ r"""Bellman's equation: sampled, it is the Q-learning update; solved, it gives t
 
     Q_{t+1}(s_t, a_t) = Q_t(s_t, a_t) + alpha (r_t + gamma max_a Q_t(s_{t+1}, a) - Q_t(s_t, a_t))
 
-(paper, section 4; every other entry keeps its value). ``gamma = 0`` is allowed: that table never bootstraps, and it is
-the baseline that shows whether a learner does. These are pure functions that samplers, learners and replays share.
+(paper, section 4; every other entry keeps its value). The table of ``gamma = 0`` never bootstraps: it is the baseline
+that shows whether a learner does.
 
 Ties: the greedy action is the lowest index among the exactly largest values (``numpy.argmax``). Whether a step *is* a
 tie is asked with a tolerance, since values that are equal on paper may differ in the last bit.
@@ -14,8 +14,7 @@ and over a fixed number of rounds by backward induction, V_0 = 0:
     V(s) = max_a r(s, a) + gamma sum_s' P(s' | s, a) V(s')
     V_k(s) = max_a r(s, a) + sum_s' P(s' | s, a) V_{k-1}(s')        (k rounds to go, no discount)
 
-Bernoulli rewards enter by their mean. Learners are compared with these optima; none of them is reachable by a learner
-that must first find out what the MDP is.
+Bernoulli rewards enter by their mean. No optimum is reachable by a learner that must first find out what the MDP is.
 """
 
 from __future__ import annotations

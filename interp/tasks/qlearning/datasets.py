@@ -5,10 +5,8 @@ the MDPs, the recorded transitions, the exploration rates and the targets. Q-tab
 transitions, and are learned again on loading (bit for bit the same; the stored targets are checked against them). That
 keeps the file of the paper's 50,000 episodes about ten times smaller.
 
-The same configuration gives the same bytes (checked on one machine and NumPy version; NumPy does not promise that its
-random streams stay the same between versions, so the version is recorded). Files are written atomically and read
-strictly: the header holds a digest over itself and every tensor, so that an edited reward, rate or table is refused,
-and a missing or extra tensor, an unknown version, or a target that is not greedy is an error.
+The same configuration gives the same bytes (on one machine and NumPy version, which is recorded). Files are read
+strictly: the header holds a digest over itself and every tensor, so that an edited reward, rate or table is refused.
 """
 
 from __future__ import annotations

@@ -4,9 +4,8 @@
     env = gymnasium.make("interp/TabularMDP-v0", n_states=4, n_actions=3, regime="grid", seed=0)
 
 (``gymnasium.make("interp.tasks.qlearning.environment:interp/TabularMDP-v0", ...)`` imports this module by itself.)
-Observations are states, actions are actions, rewards those of the MDP; ``info`` says which MDP it is. Episodes never
-terminate; they are truncated after ``n_rounds``. Our own training data does not come from here: batched NumPy is many
-times faster.
+Observations are states; ``info`` says which MDP it is. Episodes never terminate; they are truncated after ``n_rounds``.
+Our own training data does not come from here: batched NumPy is many times faster.
 """
 
 from __future__ import annotations

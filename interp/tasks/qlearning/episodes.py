@@ -5,8 +5,8 @@ every round and the target ``a*_t = argmax_a Q_{t+1}(s_{t+1}, a)``, by the table
 F.2). The handwired circuit chooses before it updates, hence by ``Q_t``: :attr:`MDPEpisodes.greedy_before`; the two
 differ only where ``s_{t+1} = s_t``.
 
-Sizes are explicit: every episode of a batch has the same number of states, actions and rounds; nothing is padded.
-An episode never ends early: a state that ends a task is written as a loop onto itself.
+Every episode of a batch has the same number of states, actions and rounds. An episode never ends early: a state that
+ends a task is written as a loop onto itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 r"""What models of Q-learning are worth: agreement with the table, effective rates, returns when they act.
 
-Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes by :mod:`interp.tasks.qlearning.agreement`. It
-sets beside every number the table that never bootstraps (gamma = 0), and separates the steps where the tables disagree.
+Agreement with ``argmax_a Q(s_{t+1}, a)`` is measured on several regimes (:mod:`interp.tasks.qlearning.agreement`).
 Three more predictors are controls here: *repeat last* (the action just taken), *chance* (a uniform draw), and the model
 itself with its latents *cut* (the initial ones in every round): what it knows without memory.
 
@@ -9,8 +8,7 @@ Where a round holds the model's own choice (a*), ``commit`` says whose was fed, 
 the model does alone; "target" feeds the table's choice, which leaks the answer into the state.
 
 Regimes are evaluated over all sizes that the model serves, in equal shares, with lengths spread evenly over 10 to 50
-rounds (paper: uniform in these ranges). NOT evidence of: how the choice is made (``interp.interventions``), or what the
-state holds (:mod:`interp.tasks.qlearning.rates`). What the model earns is in :mod:`interp.tasks.qlearning.returns`.
+rounds (paper: uniform in these ranges). NOT evidence of how the choice is made.
 
     >>> plan().theory is None
     True

@@ -15,8 +15,7 @@ index, or by a softmax. These are no part of what is learned, and any learner ma
 
 :func:`families` asks each learner with every way to act by its table: a model that was taught a distribution over tied
 actions says something smooth, and should be blamed for what it learned, not for that. Q-learning's discount starts at
-.2, since one of 0 is a family of its own. The guess that is even over actions is the one without a memory. What a round
-makes of a decoded table is asked of fewer, without a way to act (:func:`updates`).
+.2, since one of 0 is a family of its own.
 """
 
 from __future__ import annotations

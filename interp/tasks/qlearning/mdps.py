@@ -26,7 +26,7 @@ class MDPs:
     """A batch of finite MDPs of one size.
 
     Attributes:
-        transitions: P(s' | s, a), ``[episode, state, action, next state]``; each row sums to 1.
+        transitions: P(s' | s, a), ``[episode, state, action, next state]``.
         rewards: r(s, a), ``[episode, state, action]``.
         families: the reward family of each MDP, "custom" when none is given.
         concentrations: the Dirichlet concentration of each MDP's transitions, NaN where they were not drawn so.
@@ -46,14 +46,13 @@ class MDPs:
         transitions = as_array("transitions", self.transitions, np.float64, 4)
         rewards = as_array("rewards", self.rewards, np.float64, 3)
         n, n_states, n_actions = rewards.shape
+        few = f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}"
+        require(n_states >= 1 and n_actions >= 1, few)
+        wanted = (n, n_states, n_actions, n_states)
         require(
-            n_states >= 1 and n_actions >= 1,
-            f"an MDP needs at least 1 state and 1 action, got {n_states} and {n_actions}",
-        )
-        require(
-            transitions.shape == (n, n_states, n_actions, n_states),
-            f"transitions must have shape [episode, state, action, state] = {(n, n_states, n_actions, n_states)} to go "
-            f"with rewards {rewards.shape}, got {transitions.shape}",
+            transitions.shape == wanted,
+            f"transitions must have shape [episode, state, action, state] = {wanted} to go with rewards "
+            f"{rewards.shape}, got {transitions.shape}",
         )
         _check_rows(transitions)
         require(bool(np.isfinite(rewards).all()), "rewards must be finite, got NaN or infinity")

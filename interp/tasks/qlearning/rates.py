@@ -10,18 +10,15 @@ a bootstrapping model looks as if it did not bootstrap. The remedy is instrument
 episodes' own tables, which do not share that error. Both estimates are given, the instrumented one first. NOT repaired
 by either: a decoding that is biased, such as a ridge probe's, shrunken towards its mean.
 
-The table of a handwired model is read exactly (``read_state``). The table of a learned model is decoded
-(``interp.decoder``): for every action slot, the column Q(., a) is an affine function of that slot's latent, fitted on
-four fifths of the episodes and read on the last fifth, in turn, so that every decoded table is of held-out episodes.
-There is no penalty (thousands of rounds, tens of coordinates): a shrunken table would understate the rates.
+The table of a handwired model is read exactly. That of a learned model is decoded on held-out episodes
+(``interp.decoder``): for every action slot, the column Q(., a) is an affine function of that slot's latent, in five
+folds of the episodes. There is no penalty: a shrunken table would understate the rates.
 
 :func:`evaluate` sets three controls beside the model: the same estimator on the episodes' own tables (alpha .1, gamma
 .9), on those that never bootstrap (gamma 0), and on what is decoded from an untrained model. The last is a warning: a
 reader fitted to bootstrapped tables finds them, in part, in any record of what happened (an untrained model of d_model
 64 gave R2 .30, alpha .055, gamma 1.2), so a gamma near .9 says something only where R2 is near 1 and the untrained
-model's is not. What a policy's own choices say (:func:`interp.tasks.qlearning.agreement.followed_discount`) has no such
-reader in between. NOT evidence of use: a table can be decodable and idle. Agreement on disputed steps, and
-interventions, show use.
+model's is not. NOT evidence of use: a table can be decodable and idle.
 """
 
 from __future__ import annotations
@@ -85,12 +82,8 @@ class EffectiveRates(Tabled):
 def effective_rates(tables: Any, episodes: Batches, *, n_resamples: int = 1000, seed: int = 0) -> EffectiveRates:
     """Regress the decoded change of Q(s_t, a_t) on its two causes.
 
-    Args:
-        tables: decoded Q-tables ``[episode, round + 1, state, action]``; one array per batch for several batches.
-        episodes: one batch, or several of different sizes.
-
-    Raises:
-        InputError: changes that determine no rates: a table that is constant, or rewards that are all zero.
+    ``tables`` are decoded Q-tables ``[episode, round + 1, state, action]``, one array per batch. Changes that determine
+    no rates, of a table that is constant or of rewards that are all zero, are refused.
     """
     pairs = one_each("tables", tables, episodes)
     moments = [_moments(_finite(t, batch), batch) for t, batch in pairs]

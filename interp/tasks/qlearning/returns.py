@@ -10,10 +10,9 @@ Scope: on the grid MDPs random earns 70-80 % of the optimum, so raw returns hard
 
 :func:`evaluate` lets a model play (``interp.play``: its choice at ``Select`` is its next action and is committed as
 a*), once by its choices alone and once exploring (a random action with probability .2), and so do tabular learners and
-a random policy with the same seed: same MDPs, starts and luck. The model imitates greedy choices, and nothing told it
-which of several tied ones to take: exploring, its peer is the epsilon-greedy learner that breaks ties at random. On the
-ladder and the chain control matters. A return over a shorter horizon is that of the first rounds of the same play. Mean
-reward in windows of 50 rounds shows whether a model decays as it goes on.
+a random policy with the same MDPs, starts and luck. Nothing told the model which of several tied choices to take:
+exploring, its peer is the epsilon-greedy learner that breaks ties at random. On the ladder and the chain control
+matters. Mean reward in windows of 50 rounds shows whether a model decays as it goes on.
 """
 
 from __future__ import annotations

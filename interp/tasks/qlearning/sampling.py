@@ -130,9 +130,8 @@ class Interaction:
     def advance(self, choices: ArrayLike | None = None) -> None:
         """Play one round.
 
-        Args:
-            choices: the agents' actions, ``[episode]``; None stands for action 0, the greedy action of a table of
-                zeros, so that an agent with no first choice starts as a tabular learner does.
+        ``choices`` are the agents' actions, ``[episode]``; None stands for action 0, the greedy action of a table of
+        zeros, so that an agent with no first choice starts as a tabular learner does.
         """
         require(not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more")
         t, rows, states = self.round, self._rows, self.states
@@ -167,9 +166,7 @@ class Interaction:
 
     def _record(self, start: int, stop: int, regime: str = "custom") -> MDPEpisodes:
         following, tables = self._states[:, start + 1 : stop + 1], self._tables[:, start : stop + 1]
-        states, actions, rewards = (
-            array[:, start:stop].copy() for array in (self._states, self._actions, self._rewards)
-        )
+        states, actions, rewards = (each[:, start:stop].copy() for each in (self._states, self._actions, self._rewards))
         return MDPEpisodes(
             states=states, actions=actions, rewards=rewards, next_states=following.copy(), q_tables=tables.copy(),
             greedy=bellman.greedy(bellman.rows_at(tables[:, 1:], following)), mdps=self.mdps,
@@ -191,10 +188,8 @@ def sample(
 ) -> MDPEpisodes:
     """Episodes of epsilon-greedy tabular Q-learning, each in an MDP of its own.
 
-    Args:
-        alpha, gamma: learning rate in (0, 1], discount in [0, 1).
-        epsilon: exploration rate in [0, 1], or "uniform": U(0, 1), drawn per episode.
-        regime: where the MDPs come from, a key of ``REGIMES``.
+    The exploration rate ``epsilon`` lies in [0, 1], or is "uniform": U(0, 1), drawn per episode. The MDPs come from a
+    ``regime``, a key of ``REGIMES``.
 
     >>> sample(n_episodes=64, n_rounds=50, n_states=4, n_actions=3, seed=0).q_tables.shape
     (64, 51, 4, 3)

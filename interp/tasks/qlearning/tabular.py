@@ -8,8 +8,7 @@ acts by it:
 * epsilon-greedy: a uniform action with probability epsilon, else greedy;
 * Boltzmann: ``P(a) = exp(beta Q_t(s, a)) / sum_b exp(beta Q_t(s, b))``, inverse temperature beta.
 
-(paper, section 4 and its discussion of behaviour policies). With the same seed every agent meets the same starts,
-exploration and transition luck. What they earn is scored in ``interp.tasks.qlearning.returns``.
+(paper, section 4 and its discussion of behaviour policies).
 """
 
 from __future__ import annotations

@@ -63,10 +63,8 @@ class ReachabilityEpisodes:
             object.__setattr__(self, name, self._nodes(name))
         require(self.edges.shape[-1] == 2, f"edges must be pairs (source, target), got shape {self.edges.shape}")
         require(self.candidates.shape[-1] == 2, f"candidates must be pairs, got shape {self.candidates.shape}")
-        same = self.candidates[..., 0] == self.candidates[..., 1]
-        require(
-            not same.any(), "the candidates of an episode must differ; at least one episode has the same node twice"
-        )
+        same = (self.candidates[..., 0] == self.candidates[..., 1]).any()
+        require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
 
@@ -76,11 +74,8 @@ class ReachabilityEpisodes:
             array.ndim - len(axes) in (0, 1) and array.size > 0 and np.issubdtype(array.dtype, np.integer),
             f"{name} must be non-empty integers [{', '.join(axes)}], got {array.dtype} of shape {array.shape}",
         )
-        if array.ndim > len(axes):
-            require(
-                array.shape[1] == self.n_rounds,
-                f"{name} by round must have {self.n_rounds} rounds, got shape {array.shape}",
-            )
+        whole = array.ndim == len(axes) or array.shape[1] == self.n_rounds
+        require(whole, f"{name} by round must have {self.n_rounds} rounds, got shape {array.shape}")
         wrong = (array < 0) | (array >= self.n_nodes)
         if wrong.any():
             raise InputError(f"{name} must be nodes 0 to {self.n_nodes - 1}, got {array[wrong][0]}")
@@ -186,10 +181,8 @@ class ReachabilityEpisodes:
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
         """Whether predictions ``[episode, round, node]`` are right: 1 if the target is likelier, 1/2 if neither is."""
-        p_target, p_negative = (
-            np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0]
-            for nodes in (self.targets, self.negatives)
-        )
+        both = (self.targets, self.negatives)
+        p_target, p_negative = (np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0] for nodes in both)
         return (p_target > p_negative) + 0.5 * (p_target == p_negative)
 
 

@@ -2,9 +2,8 @@
 
 Accuracy counts an episode as right where the target is more probable than the negative, as half right on a tie. Before
 round d nobody can know of a target d steps away; a model that searches in parallel jumps from one half to one at round
-d, at every depth. The tables give that jump for the model, for the algorithms and heuristics that could imitate it
-(:mod:`~interp.tasks.reachability.algorithms`), and for the model whose latent is cut, frozen or exchanged
-(:mod:`~interp.tasks.reachability.frontier`).
+d, at every depth. The tables give that jump for the model, for the algorithms and heuristics that could imitate it, and
+for the model whose latent is cut, frozen or exchanged.
 
 Right answers say what was found, not how. Two tables ask whether the latent holds the set and whether it is used: the
 share of sets that are decoded without an error, and the answers after nodes are moved in the set.

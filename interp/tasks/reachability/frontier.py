@@ -4,9 +4,8 @@ Two questions that critics of latent reasoning ask. First, *is the recurrence ne
 model runs over the same episodes with its latent taken away (``cut``: every round reads the initial latent), ``frozen``
 (every round reads the latent that the first thought wrote, so that rounds are only repeated), ``reset`` (the initial
 latent once, halfway: the search begins again), and ``swapped`` (another episode's latent). A model that answers as well
-without its recurrence does not search by it, whatever its latents look like. ``discrete`` is the variant that commits:
-of the nodes that a round adds, the latent keeps one, as a chain of thought in tokens does; parallel search gains the
-difference.
+without its recurrence does not search by it. ``discrete`` commits: of the nodes that a round adds, the latent keeps
+one, as a chain of thought in tokens does; parallel search gains the difference.
 
     >>> import interp
     >>> from interp.tasks import reachability

@@ -27,7 +27,6 @@ def read_prosqa(
     """Read graphs in the published format.
 
     Args:
-        path: of the JSON file.
         n_rounds: rounds of every episode; the targets are 3 or 4 steps from the root.
         n_nodes, n_edges: number of names and length of the list of edges; those of the largest graph when 0.
         seed: draws other names for the nodes and another order of edges and candidates, as the published ones say

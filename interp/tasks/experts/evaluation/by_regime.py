@@ -6,10 +6,8 @@ the leader, follow previous winners, majority vote, a coin; the Bayes predictor 
 that of the training prior (the limit for a model that saw nothing else; trained on several regimes, it has to find out
 which one an episode is of), and the oracle that knows the accuracies.
 
-Final regret is against the best expert of the episode and never clipped; excess log-loss is over the Bayes predictor of
-the regime's own prior, in nats a round (``interp.tasks.experts.regret``). Its expectation, where that predictor is
-exact, is the KL divergence from it (paper, appendix B), given for the model with far less noise. Intervals are
-bootstrapped over episodes.
+Excess log-loss is over the Bayes predictor of the regime's own prior, in nats a round. Its expectation, where that
+predictor is exact, is the KL divergence from it (paper, appendix B), given for the model with far less noise.
 
 Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """

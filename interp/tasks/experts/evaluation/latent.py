@@ -10,8 +10,8 @@ Differences are paired by episode. NOT evidence of what the latent says, only th
 *Attention*: at a reading position, the share of a head's attention that falls on the latent ``<z>``, on each expert
 (its tokens ``e_i`` and ``p_i`` together, experts ranked by their true accuracy in the episode), and on the rest (paper,
 figures on the trained Weighted Majority model). Beside each share stands the one that the same head pays when the
-latent is cut: the difference is what the history does. Means over heads or rounds hide heads that split the work. NOT
-evidence of use: attention says where a head looks, not what it moves; patch it (``interp.interventions``) to see.
+latent is cut: the difference is what the history does. NOT evidence of use: attention says where a head looks, not what
+it moves.
 """
 
 from __future__ import annotations
