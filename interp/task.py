@@ -85,9 +85,8 @@ def corrupted_round(episodes: Episodes, round: int, history: bool = False) -> in
     4
     """
     n_rounds = episodes.n_rounds
-    require(
-        -n_rounds <= round < n_rounds, f"round {round} is out of range: the episodes have rounds 0 to {n_rounds - 1}"
-    )
+    missing = f"round {round} is out of range: the episodes have rounds 0 to {n_rounds - 1}"
+    require(-n_rounds <= round < n_rounds, missing)
     t = round % n_rounds
     require(not history or t >= 1, "round 0 has no history to swap; choose a later round")
     return t

@@ -66,7 +66,5 @@ def records() -> tuple[Corruption, ...]:
 
 
 def _expert(episodes: ExpertEpisodes, expert: int) -> None:
-    require(
-        0 <= expert < episodes.n_experts,
-        f"expert {expert} does not exist: the episodes have experts 0 to {episodes.n_experts - 1}",
-    )
+    missing = f"expert {expert} does not exist: the episodes have experts 0 to {episodes.n_experts - 1}"
+    require(0 <= expert < episodes.n_experts, missing)

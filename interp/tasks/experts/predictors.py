@@ -71,10 +71,8 @@ def log_weights(episodes: ExpertEpisodes, eta: ArrayLike = 1.0) -> States:
     Added up round by round, so that they are bitwise those of a plain loop.
     """
     rates = np.asarray(eta, dtype=np.float64)
-    require(
-        rates.shape in ((), (len(episodes),)),
-        f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}",
-    )
+    wanted = f"eta must be one number or one per episode ({len(episodes)}), got shape {rates.shape}"
+    require(rates.shape in ((), (len(episodes),)), wanted)
     require(bool((np.isfinite(rates) & (rates >= 0)).all()), f"eta must be finite and >= 0, got {eta!r}")
     gains = episodes.correct * rates.reshape(-1, 1, 1)
     return np.concatenate([np.zeros((len(episodes), 1, episodes.n_experts)), gains.cumsum(axis=1)], axis=1)
@@ -152,10 +150,8 @@ def bayes(
 ) -> ExpertRun:
     """The Bayes predictor: P(y_t = 1 | advice, history) when accuracies were drawn from a prior.
 
-    With independent priors U[low, high] the posterior is a product, and the prediction the log-odds vote
-    ``sum_i s_i log(q_i / (1 - q_i))`` of posterior mean accuracies, s_i = +1 for advice 1 and -1 for advice 0. Where a
-    regime gives its experts different intervals in unknown order, the vote is averaged over the orders by their
-    posterior. Where the best expert switches, the order is filtered through the switches.
+    With independent priors U[low, high] it is the log-odds vote ``sum_i s_i log(q_i / (1 - q_i))`` of posterior mean
+    accuracies, s_i = +1 for advice 1 and -1 for advice 0; other regimes are in ``interp.tasks.experts.posterior``.
 
     Args:
         prior: a regime, by name or record, or one interval for all experts; a list of regimes where every episode is

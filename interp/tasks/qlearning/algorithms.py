@@ -31,12 +31,8 @@ _Array = NDArray[Any]
 
 def _inputs(episodes: MDPEpisodes) -> dict[str, _Array]:
     """State, action, reward and next state of every round."""
-    return {
-        "state": episodes.states,
-        "action": episodes.actions,
-        "reward": episodes.rewards,
-        "next_state": episodes.next_states,
-    }
+    read = (episodes.states, episodes.actions, episodes.rewards, episodes.next_states)
+    return dict(zip(("state", "action", "reward", "next_state"), read, strict=True))
 
 
 def _initial(episodes: MDPEpisodes) -> dict[str, _Array]:
@@ -103,7 +99,6 @@ def q_learning(
     """Tabular Q-learning; ``gamma=0`` is the table that never bootstraps.
 
     Args:
-        alpha, gamma: learning rate in (0, 1], discount in [0, 1).
         tie_slope: the choice is ``argmax_a Q(s', a) - tie_slope a``.
         beta: the policy is Boltzmann's at this inverse temperature, instead of the choice.
         hardness: the policy is a softmax of this inverse temperature of the sloped values.

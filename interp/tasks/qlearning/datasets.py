@@ -174,8 +174,6 @@ def _batch(arrays: Mapping[str, NDArray[Any]], record: Mapping[str, Any], name: 
     others: dict[str, Any] = {key: arrays[key] for key in ("rewards", "epsilon", "initial")}
     settings = {key: record[key] for key in _SETTINGS}
     batch = MDPEpisodes.from_transitions(mdps, **labels, **others, **settings)
-    require(
-        bool((batch.greedy == targets).all()),
-        f"the stored targets of the batch {name} are not those of its transitions; generate the file again",
-    )
+    wrong = f"the stored targets of the batch {name} are not those of its transitions; generate the file again"
+    require(bool((batch.greedy == targets).all()), wrong)
     return batch

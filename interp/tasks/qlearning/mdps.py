@@ -121,10 +121,8 @@ def _check_rows(transitions: NDArray[np.float64]) -> None:
 def inverse_labels(name: str, labels: Any, n: int, size: int) -> NDArray[np.int64]:
     """The old label of every new one; ``labels[episode, old]`` is the new label of every old one."""
     array = as_array(name, labels, np.int64, 2)
-    require(
-        array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()),
-        f"{name} must hold a permutation of 0 to {size - 1} for each of the {n} episodes, shape {(n, size)}",
-    )
+    wanted = f"{name} must hold a permutation of 0 to {size - 1} for each of the {n} episodes, shape {(n, size)}"
+    require(array.shape == (n, size) and bool((np.sort(array, 1) == np.arange(size)).all()), wanted)
     return np.argsort(array, 1)
 
 

@@ -116,10 +116,8 @@ def rates_by_episode(tables: Any, episodes: MDPEpisodes) -> pd.DataFrame:
 
 def _finite(tables: Any, batch: MDPEpisodes) -> _Array:
     array = np.asarray(tables, np.float64)
-    require(
-        array.shape == batch.q_tables.shape,
-        f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {array.shape}",
-    )
+    wanted = f"tables must be [episode, round + 1, state, action] = {batch.q_tables.shape}, got {array.shape}"
+    require(array.shape == batch.q_tables.shape, wanted)
     require(bool(np.isfinite(array).all()), "tables must be finite, got NaN or infinity")
     return array
 
@@ -147,10 +145,8 @@ def _moments(tables: _Array, batch: MDPEpisodes) -> tuple[_Array, _Array, _Array
 def _rates(left: _Array, right: _Array, weights: _Array) -> tuple[Interval, Interval, _Array]:
     """alpha, gamma and the slopes (alpha, alpha gamma), from per-episode moments."""
     total = left.sum(0)
-    require(
-        bool(np.linalg.cond(total) < 1e12),
-        "the decoded changes determine no rates: a cause is constant at zero; use more rounds with rewards",
-    )
+    constant = "the decoded changes determine no rates: a cause is constant at zero; use more rounds with rewards"
+    require(bool(np.linalg.cond(total) < 1e12), constant)
     slopes = np.linalg.solve(total, right.sum(0))
     systems = np.tensordot(weights, left, axes=1)
     usable = np.linalg.cond(systems) < 1e12

@@ -97,10 +97,8 @@ def ladder(n_states: int = 8, n_actions: int = 3) -> MDPs:
 
 def _steps(kind: str, n_states: int, n_actions: int, down: int) -> _Array:
     """Transitions of a line of states: action 0 steps up by one, the others step ``down``."""
-    require(
-        n_states >= 2 and n_actions >= 2,
-        f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}",
-    )
+    few = f"a {kind} needs at least 2 states and 2 actions, got {n_states} and {n_actions}"
+    require(n_states >= 2 and n_actions >= 2, few)
     refuse_beyond_machine(f"an MDP of {n_states} states and {n_actions} actions", 8.0 * n_states**2 * n_actions)
     at = np.arange(n_states)
     transitions = np.zeros((1, n_states, n_actions, n_states))
@@ -174,9 +172,7 @@ def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: 
         transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
     chosen = [regime.cells[i] for i in cells]
     return MDPs(
-        transitions,
-        rewards,
-        families=tuple(family for family, _ in chosen),
+        transitions, rewards, families=tuple(family for family, _ in chosen),
         concentrations=np.array([kappa for _, kappa in chosen]),
         bernoulli=np.array([_FAMILIES[family].bernoulli for family, _ in chosen], bool),
-    )
+    )  # fmt: skip

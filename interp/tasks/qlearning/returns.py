@@ -79,10 +79,8 @@ def normalised_score(episodes: Batches, *, n_resamples: int = 1000, seed: int = 
     rows = [_references(batch) for batch in batches]
     earned, random, optimal = (np.concatenate(column) for column in zip(*rows, strict=True))
     room = (optimal - random).sum()
-    require(
-        bool(room > 1e-9 * (1 + np.abs(optimal).sum())),
-        "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice",
-    )
+    alike = "a random policy earns as much as the optimal one on these MDPs, so no score exists; use MDPs with a choice"
+    require(bool(room > 1e-9 * (1 + np.abs(optimal).sum())), alike)
     columns = {"earned": earned, "random": random, "optimal": optimal}
     intervals = {k: mean_interval(column, n_resamples=n_resamples, seed=seed) for k, column in columns.items()}
     made = drawn_from(batches, n_episodes=len(earned))

@@ -8,7 +8,7 @@
 batch per size, never padded; :class:`Interaction` lets any agent act.
 
 States and actions are relabelled at random after an episode was made, so that behaviour which breaks ties to the lowest
-index shows no preference for a label; the targets ``greedy`` break ties to the lowest of the *new* labels.
+index shows no preference for a label; the targets ``greedy`` break ties to the lowest *new* label.
 
 :func:`battery` draws episodes on which learners of tabular control choose differently, which tells them apart::
 
@@ -62,10 +62,8 @@ class Interaction:
     """Agents acting in MDPs, one round at a time, with the table that Q-learning makes of what they do.
 
     Args:
-        mdps: one MDP per episode.
         seed: draws starts, exploration, transitions and Bernoulli rewards; not the agents' own choices.
         epsilon: probability of a uniform action in place of the agent's choice; one number, or one per episode.
-        alpha, gamma: of the table kept beside the agents.
 
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
     >>> while not play.done:

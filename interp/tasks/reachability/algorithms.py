@@ -182,15 +182,12 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     return _algorithm(
         "depth_limited",
         f"breadth-first search of {hops} hop{'s' * (hops > 1)}",
-        _REACHED,
-        Variable("elapsed", "t", "rounds before this one", "rounds", "state"),
-        *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)),
-        _next_reached(("reached", "elapsed"), stopped),
+        _REACHED, Variable("elapsed", "t", "rounds before this one", "rounds", "state"),
+        *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)), _next_reached(("reached", "elapsed"), stopped),
         Variable("next_elapsed", "t + 1", "rounds, this one included", "rounds", parents=("elapsed",),
                  equation=lambda v: v["elapsed"] + 1),
         initial=lambda episodes: {"reached": _no_nodes(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
-        hops=hops,
-        spread=spread,
+        hops=hops, spread=spread,
     )  # fmt: skip
 
 

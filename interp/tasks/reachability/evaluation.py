@@ -101,9 +101,8 @@ def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> lis
     for depth in sorted(frame["depth"].unique()):
         of = frame[frame["depth"] == depth].set_index(["key", "round"])
         for t, what in ((depth, f"depth {depth}, round {depth}"), (depth - 1, f"depth {depth}, a round too early")):
-            beside = ", ".join(
-                f"{key} {of.loc[(key, t), 'estimate']:.2f}" for key in ("breadth_first", "more_ancestors", "cut")
-            )
+            others = ("breadth_first", "more_ancestors", "cut")
+            beside = ", ".join(f"{key} {of.loc[(key, t), 'estimate']:.2f}" for key in others)
             rows.append(row(f"accuracy, {what}", _interval(of.loc[(MODEL, t)], "estimate"), beside))
     after = moved(model, episodes, read, write, seed)
     for move in (PARENT, OTHER):

@@ -111,12 +111,8 @@ def _evaluate(predictions: NDArray[Any], episodes: ReachabilityEpisodes) -> dict
     for d in np.unique(episodes.depths):
         of = right[episodes.depths == d]
         by_depth |= {f"answered_{d}": float(of[:, d].mean()), f"accuracy_{d}": float(of[:, -1].mean())}
-    return {
-        "cross_entropy": float(loss),
-        "excess": float(loss - floor),
-        "accuracy": float(right[known].mean()),
-        **by_depth,
-    }
+    overall = {"cross_entropy": float(loss), "excess": float(loss - floor), "accuracy": float(right[known].mean())}
+    return overall | by_depth
 
 
 # What weights start from.
@@ -130,10 +126,7 @@ _Start = Callable[[HookedLatentTransformer], None]
 
 
 def _matching(model: HookedLatentTransformer) -> None:
-    """Heads attend to what resembles them and copy it; latents are written, and nodes read out, as they are embedded.
-
-    The MLPs start small, so that what was copied is not drowned by what they make of it.
-    """
+    """Heads match and copy; the MLPs start small, so that what was copied is not drowned by what they make of it."""
     with torch.no_grad():
         for block in model.blocks:
             for weight in (block.attn.W_Q, block.attn.W_V):

@@ -152,11 +152,7 @@ def _card_rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> li
 
 
 def _theory(model: HookedLatentTransformer, n_episodes: int = 128, seed: int = 0) -> pd.DataFrame:
-    """The paper's appendix B, one row per statement: posterior update, gradient, excess log-loss = summed KL.
-
-    The first three are about the algorithm, on simulated episodes. For a learned model the last is also
-    measured on its own predictions: summed log-loss above the Bayes predictor against the summed KL from it.
-    """
+    """The paper's appendix B, one row per statement, on simulated episodes; the last on a learned model's own, too."""
     made = theory.check(seed=seed)
     if not model.is_handwired:
         made.append(excess_is_divergence(model, n_episodes, seed))
@@ -174,10 +170,8 @@ def excess_is_divergence(model: HookedLatentTransformer, n_episodes: int = 128, 
     divergence = by_regime.divergence(best, predictions).sum(1)
     difference = excess - divergence
     return theory.TheoryCheck(
-        f"excess log-loss of {model.config.name} over Bayes = summed KL",
-        float(abs(difference.mean())),
-        float(4 * difference.std(ddof=1) / np.sqrt(len(difference))),
-        float(excess.mean()),
-        float(divergence.mean()),
-        provenance(model=model.config.name, digest=model.digest(), n_episodes=n_episodes, seed=seed),
-    )
+        f"excess log-loss of {model.config.name} over Bayes = summed KL", error=float(abs(difference.mean())),
+        bound=float(4 * difference.std(ddof=1) / np.sqrt(len(difference))),
+        left=float(excess.mean()), right=float(divergence.mean()),
+        settings=provenance(model=model.config.name, digest=model.digest(), n_episodes=n_episodes, seed=seed),
+    )  # fmt: skip
