@@ -1,8 +1,7 @@
 """What interventions and probes ask of a model of expert advice: its algorithm, where its variables could be, controls.
 
 A handwired model is held against its own Weighted Majority, a learned one against the Bayes predictor of the uniform
-regime. The places are whole activations where a variable must pass if the model computes as the algorithm does, and
-places where it cannot be. A claim is a question to the model, never evidence about it.
+regime. A claim is a question to the model, never evidence about it.
 """
 
 from __future__ import annotations

@@ -11,8 +11,7 @@ prior calls impossible, such as 10,000 hits of 10,000 with high = .9) it is summ
 
 Scope: independent experts whose accuracies do not move. Means are exact to about 1e-13 for records of 1e5 rounds.
 
-Where a regime gives its experts different intervals, it permutes the experts. Given the order, which interval is whose,
-they are independent, so
+Where a regime gives its experts different intervals, experts are independent given the order: which interval is whose.
 
     P(y | advice, history)  ~  sum_order P(order | history) prod_i P(advice_i | y, history of i, interval of i)
 

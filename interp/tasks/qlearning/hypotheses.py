@@ -1,8 +1,7 @@
 """What interventions and probes ask of a model of Q-learning: its algorithm, where its variables could be, controls.
 
-Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount. The places are
-whole activations where a variable must pass if the model computes as the algorithm does, and places where it cannot be.
-A claim is a question to the model, never evidence about it.
+Every model is held against tabular Q-learning, a handwired one at its own learning rate and discount. A claim is a
+question to the model, never evidence about it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,6 @@
 """A batch of finite MDPs of one size: frozen, validated when made.
 
-    P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
-
-Everything a user can get wrong is refused here with one sentence, so that samplers and planners may rely on it.
+P(s' | s, a): every row a distribution;  r(s, a): any finite number (the paper's lie in [0, 1])
 """
 
 from __future__ import annotations

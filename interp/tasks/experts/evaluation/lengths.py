@@ -2,8 +2,8 @@
 
 One long episode is scored in windows of rounds, each against the Bayes predictor with the regime's own prior on the
 same rounds: excess log-loss, and its expectation, the KL divergence from that predictor, which has far less noise (nats
-a round). Its regret is read at several prefix lengths. A model whose latent saturates or drifts shows an excess that
-grows with the window; the Bayes predictor's own accuracy grows towards the oracle's, so accuracy alone would hide it.
+a round). A model whose latent saturates or drifts shows an excess that grows with the window; the Bayes predictor's own
+accuracy grows towards the oracle's, so accuracy alone would hide it.
 """
 
 from __future__ import annotations
