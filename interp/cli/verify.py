@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -49,7 +49,10 @@ def verify(
     task = interp.tasks.get(handwired(model).task)
     options.sizes_of(task, model, sizes)
     grid = list(product(*(sizes.get(size.option, [size.default]) for size in task.sizes))) if sizes else None
-    given = _circuit_settings(arguments or ())
+    given = options.settings_of(arguments or ())
+    for name in _NOT_ARGUMENTS:
+        require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
+    given["circuit_seed"] = given.pop("seed", None)  # told apart from that of the episodes
     dtypes = dtype or DTYPES
     if out is not None:
         options.to_be_written(out)
@@ -63,12 +66,3 @@ def verify(
         about = {"model": model, "exact": result.passed, **result.settings}
         say.wrote([table, write_json(out / "verification.json", about)])
     raise typer.Exit(0 if result.passed else 1)
-
-
-def _circuit_settings(pairs: Any) -> dict[str, Any]:
-    """What ``--set`` gives a circuit; its ``seed`` is told apart from that of the episodes."""
-    given = options.settings_of(pairs)
-    for name in _NOT_ARGUMENTS:
-        require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
-    given["circuit_seed"] = given.pop("seed", None)
-    return given

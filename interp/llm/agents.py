@@ -52,10 +52,9 @@ class ScriptedAgent:
     write: Callable[[str, Evidence, Counts, int], str]
 
     def __call__(self, messages: Sequence[Message]) -> str:
-        rounds = [read_message(message) for message in messages if message["role"] == "user"]
-        rounds = [body for body in rounds if body["turn_type"] != "retry"]
+        told = [read_message(message) for message in messages if message["role"] == "user"]
+        rounds = [body for body in told if body["turn_type"] != "retry"]
         body = rounds[-1]
-        weather = body["turn_type"] == "forecast" or "actual_weather" in body
         note = str(body.get("note", ""))
         votes = _votes(body)
         if body["turn_type"] == "feedback":
@@ -65,20 +64,17 @@ class ScriptedAgent:
             after = Evidence(before.correct + right, before.rounds + 1, right)
             return json.dumps({"note": self.write(note, after, votes, label)})
         said = self.rule(evidence(rounds[:-1], note, len(votes)), votes)
-        return json.dumps({"prediction": ("rainy", "sunny")[said] if weather else said})
+        return json.dumps({"prediction": ("rainy", "sunny")[said] if body["turn_type"] == "forecast" else said})
 
 
 def evidence(rounds: Sequence[dict[str, Any]], note: str, n_experts: int) -> Evidence:
     """From the retained conversation where there is one, else from the note."""
     seen: list[NDArray[np.bool_]] = []
-    votes: Counts | None = None
+    votes = np.array([], dtype=np.int64)
     for body in rounds:
+        votes = _votes(body) if "Expert_A" in body else votes  # without a note, feedback does not repeat the advice
         if body["turn_type"] == "feedback":
-            asked = _votes(body) if "Expert_A" in body else votes
-            assert asked is not None, "feedback before any prediction"
-            seen.append(asked == _label(body))
-        else:
-            votes = _votes(body)
+            seen.append(votes == _label(body))
     if seen:
         return Evidence(np.sum(seen, axis=0), len(seen), seen[-1])
     return _from_note(note, n_experts)

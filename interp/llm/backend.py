@@ -172,10 +172,8 @@ class Connection:
             parts.port  # noqa: B018  (reading it checks it)
         except ValueError as error:
             raise InputError(f"base_url is not an address: {error}") from None
-        require(
-            parts.scheme in ("http", "https") and bool(parts.hostname),
-            f"base_url must be an address such as http://127.0.0.1:8000/v1, got {parts.scheme or self.base_url!r}",
-        )
+        problem = f"base_url must be an address such as http://127.0.0.1:8000/v1, got {parts.scheme or self.base_url!r}"
+        require(parts.scheme in ("http", "https") and bool(parts.hostname), problem)
         require(
             not (parts.username or parts.password or parts.query or parts.fragment),
             "base_url must not hold a user, password, query or fragment: they could be secrets and would be "

@@ -1,8 +1,7 @@
 """From files to runs: our traces, and other people's results, with a table of what was read and what was not.
 
 :func:`read` finds traces (``*.jsonl`` made by :mod:`interp.llm.runner`) and foreign results (``result.json``, see
-:mod:`interp.llm.importer`) below a folder, and gives one :class:`~interp.llm.runs.LLMRun` for each; :func:`load` gives
-the runs alone.
+:mod:`interp.llm.importer`) below a folder; :func:`load` gives the runs alone.
 
 Two plays of one instance (the same advice and labels) by one model under one condition are *duplicates*: pooled, they
 would count one instance twice. They are refused unless ``duplicates="first"`` is asked for, which keeps the first
@@ -51,10 +50,10 @@ class Reading:
     def sentences(self) -> list[str]:
         """One sentence for what was read, and one for each reason why something was not, with how often."""
         aside = self.table[self.table["status"] == "set aside"]
-        told = [f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"]
-        for (part, why), group in aside.groupby(["part", "why"], sort=False):
-            told.append(f"set aside {len(group)} times: {part}: {why} (first: {group['path'].iloc[0]})")
-        return told
+        return [f"{len(self.runs)} episodes read, {len(aside)} files or parts of files set aside"] + [
+            f"set aside {len(group)} times: {part}: {why} (first: {group['path'].iloc[0]})"
+            for (part, why), group in aside.groupby(["part", "why"], sort=False)
+        ]
 
 
 @checked

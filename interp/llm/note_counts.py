@@ -93,15 +93,16 @@ def mentions(note: str, n_experts: int = 4) -> list[_Mention]:
 
 def tallied(note: str, n_experts: int = 4) -> set[str]:
     """The experts that the note gives a tally, in any of the forms of the module's text."""
-    found = {letter for m in mentions(note, n_experts) if _has_tally(m.text) for letter in m.letters}
-    return found if len(found) >= 2 else found | {letter for letter, _ in _bare_tallies(note, n_experts)}
+    letters = {letter for m in mentions(note, n_experts) if _has_tally(m.text) for letter in m.letters}
+    return letters if len(letters) >= 2 else letters | {letter for letter, _ in _bare_tallies(note, n_experts)}
 
 
 def _bare_tallies(note: str, n_experts: int = 4) -> list[tuple[str, int]]:
     """``(letter, place in the note)`` of bare numbers that are tallies; empty where they are votes, bits or ranks."""
     bare = [(m, match.group(1)) for m in mentions(note, n_experts) if (match := _BARE.match(m.text))]
     counted = any(text[0] in "+-" or int(text) >= 2 for _, text in bare) and not _is_ranking(note, n_experts)
-    if not counted or any(_is_bits(text) for _, text in bare):
+    bits = any(len(text) >= 3 and set(text) <= {"0", "1"} for _, text in bare)
+    if not counted or bits:
         return []
     return [(letter, mention.start) for mention, _ in bare for letter in mention.letters]
 
@@ -115,18 +116,14 @@ def tally_places(note: str, n_experts: int = 4) -> list[int]:
 
 
 def _has_tally(text: str) -> bool:
-    fractions = [match for match in _FRACTION.finditer(text) if _is_share(match)]
-    return bool(fractions or _PERCENT.search(text) or _VERDICT_COUNT.search(text) or any(p.search(text) for p in PAIRS))
+    forms = (_PERCENT, _VERDICT_COUNT, *PAIRS)
+    return any(map(_is_share, _FRACTION.finditer(text))) or any(form.search(text) for form in forms)
 
 
 def _is_share(match: re.Match[str]) -> bool:
     """Is a match of :data:`_FRACTION` a share (3/5), and not a bit string (0110/1), a date or nothing (0/0)?"""
     hits, out_of = match.group(1), int(match.group(2))
     return int(hits) <= out_of > 0 and not (len(hits) > 1 and hits.startswith("0"))
-
-
-def _is_bits(text: str) -> bool:
-    return len(text) >= 3 and set(text) <= {"0", "1"}
 
 
 def _is_ranking(note: str, n_experts: int) -> bool:
@@ -198,9 +195,9 @@ def _bare_counts(note: str, said: Sequence[_Mention], n_experts: int) -> dict[st
         hits, out_of = _TIMES.get(text, int(text) if text.isdigit() else -1), max(totals)
         if not 0 <= hits <= out_of:
             continue
-        own = bool(_ABOUT_ERRORS.search(match.group(0)))
-        shared = match.re is _BARE and bool(_ABOUT_ERRORS.search(note))
-        found |= dict.fromkeys(mention.letters, (out_of - hits if own or shared else hits, out_of))
+        # A bare number may be of errors because the note says so elsewhere.
+        wrong = _ABOUT_ERRORS.search(note if match.re is _BARE else match.group(0))
+        found |= dict.fromkeys(mention.letters, (out_of - hits if wrong else hits, out_of))
     return found
 
 
@@ -209,11 +206,10 @@ class _CountCheck:
     """A note's tallies against the truth after the same round.
 
     Attributes:
-        readable: every expert has a tally.
-        exact: every tally is right.
+        readable, exact: every expert has a tally; every tally is right.
         mean_error: mean absolute error of the readable counts of right predictions; NaN where none is readable.
-        best: True where the note's best expert is one of the truly best so far; None where not readable or all tie.
-        worst: the same for the worst.
+        best, worst: whether the note's best (worst) expert is one of the truly best (worst) so far; None where not
+            readable or all tie.
     """
 
     readable: bool

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
@@ -179,7 +180,7 @@ class Estimate:
     frame: pd.DataFrame
 
     def to_frame(self) -> pd.DataFrame:
-        """One row for each condition: episodes, calls, tokens and cost."""
+        """Episodes, calls, tokens and cost of each (model, condition, regime)."""
         return self.frame
 
     @property
@@ -190,18 +191,10 @@ class Estimate:
     def readable(self) -> pd.DataFrame:
         """For a terminal: one row per condition; the cost where there are prices."""
         by = self.frame.groupby("condition", sort=False).sum(numeric_only=True)
-        shown = pd.DataFrame(
-            {
-                "condition": by.index,
-                "episodes": by["episodes"],
-                "calls": by["calls"],
-                "M prompt tokens": _range(by, "prompt_tokens"),
-                "M answer tokens": _range(by, "completion_tokens"),
-            }
-        )
-        if not by["cost_high"].any():
-            return shown
-        return shown.assign(cost=[f"{a:.2f} to {b:.2f}" for a, b in zip(by["cost_low"], by["cost_high"], strict=True)])
+        shown = by[["episodes", "calls"]].reset_index()
+        shown["M prompt tokens"] = _range(by, "prompt_tokens", 1e6)
+        shown["M answer tokens"] = _range(by, "completion_tokens", 1e6)
+        return shown.assign(cost=_range(by, "cost", 1)) if by["cost_high"].any() else shown
 
     @property
     def sentence(self) -> str:
@@ -212,8 +205,9 @@ class Estimate:
         return f"{int(total['episodes'])} episodes, {self.calls:,} calls, {tokens} expected{cost}"
 
 
-def _range(frame: pd.DataFrame, name: str) -> list[str]:
-    return [f"{a / 1e6:.2f} to {b / 1e6:.2f}" for a, b in zip(frame[f"{name}_low"], frame[f"{name}_high"], strict=True)]
+def _range(frame: pd.DataFrame, name: str, unit: float) -> list[str]:
+    bounds = zip(frame[f"{name}_low"] / unit, frame[f"{name}_high"] / unit, strict=True)
+    return [f"{low:.2f} to {high:.2f}" for low, high in bounds]
 
 
 @checked
@@ -255,9 +249,8 @@ def _count(session: Session, agent_name: str) -> dict[str, int]:
     sizes: list[int] = []
     before: tuple[Message, ...] = ()
     while (request := session.next()) is not None:
-        shared = 0
-        while shared < min(len(before), len(request.messages)) and before[shared] == request.messages[shared]:
-            shared += 1
+        pairs = zip(before, request.messages, strict=False)
+        shared = sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs))
         sizes = sizes[:shared] + [_tokens(message) for message in request.messages[shared:]]
         before = request.messages
         reply = agent(request.messages)

@@ -91,11 +91,6 @@ class Session:
         return len(self.labels)
 
     @property
-    def done(self) -> bool:
-        """Whether every round has been played."""
-        return self._round >= self.n_rounds
-
-    @property
     def max_calls(self) -> int:
         """No episode makes more calls than this."""
         return self.n_rounds * self.condition.calls_per_round * (1 + self.max_retries)
@@ -112,7 +107,7 @@ class Session:
 
     def next(self) -> Request | None:
         """The next request; the same one until it is fed; None when the episode is over."""
-        if self.done:
+        if self._round >= self.n_rounds:
             return None
         if self._pending is None:
             messages = [{"role": "system", "content": self.system_prompt}, *self._history, self._question()]

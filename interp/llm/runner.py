@@ -91,14 +91,12 @@ class RunSummary:
         state = "complete" if self.complete else "incomplete; run the same command again to resume"
         cached = f" ({self.cached_tokens / 1e6:.2f} M cached)" if self.cached_tokens else ""
         cost = f", cost {self.cost:.4f}" if self.cost else ""
-        tokens = (
-            f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {self.completion_tokens / 1e6:.2f} M answer tokens"
-        )
+        said = f"{self.completion_tokens / 1e6:.2f} M answer tokens"
         aside = f", {self.refused} set aside after a refusal" if self.refused else ""
         return (
             f"{self.finished} of {self.episodes} episodes ({self.overflowed} ended by a full context{aside}), "
             f"{self.calls:,} calls now and {self.resumed_calls:,} before, {self.malformed} malformed answers, "
-            f"{tokens}{cost}, {self.seconds:.0f} s: {state}"
+            f"{self.prompt_tokens / 1e6:.2f} M prompt{cached} and {said}{cost}, {self.seconds:.0f} s: {state}"
         )
 
     def to_frame(self) -> pd.DataFrame:

@@ -132,11 +132,6 @@ def episodes_of(runs: Iterable[LLMRun], regime: str) -> ExpertEpisodes:
     )
 
 
-def knows_accuracies(runs: Iterable[LLMRun], regime: str) -> bool:
-    """Whether every run of ``regime`` tells the accuracies that its experts were drawn with."""
-    return all(run.accuracies is not None for run in runs if run.regime == regime)
-
-
 def etas_of(runs: Iterable[LLMRun], regime: str) -> NDArray[np.float64] | None:
     """The learning rate of each instance of ``regime``, by index; None unless every one gives its own."""
     by_index = {run.index: run.eta for run in runs if run.regime == regime}

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, unknown_name
-from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped, knows_accuracies
+from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 from interp.tasks import experts
@@ -96,7 +96,8 @@ def score(runs: Sequence[LLMRun], others: Mapping[str, Predictor] | None = None,
             curves.append(_curve(regrets, {**names, "missing": missing}, seed))
             finals.append({**names, "missing": missing, **_final(members, regrets, seed)})
     for regime in dict.fromkeys(run.regime for run in runs):
-        known, etas = knows_accuracies(runs, regime), etas_of(runs, regime)
+        known = all(run.accuracies is not None for run in runs if run.regime == regime)
+        etas = etas_of(runs, regime)
         for one in references(episodes_of(runs, regime), others, known, etas):
             names = {"kind": one.kind, "model": one.name, "condition": "", "regime": regime}
             curves.append(_curve(list(one.regret), {**names, "missing": ""}, seed))

@@ -139,24 +139,14 @@ class NoteTable:
     def final(self) -> pd.DataFrame:
         """Per group, at the last round: words, notes over the limit, and of readable notes how many count right and
         name the right expert."""
-        chosen = self._at(None)
+        measures = ("exact", "mean_error", "best", "worst", "most_accurate", "least_accurate")
         rows: list[dict[str, Any]] = []
-        for _, group in chosen.groupby(_GROUP, sort=False):
+        for names, group in self._at(None).groupby(_GROUP, sort=False):
             readable = group[group["readable"].astype(bool)]
-            shares: dict[str, Any] = {
-                key: readable[key].astype(float).mean()
-                for key in ("exact", "mean_error", "best", "worst", "most_accurate", "least_accurate")
-            }
-            rows.append(
-                {
-                    **{key: str(group[key].iloc[0]) for key in _GROUP},
-                    "n": len(group),
-                    "words": group["words"].mean(),
-                    "over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()),
-                    "readable": len(readable),
-                    **shares,
-                }
-            )
+            row: dict[str, Any] = dict(zip(_GROUP, names, strict=True))
+            row |= {"n": len(group), "words": group["words"].mean()}
+            row |= {"over_word_limit": int((group["words"] > MAX_NOTE_WORDS).sum()), "readable": len(readable)}
+            rows.append(row | {key: readable[key].astype(float).mean() for key in measures})
         return pd.DataFrame(rows)
 
     def over_rounds(self) -> pd.DataFrame:

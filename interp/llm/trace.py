@@ -20,7 +20,6 @@ import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import numpy as np
@@ -48,7 +47,6 @@ class TraceFile:
 
     Raises:
         LockedError: another process holds the trace.
-        InputError: its header differs, it is damaged, or the disk cannot be written.
     """
 
     def __init__(self, path: Path, header: Mapping[str, Any]):
@@ -68,22 +66,19 @@ class TraceFile:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise LockedError(
-                f"{str(self.path)!r} is being written by another process; wait for it or choose another folder"
-            ) from error
+            problem = f"{str(self.path)!r} is being written by another process; wait for it or choose another folder"
+            raise LockedError(problem) from error
         lines, length = read_lines(self.path)
         try:
             os.ftruncate(self._file, length)  # a line torn by a crash
         except OSError as error:
             raise _cannot_write(self.path, error) from error
-        if lines:
-            longer = _check_header(self.path, lines, header)
-            if longer is not None:
-                self.append({"extended": longer})
-                lines.append({"extended": longer})
-        else:
+        if not lines:
             self.append(header)
             _sync_folder(self.path.parent)
+        elif (longer := _check_header(self.path, lines, header)) is not None:
+            self.append({"extended": longer})
+            lines.append({"extended": longer})
         self.header = lines[0] if lines else header
         self.records = lines[1:]
 
@@ -103,9 +98,7 @@ class TraceFile:
     def __enter__(self) -> TraceFile:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *error: object) -> None:
         os.close(self._file)
 
 
@@ -150,22 +143,19 @@ def _digest(record: Mapping[str, Any]) -> str:
 def _check_header(
     path: Path, lines: Sequence[Mapping[str, Any]], wanted: Mapping[str, Any]
 ) -> Mapping[str, Any] | None:
-    """Refuse to go on with a trace that was begun with other settings, naming the first that differs.
-
-    Returns:
-        the wanted instance where it begins with the trace's own and is longer, else None.
-    """
-    found, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
-    if found.get("format") != FORMAT:
+    """Refuse to go on with a trace that was begun with other settings, naming the first that differs; the wanted
+    instance where it begins with the trace's own and is longer, else None."""
+    recorded, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
+    if recorded.get("format") != FORMAT:
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
     extended = [line["extended"] for line in lines[1:] if "extended" in line]
-    found |= {"instance": extended[-1]} if extended else {}
-    longer = _is_longer(found["instance"], wanted["instance"])
-    for key in sorted(found.keys() | wanted.keys()):
-        if key in _FREE or found.get(key) == wanted.get(key) or (key == "instance" and longer):
-            continue
-        before: Any = found.get(key)
+    recorded |= {"instance": extended[-1]} if extended else {}
+    longer = _is_longer(recorded["instance"], wanted["instance"])
+    for key in sorted(recorded.keys() | wanted.keys()):
+        before: Any = recorded.get(key)
         now: Any = wanted.get(key)
+        if key in _FREE or before == now or (key == "instance" and longer):
+            continue
         if key == "instance" and _is_longer(now, before):
             raise InputError(
                 f"{str(path)!r} has {len(before['labels'])} rounds, more than the {len(now['labels'])} asked for; ask "
@@ -205,8 +195,7 @@ def session_from(header: Mapping[str, Any]) -> Session:
 
 def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path) -> str | None:
     """Feed recorded replies to ``session``; returns how the episode ended ("complete", "overflow", or "refused" where
-    a server refused its next request), or None where it was cut off.
-    """
+    a server refused its next request), or None where it was cut off."""
     end: str | None = None
     for number, record in enumerate(records, 2):
         if "end" in record:
@@ -218,19 +207,15 @@ def replay(session: Session, records: Sequence[Mapping[str, Any]], path: Path) -
             session.extend(np.asarray(longer["advice"], np.int64), np.asarray(longer["labels"], np.int64))
             end = None if end == "complete" else end
         else:
-            _feed(session, record, f"line {number} of the trace {str(path)!r}")
+            request = session.next()
+            if request is None or record.get("messages_sha256") != request.sha256:
+                raise InputError(
+                    f"line {number} of the trace {str(path)!r} does not follow from the lines before it (the file was "
+                    "edited, or made with other prompts or another version); move it away and run again"
+                )
+            session.feed(record.get("reply"), record.get("finish_reason") or "stop")
             end = None
     return end
-
-
-def _feed(session: Session, record: Mapping[str, Any], where: str) -> None:
-    request = session.next()
-    if request is None or record.get("messages_sha256") != request.sha256:
-        raise InputError(
-            f"{where} does not follow from the lines before it (the file was edited, or made with other prompts or "
-            "another version); move it away and run again"
-        )
-    session.feed(record.get("reply"), record.get("finish_reason") or "stop")
 
 
 def calls_in(records: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:

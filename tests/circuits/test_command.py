@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import interp.tasks
 from interp import cli
-from interp.cli.evaluate import verify
+from interp.cli.verify import verify
 
 
 def invoke(*arguments: object) -> tuple[int, str]:
