@@ -108,8 +108,7 @@ class AttributionResult(Tabled):
 def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5) -> AttributionResult:
     """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
 
-    Args:
-        steps: points on the way from the corrupted to the clean embedding; 1 is plain EAP.
+    ``steps`` points lie on the way from the corrupted to the clean embedding; 1 is plain EAP.
     """
     integer("steps", steps, 1, _MOST_STEPS)
     require(

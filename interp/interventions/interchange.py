@@ -75,15 +75,14 @@ def interchange(
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         tolerance: how near an exactly read state must be.
 
-    Example:
-        >>> import interp
-        >>> from interp.interventions.interchange import interchange
-        >>> from interp.tasks import experts
-        >>> model = interp.load("wma-handwired", n_experts=4).double()
-        >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
-        >>> pairs = [experts.sample(16, 20, 4, seed=seed) for seed in (0, 1)]
-        >>> interchange(model, *pairs, algorithm, "log_weights", "resid_pre[0]@<z>").iia_informative
-        1.0
+    >>> import interp
+    >>> from interp.interventions.interchange import interchange
+    >>> from interp.tasks import experts
+    >>> model = interp.load("wma-handwired", n_experts=4).double()
+    >>> algorithm = experts.TASK.algorithm("weighted_majority", gain=0.5)
+    >>> pairs = [experts.sample(16, 20, 4, seed=seed) for seed in (0, 1)]
+    >>> interchange(model, *pairs, algorithm, "log_weights", "resid_pre[0]@<z>").iia_informative
+    1.0
     """
     require_comparable(model, algorithm, outcome)
     runs = paired_runs(model, base, source, commit=commit, runs=runs)

@@ -175,19 +175,16 @@ def decodable(
 ) -> tuple[str, ...]:
     """The variables of ``keys`` that the latents hold.
 
-    The first one always counts; each further one counts when the latents predict it better than the earlier ones do.
-    The number of rounds can be guessed from counts that add up with it; latents hold it only if a decoder of theirs
-    beats that guess. Decoders are fitted on one half of the episodes and scored on the other.
+    The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
+    the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
+    and scored on the other.
 
-    Example:
-        >>> import interp
-        >>> from interp.model.rollout import rollout
-        >>> from interp.tasks import experts
-        >>> episodes = experts.sample(32, 12, 4, seed=0)
-        >>> values = experts.TASK.algorithm("bayes").run(episodes)
-        >>> run = rollout(interp.load("wma-handwired", n_experts=4), episodes)
-        >>> decodable(run, values, ("counts", "elapsed"))
-        ('counts',)
+    >>> import interp
+    >>> from interp.tasks import experts
+    >>> episodes = experts.sample(32, 12, 4, seed=0)
+    >>> values = experts.TASK.algorithm("bayes").run(episodes)
+    >>> decodable(interp.rollout(interp.load("wma-handwired", n_experts=4), episodes), values, ("counts", "elapsed"))
+    ('counts',)
     """
     require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2

@@ -59,12 +59,12 @@ class Pair:
 
     @cached_property
     def clean_readout(self) -> Readout:
-        """Predictions and latents of the clean run, where the pair is read."""
+        """What the clean run gives where the pair is read."""
         return self.readout(self.clean)
 
     @cached_property
     def corrupted_readout(self) -> Readout:
-        """Predictions and latents of the corrupted run, where the pair is read."""
+        """What the corrupted run gives where the pair is read."""
         return self.readout(self.corrupted)
 
     @checked

@@ -200,8 +200,7 @@ def _outcomes(outcome: int | ArrayLike, model: HookedLatentTransformer, episodes
 
 def _controls(along: Tensor, n: int, seed: int) -> Float[Tensor, "direction latent d_model"]:
     """Random directions as long as ``along``, on the latents that it moves."""
-    generator = np.random.default_rng(seed)
-    noise = torch.as_tensor(generator.standard_normal((n, *along.shape))).to(along)
+    noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n, *along.shape))).to(along)
     noise = noise * (along.norm(dim=-1) > 0).unsqueeze(-1)
     return noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
 

@@ -232,7 +232,7 @@ def _sequential(
     for counter in counters.values():
         counter.check()
     settings = {**_settings(model, commit), "propagate": not hold, "hooked_rounds": sorted(hooks)}
-    return _collect(steps, model.initial_latents(n_episodes, layout.n_latents), layout, commit, settings)
+    return _collect(steps, latents, layout, commit, settings)
 
 
 def _unhooked(
@@ -255,9 +255,8 @@ def _taken_from(clean: Rollout, t: int) -> Step:
 
 
 def _collect(steps: list[Step], initial: Tensor, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-    tokens, values, slots = (
-        torch.stack([getattr(step.fed, name) for step in steps], 1) for name in ("tokens", "values", "slots")
-    )
+    fed = (torch.stack([getattr(step.fed, name) for step in steps], 1) for name in ("tokens", "values", "slots"))
+    tokens, values, slots = fed
     predictions = torch.stack([step.prediction for step in steps], 1)
     latents = torch.stack([initial.detach(), *(step.latents for step in steps)], 1)
     return Rollout(predictions, latents, tokens, values, slots, layout, commit, settings=settings)

@@ -13,6 +13,7 @@ import platform
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -87,18 +88,15 @@ def measure(config: TrainingConfig, device: torch.device) -> dict[str, float]:
     loss = RoundsLoss(model, short.commit)
     batch = EpisodeSource(short, model.layout).batch(0, 0).to(device)
 
-    def step(precision: str) -> Callable[[], None]:
-        def run() -> None:
-            rounds = batch.rounds
-            with torch.autocast(device.type, torch.bfloat16, precision == "bfloat16"):
-                value, _ = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
-            value.backward()
-            if device.type != "cpu":
-                torch.accelerator.synchronize(device)
+    def step(precision: str) -> None:
+        rounds = batch.rounds
+        with torch.autocast(device.type, torch.bfloat16, precision == "bfloat16"):
+            value, _ = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+        value.backward()
+        if device.type != "cpu":
+            torch.accelerator.synchronize(device)
 
-        return run
-
-    return _best_of({precision: step(precision) for precision in ("float32", "bfloat16")}, _SECONDS)
+    return _best_of({precision: partial(step, precision) for precision in ("float32", "bfloat16")}, _SECONDS)
 
 
 def _best_of(runs: dict[str, Callable[[], None]], seconds: float) -> dict[str, float]:

@@ -191,16 +191,14 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     config = TrainingConfig.from_dict(state.config)
     model = HookedLatentTransformer(config.model_config(name))
     state.weights(model)
-    step = state.progress.step
-    metrics = _read_metrics(folder / METRICS_FILE)
-    about = folder / RECORD_FILE
+    at, metrics, about = state.progress, _read_metrics(folder / METRICS_FILE), folder / RECORD_FILE
     return TrainedRun(
         model=model.eval(),
         config=config,
-        step=step,
-        stage=state.progress.stage,
-        seconds=state.progress.seconds,
-        metrics=metrics[metrics["step"] <= step],
+        step=at.step,
+        stage=at.stage,
+        seconds=at.seconds,
+        metrics=metrics[metrics["step"] <= at.step],
         about=read_json(about) if about.is_file() else {},
     )
 

@@ -60,11 +60,9 @@ def train(
     integer("stop_at", stop_at, 0)
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
-    accelerator = Accelerator(
-        cpu=on_cpu,
-        # Where rounds have no payloads, the payload embedding gets no gradient.
-        kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)],
-    )
+    # Where rounds have no payloads, the payload embedding gets no gradient.
+    unused = DistributedDataParallelKwargs(find_unused_parameters=True)
+    accelerator = Accelerator(cpu=on_cpu, kwargs_handlers=[unused])
     kind = accelerator.device.type
     require(
         device in ("auto", kind), f"device must be 'auto', 'cpu' or what this machine has, {kind!r}; got {device!r}"
@@ -100,13 +98,11 @@ class _Run:
         if config.start:
             _begin(self.model, config.start, self.source.goal.starts)
         beta_1, beta_2 = config.betas
-        stacks: list[torch.nn.Parameter] = []
-        rest: list[torch.nn.Parameter] = []
-        for key, parameter in self.model.named_parameters():
-            (stacks if config.muon_lr and is_stack(key, parameter) else rest).append(parameter)
-        optimizers: list[torch.optim.Optimizer] = [
-            torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
-        ]
+        named = dict(self.model.named_parameters())
+        stacks = [parameter for key, parameter in named.items() if config.muon_lr and is_stack(key, parameter)]
+        rest = [parameter for key, parameter in named.items() if not (config.muon_lr and is_stack(key, parameter))]
+        adam = torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
+        optimizers: list[torch.optim.Optimizer] = [adam]
         if stacks:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
         loss = RoundsLoss(self.model, config.commit, config.compile)

@@ -156,10 +156,6 @@ def align(
             its shape.
         steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
         runs: gives a model's rollouts of ``base`` and ``source``, where several calls share them.
-
-    Raises:
-        AlignmentError: a site behind the prediction, too few informative pairs, hard attention that lets no gradient
-            through.
     """
     place = _site(model, base, site)
     algorithm.variable(variable)  # raises on an unknown one
