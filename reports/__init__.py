@@ -8,12 +8,8 @@ draws them, and writes the page. Your own part stands beside the others::
 
     build("wma-learned", parts=(*default_parts(), my_part))
 
-In this room: ``parts`` (what any task's report can hold) and ``tasks`` (what one task's holds beside that), ``page`` (a
-report, and the list of a folder's), ``blocks`` (what a section is made of; claims with verdicts), ``figures``,
-``panels``, ``arrows`` and ``evaluation`` (pictures), ``attention`` (interactive attention views), ``html``, ``style``
-and ``palette`` (how it all looks), and pages of their own: ``llm`` (on language models), ``benchmark`` (on methods) and
-``comparison`` (on two models). Not here: the computations that a report shows; they belong to ``interp``, ``circuits``
-and ``probes``.
+A section is made of ``blocks``; ``parts`` has what any task's report can hold, ``tasks`` what one task's holds beside
+that. The computations that a report shows are not here: they belong to ``interp``, ``circuits`` and ``probes``.
 
     >>> from reports.blocks import Prose
     >>> from reports.page import Report, Section

@@ -39,9 +39,8 @@ def written(
     """The reads of one round that write something: ``layer`` (from 1), ``head``, ``source``, ``target``, ``weight``.
 
     Args:
-        patterns: per layer ``[head, query, key]``.
-        writes: likewise, the size of what each key contributes to the head's write (attention times the norm of the
-            value's image).
+        patterns, writes: per layer ``[head, query, key]``; a write is the size of what a key contributes to the head's
+            (attention times the norm of the value's image).
         labels, heads: of positions; per layer, a name per head.
         threshold: smallest contribution drawn, as a share of the head's largest.
     """
@@ -65,9 +64,7 @@ def written(
 def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str, str]]) -> Figure:
     """Draw the reads of a round that :func:`written` gives, a colour a head.
 
-    Args:
-        labels: of positions, in order.
-        heads: per layer, head name -> what the legend says of it; heads that draw no arrow are listed too.
+    ``heads`` is, per layer, head name -> what the legend says of it; heads that draw no arrow are listed too.
     """
     require_columns("frame", frame, "layer", "head", "source", "target", "weight")
     n_layers = len(heads)
@@ -88,9 +85,7 @@ def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str
 def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figure:
     """Draw the reads that matter most in a round, a colour an exit, each with its head and its effect.
 
-    Args:
-        frame: columns ``layer``, ``head`` (its name), ``source``, ``target``, ``exit``, ``effect``.
-        labels: of positions, in order.
+    ``frame`` has columns ``layer``, ``head`` (its name), ``source``, ``target``, ``exit`` and ``effect``.
     """
     require_columns("frame", frame, "layer", "head", "source", "target", "exit", "effect")
     figure, axes = _stream(labels, n_layers, frame, 0.2)
@@ -120,21 +115,15 @@ def _spans(reads: pd.DataFrame, labels: Sequence[str]) -> list[_Span]:
 
 
 def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: float) -> tuple[Figure, Axes]:
-    """The residual stream: a line per position, a node per level; nodes that are written are filled.
-
-    Args:
-        below: inches for the legend.
-    """
+    """The residual stream: a line per position, a node per level, filled if written; ``below``: the legend's inches."""
     figure = Figure(figsize=(max(WIDTH, 1.2 + _COLUMN * len(labels)), 1.0 + 1.25 * n_layers + below))
     axes = figure.subplots()
     written = set(zip(frame["target"], frame["layer"], strict=True))
     for x, label in enumerate(labels):
         axes.plot([x, x], [0, n_layers], color=LIGHT["grey"], linewidth=0.8, alpha=0.4, zorder=0)
         for level in range(n_layers + 1):
-            full = (label, level) in written
-            axes.plot(
-                x, level, "o", markersize=5, color=INK if full else LIGHT["grey"], alpha=1 if full else 0.5, zorder=4
-            )
+            colour, alpha = (INK, 1.0) if (label, level) in written else (LIGHT["grey"], 0.5)
+            axes.plot(x, level, "o", markersize=5, color=colour, alpha=alpha, zorder=4)
     crowded = len(labels) * max(map(len, labels)) > 110
     axes.set_xticks(range(len(labels)), labels, rotation=90 if crowded else 0)
     axes.set_yticks(range(n_layers + 1), ["input", *(f"after layer {i}" for i in range(1, n_layers + 1))])
@@ -214,9 +203,8 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
         require(name in heads, f"an edge starts at {name!r}, which is not one of the heads {', '.join(heads)}")
     columns = [*layers, exits]
     tallest = max(len(column) for column in columns)
-    place = {
-        name: (float(x), (len(column) - 1) / 2 - y) for x, column in enumerate(columns) for y, name in enumerate(column)
-    }
+    cells = [(name, x, (len(column) - 1) / 2 - y) for x, column in enumerate(columns) for y, name in enumerate(column)]
+    place = {name: (float(x), y) for name, x, y in cells}
     figure = Figure(figsize=(WIDTH, 1.1 + 0.5 * tallest))
     axes = figure.subplots()
     for edge in edges.to_dict("records"):

@@ -65,9 +65,6 @@ class AttentionView:
         episodes, rounds: what the first two axes are of.
         first: the index on each of these two axes that is shown first.
         opened: whether the interactive view is open from the start.
-
-    Raises:
-        InputError: shapes that do not fit each other, NaN or infinity.
     """
 
     patterns: Sequence[NDArray[np.floating]]
@@ -120,9 +117,8 @@ class AttentionView:
         episode, at = self.first
         shown = [np.asarray(pattern)[episode, at] for pattern in self.patterns]
         picture = inline_svg(attention(shown, self.labels, self.heads), self.title, prefix)
-        return (
-            environment().get_template("attention.html.j2").render(view=self, id=prefix, picture=picture, number=number)
-        )
+        template = environment().get_template("attention.html.j2")
+        return str(template.render(view=self, id=prefix, picture=picture, number=number))
 
 
 def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, bool]:
@@ -164,15 +160,10 @@ def show(run: Rollout, heads: Heads | None = None) -> Shown:
         run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
             episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
         heads: their names, :func:`heads_of`; 1.1, 1.2, ... when None.
-
-    Raises:
-        InputError: no pattern is cached.
     """
     names = sorted((name for name in run.cache if name.endswith("attn.hook_pattern")), key=_layer)
-    require(
-        bool(names),
-        "the run caches no attention; give rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])",
-    )
+    example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
+    require(bool(names), f"the run caches no attention; give {example}")
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
     patterns = [run.cache[name][:N_EPISODES, rounds].double().numpy(force=True) for name in names]
     layers = [_layer(name) for name in names]
@@ -205,9 +196,8 @@ def library_script() -> str:
     spec = importlib.util.find_spec("circuitsvis")  # importing it would import torch
     path = Path(spec.origin).parent / "dist" / "cdn" / "iife.js" if spec and spec.origin else None
     if path is None or not path.is_file():
-        raise InputError(
-            "attention views need circuitsvis and its dist/cdn/iife.js; run: pip install 'circuitsvis>=1.43'"
-        )
+        needed = "attention views need circuitsvis and its dist/cdn/iife.js"
+        raise InputError(f"{needed}; run: pip install 'circuitsvis>=1.43'")
     script = re.sub(r"//# sourceMappingURL=\S+", "", path.read_text("utf-8"))
     return re.sub(r"</(script)", r"<\\/\1", script, flags=re.IGNORECASE).replace("\r\n", "\n").strip()
 
@@ -237,8 +227,7 @@ def heads_of(model: HookedLatentTransformer) -> Heads:
     """
     config = model.config
     if not config.head_names:
-        return [
-            {f"{layer}.{head}": "" for head in range(1, config.n_heads + 1)} for layer in range(1, config.n_layers + 1)
-        ]
+        heads = range(1, config.n_heads + 1)
+        return [{f"{layer}.{head}": "" for head in heads} for layer in range(1, config.n_layers + 1)]
     split = [[name.partition(" ") for name in names if name != "-"] for names in config.head_names]
     return [{number: text for number, _, text in names} for names in split]

@@ -36,18 +36,13 @@ def page(result: Result) -> Report:
     sections = [Section("Methods and questions", [_overview(result, asked)])]
     sections += [Section(_title(question), _blocks(result, question)) for question in asked]
     if result.refusals:
-        sections.append(
-            Section("Refused", [Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")])
-        )
+        refused = Table(pd.DataFrame(list(result.refusals)), "What methods refused, and why")
+        sections.append(Section("Refused", [refused]))
     return Report("Benchmark of methods", _LEAD, sections, dict(result.settings))
 
 
 def write(result: Result, folder: str | Path) -> Path:
-    """Write the page as ``benchmark.html``.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
+    """Write the page as ``benchmark.html``."""
     return page(result).write(Path(folder) / "benchmark.html")
 
 
@@ -92,18 +87,12 @@ def _blocks(result: Result, question: str) -> list[Any]:
 
 
 def _described(summary: pd.DataFrame, question: str) -> pd.DataFrame:
-    rows = summary.to_dict("records")
-    return pd.DataFrame(
-        {
-            "method": [row["method"] for row in rows],
-            "what": [
-                METHODS[question, row["method"]].name if (question, row["method"]) in METHODS else "" for row in rows
-            ],
-            "score": [Interval(row["mean"], row["low"], row["high"]) for row in rows],
-            "subjects": [row["subjects"] for row in rows],
-            "CPU s": [round(row["cpu_s"], 2) for row in rows],
-        }
-    )
+    known = {method: record.name for (of, method), record in METHODS.items() if of == question}
+    shown = summary.rename(columns={"cpu_s": "CPU s"}).round({"CPU s": 2})
+    shown["what"] = [known.get(method, "") for method in shown["method"]]
+    bounds = zip(shown["mean"], shown["low"], shown["high"], strict=True)
+    shown["score"] = pd.Series([Interval(*of) for of in bounds], dtype=object, index=shown.index)
+    return shown[["method", "what", "score", "subjects", "CPU s"]]
 
 
 def _by_variant(result: Result, question: str) -> Any:
@@ -111,6 +100,5 @@ def _by_variant(result: Result, question: str) -> Any:
     wide = summary.pivot(index="method", columns="variant", values="mean")
     order = [name for name in (*VARIANTS, "trained") if name in wide]
     shown = [key for key in result.summary(question)["method"] if not key.endswith(_PARTIAL)]
-    return figures.heatmap(
-        np.asarray(wide.loc[shown, order]), shown, order, label=f"mean {result.headline(question)}", limit=1.0
-    )
+    label = f"mean {result.headline(question)}"
+    return figures.heatmap(np.asarray(wide.loc[shown, order]), shown, order, label=label, limit=1.0)

@@ -120,10 +120,7 @@ class Table:
     def rows(self) -> list[list[Any]]:
         """Cells as text or :class:`Verdict`."""
         specs = [self.formats.get(name) for name in self.shown.columns]
-        return [
-            [cell(value, spec) for value, spec in zip(row, specs, strict=True)]
-            for row in self.shown.itertuples(index=False, name=None)
-        ]
+        return [list(map(cell, row, specs)) for row in self.shown.itertuples(index=False, name=None)]
 
     def _numeric(self, column: int) -> bool:
         dtype, values = self.shown.dtypes.iloc[column], self.shown.iloc[:, column]
@@ -247,7 +244,6 @@ def number(value: float | np.number[Any]) -> str:
 
 
 Word = Literal["pass", "fail", "cannot tell", "uninformative"]
-"""How a claim came out."""
 _NEAR = 0.05
 """A control that comes this close to a score makes it uninformative."""
 WORDS: tuple[Word, ...] = ("pass", "fail", "cannot tell", "uninformative")
@@ -255,14 +251,10 @@ WORDS: tuple[Word, ...] = ("pass", "fail", "cannot tell", "uninformative")
 
 @dataclass(frozen=True)
 class Finding:
-    """One line of the table.
+    """One line of the table: a claim that could be false of the model, how it came out, and what decided it.
 
-    Attributes:
-        claim: what could be false of the model.
-        word: how it came out.
-        evidence: what decided it, with its interval, in a few words.
-        control: the strongest of what it was held against; empty where the evidence needs none.
-        expected: whether the model was made to satisfy it, so that a "fail" is drawn as a fault.
+    ``control`` is the strongest of what it was held against, empty where the evidence needs none; ``expected`` says
+    whether the model was made to satisfy the claim, so that a "fail" is drawn as a fault.
     """
 
     claim: str
@@ -302,9 +294,7 @@ class Findings:
 def judged(value: Interval, above: float, control: float = math.nan) -> Word:
     """Whether a number is above a bound, by its whole interval; without one, or astride the bound, nobody can tell.
 
-    Args:
-        control: what a control reaches, where there is one; a number that is not false and within :data:`NEAR` of it,
-            or below it, is uninformative.
+    A number that is not false, and at most .05 above what a control reaches, is uninformative.
     """
     if value.high < above:
         return "fail"

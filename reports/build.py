@@ -38,12 +38,7 @@ _Step = Callable[[str], None]
 
 @dataclass(frozen=True)
 class Written:
-    """A report on disk.
-
-    Attributes:
-        path: of the page.
-        failures: title of a part that was not computed -> why.
-    """
+    """A report on disk; ``failures`` is title of a part that was not computed -> why."""
 
     path: Path
     failures: Mapping[str, str]
@@ -71,9 +66,7 @@ def build(
         parts: what the page holds, in its order; what the model's task says when None.
         quick: without slow parts, and with wider intervals in others.
 
-    Raises:
-        InputError: no such model or task, sizes too small, two parts of one key, or a folder that cannot be written;
-            before any work.
+    Whatever can be refused (a model, sizes, a folder) is refused before any work.
     """
     written = write_report(subject, out, n_episodes, n_rounds, seed, parts, quick=quick)
     if written.failures:
@@ -97,12 +90,7 @@ def write_report(
     arguments: Mapping[str, Any] | None = None,
     quick: bool = False,
 ) -> Written:
-    """:func:`build`, saying which parts failed instead of warning.
-
-    Args:
-        source: what the model was loaded by, where ``subject`` is the model.
-        regime, sizes, arguments, quick: see :class:`~reports.part.Context`.
-    """
+    """:func:`build`, saying which parts failed instead of warning; see :class:`~reports.part.Context` for the rest."""
     require(n_episodes >= 5, f"a report needs at least 5 episodes, got {n_episodes}: probes are split by episode")
     import interp
     from reports.part import Context
@@ -130,11 +118,7 @@ def write_report(
 
 
 def _compose(context: Context, step: _Step = lambda what: None) -> Report:
-    """Compute and draw every part of ``context``.
-
-    Args:
-        step: called with the title of each part as it begins, and once when all are computed.
-    """
+    """Compute and draw every part, and call ``step`` with the title of each as it begins, and once before drawing."""
     for part in context.parts:
         step(part.title)
         context.findings[part.key] = _attempt(context, part, part.summary) or ()
@@ -150,12 +134,8 @@ def _compose(context: Context, step: _Step = lambda what: None) -> Report:
     heading = next((part.heading for part in context.parts if part.heading), None)
     title, lead = heading(context) if heading else (context.name, f"A model of {task.name}: {task.what}.")
     sections = [section for of_part in reversed(drawn) for section in of_part]
-    about = {
-        "kind": "handwired" if context.handwired else "learned",
-        "task": task.name,
-        "run": sampled(context),
-        "verdicts": table_of(context).counts,
-    }
+    about = {"kind": "handwired" if context.handwired else "learned", "task": task.name}
+    about |= {"run": sampled(context), "verdicts": table_of(context).counts}
     return Report(title, lead, sections, provenance(**settings), INDEX, about)
 
 

@@ -74,11 +74,7 @@ def page(comparison: Comparison) -> Report:
 
 
 def write(comparison: Comparison, folder: str | Path) -> Path:
-    """Write the page as ``comparison.html``, and again the list of reports that it belongs to.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
+    """Write the page as ``comparison.html``, and again the list of reports that it belongs to."""
     path = Path(folder) / PAGE
     if (listed := index_of(path)) is None:
         return page(comparison).write(path)
@@ -99,18 +95,12 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
 
 
 def _verdicts(comparison: Comparison) -> Table:
+    columns = ["question", "answer", "decided by", "value", "held against", "best untrained"]
     rows = [
-        {
-            "question": f"same {v.question}?",
-            "answer": badge(v.word, v.note),
-            "decided by": v.decided_by,
-            "value": v.bound,
-            "held against": v.threshold,
-            "best untrained": v.control,
-        }
+        (f"same {v.question}?", badge(v.word, v.note), v.decided_by, v.bound, v.threshold, v.control)
         for v in comparison.verdicts.values()
     ]
-    return Table(pd.DataFrame(rows), "The verdicts, and what decided each", formats={"held against": ".2f"})
+    return Table(pd.DataFrame(rows, columns=columns), "The verdicts, and what decided each", {"held against": ".2f"})
 
 
 def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
@@ -134,19 +124,11 @@ def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
 
 
 def _state(part: StatePart, comparison: Comparison) -> list[Any]:
-    rows = [
-        {
-            "latents of": s.source,
-            "in": s.target,
-            "supplied": " and ".join(s.supplied) or "nothing",
-            "control": s.control,
-            "score": s.score,
-        }
-        for s in part.stitchings
-    ]
-    worth = pd.DataFrame([{"model": name, "nats a round": value} for name, value in part.worth.items()])
+    columns = ["latents of", "in", "supplied", "control", "score"]
+    rows = [(s.source, s.target, " and ".join(s.supplied) or "nothing", s.control, s.score) for s in part.stitchings]
+    worth = pd.DataFrame(list(part.worth.items()), columns=["model", "nats a round"])
     return [
-        Table(pd.DataFrame(rows), "Stitching both ways, with controls"),
+        Table(pd.DataFrame(rows, columns=columns), "Stitching both ways, with controls"),
         *(_trajectory(way) for way in part.trajectories),
         Table(worth, "What each memory is worth", formats={"nats a round": ".4f"}),
     ]
@@ -180,73 +162,50 @@ def _update(part: Any, comparison: Comparison) -> list[Any]:
 
 
 def _effects(part: Any, comparison: Comparison) -> list[Any]:
-    rows = [
-        {
-            "variable": e.variable.replace("_", " "),
-            "change": e.what,
-            "where": e.where,
-            "read in": e.outcome,
-            "algorithm": e.algorithm.replace("_", " "),
-            "score": e.score,
-            "slope": e.slope,
-            "above rival": e.difference,
-            "placebo": e.placebo,
-            "untrained": e.untrained,
-        }
-        for e in part.effects
-    ]
-    formats = {"placebo": ".3f", "untrained": ".3f"}
-    return [Table(pd.DataFrame(rows), "Every move under every algorithm", formats=formats)]
+    moved = ["variable", "change", "where", "read in", "algorithm"]
+    scores = ["score", "slope", "above rival", "placebo", "untrained"]
+    rows = []
+    for e in part.effects:
+        what = (e.variable.replace("_", " "), e.what, e.where, e.outcome, e.algorithm.replace("_", " "))
+        rows.append((*what, e.score, e.slope, e.difference, e.placebo, e.untrained))
+    frame = pd.DataFrame(rows, columns=moved + scores)
+    return [Table(frame, "Every move under every algorithm", {"placebo": ".3f", "untrained": ".3f"})]
 
 
 def _circuit(part: CircuitPart, comparison: Comparison) -> list[Any]:
-    paths = [
-        {
-            "path": f"{path.cause} to {path.outcome}, through patterns at {path.at}",
-            "share": share,
-            part.model: mine,
-            part.reference: theirs,
-            "untrained": _range(path.untrained) if share == "blocked" else "",
-            "untrained reference": _range(path.reference_untrained) if share == "blocked" else "",
-        }
-        for path in part.paths
-        for share, mine, theirs in (
-            ("blocked", path.blocked, path.reference_blocked),
-            ("carried", path.carried, path.reference_carried),
-        )
-    ]
-    roles = [
-        {"head": r.head, "matched with": r.reference, "similarity": r.similarity, "weight": r.weight,
-         "weight of the match": r.reference_weight}
-        for r in part.roles[:_N_HEADS]
-    ]  # fmt: skip
+    paths = []
+    for path in part.paths:
+        called = f"{path.cause} to {path.outcome}, through patterns at {path.at}"
+        untrained = _range(path.untrained), _range(path.reference_untrained)
+        paths.append((called, "blocked", path.blocked, path.reference_blocked, *untrained))
+        paths.append((called, "carried", path.carried, path.reference_carried, "", ""))
+    shares = ["path", "share", part.model, part.reference, "untrained", "untrained reference"]
+    roles = [(r.head, r.reference, r.similarity, r.weight, r.reference_weight) for r in part.roles[:_N_HEADS]]
+    alike = ["head", "matched with", "similarity", "weight", "weight of the match"]
     matched = (
         f"Heads matched by role, weightiest first (at most {_N_HEADS}): "
         f"in all {part.similarity}, untrained {_range(part.untrained)}"
     )
-    seen = [
-        {"model": name, "head": look.head, "attends as": f"{look.variable.replace('_', ' ')} at {look.positions}",
-         "R2": look.r2, "carries": look.carried, "look-alike": "yes" if look.is_look_alike else "no"}
-        for name, looks in ((part.model, part.looks), (part.reference, part.reference_looks))
-        for look in looks[:_N_HEADS]
-    ]  # fmt: skip
-    edges = [
-        {"model": of.model, "edges needed": of.n, "of": of.of, "not found, because": of.reason} for of in part.needed
-    ]
+    seen = []
+    for name, looks in ((part.model, part.looks), (part.reference, part.reference_looks)):
+        for look in looks[:_N_HEADS]:
+            attends, alike_only = f"{look.variable.replace('_', ' ')} at {look.positions}", look.is_look_alike
+            seen.append((name, look.head, attends, look.r2, look.carried, "yes" if alike_only else "no"))
+    edges = [(of.model, of.n, of.of, of.reason) for of in part.needed]
     needed, shared = "Edges that the prediction needs", part.shared
     if shared is not None:
         needed += (
             f": {shared.n} are needed by both when heads stand for their matches, {shared.random_mean:.1f} (at most "
             f"{shared.random_most}) under random matchings"
         )
-    formats = dict.fromkeys(("similarity", "weight", "weight of the match"), ".3f")
     tables = [
-        Table(pd.DataFrame(paths), "Shares of effects that pass through attention patterns"),
-        Table(pd.DataFrame(roles), matched, formats=formats),
-        Table(pd.DataFrame(edges), needed),
+        Table(pd.DataFrame(paths, columns=shares), "Shares of effects that pass through attention patterns"),
+        Table(pd.DataFrame(roles, columns=alike), matched, dict.fromkeys(alike[2:], ".3f")),
+        Table(pd.DataFrame(edges, columns=["model", "edges needed", "of", "not found, because"]), needed),
     ]
     attend = f"Heads that attend as the state says, and what they carry; {_N_HEADS} most"
-    return [*tables, *([Table(pd.DataFrame(seen), attend)] if seen else [])]
+    columns = ["model", "head", "attends as", "R2", "carries", "look-alike"]
+    return [*tables, *([Table(pd.DataFrame(seen, columns=columns), attend)] if seen else [])]
 
 
 def _range(values: Sequence[float]) -> str:
@@ -255,67 +214,41 @@ def _range(values: Sequence[float]) -> str:
 
 
 def _where(part: WherePart, comparison: Comparison) -> list[Any]:
+    controls = ["untrained, same site", "untrained, its best site"]
+    columns = ["variable", "read in", "model", "best site", "sites tried", "score", *controls]
     rows = [
-        {
-            "variable": h.variable.replace("_", " "),
-            "read in": h.outcome,
-            "model": h.model,
-            "best site": h.where,
-            "sites tried": h.n_sites,
-            "score": h.score,
-            "untrained, same site": h.untrained,
-            "untrained, its best site": h.untrained_best,
-        }
+        (h.variable.replace("_", " "), h.outcome, h.model, h.where, h.n_sites, h.score, h.untrained, h.untrained_best)
         for h in sorted(part.held, key=lambda h: (h.outcome, h.variable))
     ]
-    formats = dict.fromkeys(("untrained, same site", "untrained, its best site"), ".3f")
-    held = Table(pd.DataFrame(rows), "Every variable where each model holds it best", formats=formats)
-    half = len(part.maps) // 2
+    frame, formats = pd.DataFrame(rows, columns=columns), dict.fromkeys(controls, ".3f")
+    blocks: list[Any] = [Table(frame, "Every variable where each model holds it best", formats)]
+    half, caption = len(part.maps) // 2, "The residual stream after each layer; blank where no effect can pass."
     # Two maps of each cause, one below the other, on one scale.
-    pairs = [pair for both in zip(part.maps[:half], part.maps[half:], strict=True) for pair in both]
-    return [
-        held,
-        *(
-            Figure(
-                figures.heatmap(
-                    m.shares,
-                    [f"layer {layer + 1}" for layer in m.layers],
-                    m.positions,
-                    label="share of the effect",
-                    limit=1.0,
-                ),
-                f"{model}: {' + '.join(m.cause)} on the {m.outcome}",
-                "The residual stream after each layer; blank where no effect can pass.",
-            )
-            for model, m in pairs
-        ),
-    ]
+    for model, m in (pair for both in zip(part.maps[:half], part.maps[half:], strict=True) for pair in both):
+        layers = [f"layer {layer + 1}" for layer in m.layers]
+        picture = figures.heatmap(m.shares, layers, m.positions, label="share of the effect", limit=1.0)
+        blocks.append(Figure(picture, f"{model}: {' + '.join(m.cause)} on the {m.outcome}", caption))
+    return blocks
 
 
 def _failures(part: Any, comparison: Comparison) -> list[Any]:
     if not part.failures:
         return []
+    columns = ["set", "episode", "round", "nats", comparison.model, comparison.reference]
     rows = [
-        {
-            "set": f.set,
-            "episode": f.episode,
-            "round": f.round,
-            "nats": f.nats,
-            comparison.model: " ".join(f"{p:.3f}" for p in f.model),
-            comparison.reference: " ".join(f"{p:.3f}" for p in f.reference),
-        }
+        (f.set, f.episode, f.round, f.nats, *(" ".join(f"{p:.3f}" for p in of) for of in (f.model, f.reference)))
         for f in part.failures
     ]
     seed = part.failures[0].seed
     caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., seed={seed})"
-    return [Table(pd.DataFrame(rows), caption)]
+    return [Table(pd.DataFrame(rows, columns=columns), caption)]
 
 
 def _with_intervals(frame: pd.DataFrame, caption: str) -> Table:
     """Estimates and bounds as one column."""
     frame = frame.reset_index(drop=True)
-    joined = frame.assign(value=pd.Series([_interval(row) for row in frame.to_dict("records")], dtype=object))
-    return Table(joined.drop(columns=[c for c in ("low", "high") if c in joined]), caption)
+    values = pd.Series([_interval(row) for row in frame.to_dict("records")], dtype=object)
+    return Table(frame.assign(value=values).drop(columns=["low", "high"], errors="ignore"), caption)
 
 
 def _interval(row: Mapping[Any, Any]) -> Interval:

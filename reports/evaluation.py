@@ -1,8 +1,6 @@
 """The pictures of ``interp evaluate``: pure functions from its tables (``interp.evaluation.suite``) to figures.
 
-Regret curves beside baselines, quality over the length of an episode, attention paid to each input, agreement with
-tables of every discount, reward over time. A table that no function here draws is written as numbers
-alone.
+A table that no function here draws is written as numbers alone.
 """
 
 from __future__ import annotations

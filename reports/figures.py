@@ -263,9 +263,8 @@ def intervals(
             axes.plot([low, high], [place, place], color=colour, linewidth=3, alpha=0.45)
         axes.plot(at, place, "s" if control else "o", color=colour, markersize=5 if control else 7)
         text = f"{row['estimate']:.3f}".replace("-", "−")
-        axes.annotate(
-            text, (np.nanmax([at, high]), place), (7, 0), textcoords="offset points", va="center", fontsize=8.5
-        )
+        end = (np.nanmax([at, high]), place)
+        axes.annotate(text, end, (7, 0), textcoords="offset points", va="center", fontsize=8.5)
     for name, value in (reference or {}).items():
         axes.axvline(value, **REFERENCE)
         axes.annotate(name, (value, 1), xycoords=("data", "axes fraction"), ha="center", va="bottom", fontsize=8.5)

@@ -51,12 +51,9 @@ def build(
     Args:
         path: a folder of traces or of foreign results, or one file.
         models: transformers to run on the same instances: what :func:`interp.load` takes.
-        regime: regime of foreign results that do not name theirs.
+        regime: of foreign results that do not name theirs.
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
-
-    Raises:
-        InputError: no runs, no such model, a model of another task, or a folder that cannot be written.
     """
     others = {name: transformer(name) for name in models}
     reading = read(path, regime, duplicates)
@@ -65,11 +62,7 @@ def build(
 
 
 def transformer(name: str) -> Predictor:
-    """A model of ours as a predictor: episodes to P(y=1) [episode, round].
-
-    Raises:
-        InputError: no such model, or one of another task.
-    """
+    """A model of ours as a predictor: episodes to P(y=1) [episode, round]."""
     import circuits
     import interp
 
@@ -184,16 +177,9 @@ def _behaviour(acts: Sequence[Behaviour]) -> Section:
 
 def _agreement(one: Behaviour) -> pd.DataFrame:
     telling = one.agreement[["telling", "telling_low", "telling_high"]].to_numpy(dtype=np.float64)
-    return pd.DataFrame(
-        {
-            "model": one.model,
-            "condition": one.condition,
-            "regime": one.regime,
-            "baseline": one.agreement["baseline"],
-            "all rounds": one.agreement["all"],
-            "telling rounds": [Interval(*map(float, row)) for row in telling],
-        }
-    )
+    whose = {"model": one.model, "condition": one.condition, "regime": one.regime}
+    counted = {"baseline": one.agreement["baseline"], "all rounds": one.agreement["all"]}
+    return pd.DataFrame({**whose, **counted, "telling rounds": [Interval(*map(float, row)) for row in telling]})
 
 
 def _notes(notes: NoteTable) -> Section:
@@ -205,16 +191,10 @@ def _notes(notes: NoteTable) -> Section:
     blocks.append(Table(notes.final(), "The last note: length, and of the readable ones the share that is right"))
     for column, label in (("words", "words in the note"), ("prompt_tokens", "prompt tokens")):
         if over[column].notna().any():
-            drawn = over.assign(
-                mean=over[column], algorithm=over["model"] + ", " + over["condition"] + ", " + over["regime"]
-            )
-            blocks.append(
-                Figure(
-                    figures.curves(drawn[drawn["mean"].notna()], ylabel=label),
-                    f"{label} over rounds".capitalize(),
-                    f"{label} after each round, mean over runs.".capitalize(),
-                )
-            )
+            group = over["model"] + ", " + over["condition"] + ", " + over["regime"]
+            drawn = over.assign(mean=over[column], algorithm=group)
+            picture, called = figures.curves(drawn[drawn["mean"].notna()], ylabel=label), label.capitalize()
+            blocks.append(Figure(picture, f"{called} over rounds", f"{called} after each round, mean over runs."))
     blocks.append(Table(_examples(notes), "Notes of the first instance of each group", collapsed=True))
     return Section("Notes", blocks)
 
@@ -229,17 +209,15 @@ def _examples(notes: NoteTable) -> pd.DataFrame:
 
 
 def _prompts(runs: Sequence[LLMRun]) -> Section:
-    """Each system prompt once, whole."""
-    texts: dict[str, list[str]] = {}
+    """Each system prompt once, whole, under the names of its conditions."""
+    texts: dict[str, dict[str, None]] = {}
     for run in runs:
-        names = texts.setdefault(run.prompt or "(not recorded)", [])
-        names += [run.condition.name] if run.condition.name not in names else []
-    blocks: list[Any] = [Prose(_PROMPTS)]
-    blocks += [
+        texts.setdefault(run.prompt or "(not recorded)", {})[run.condition.name] = None
+    tables = [
         Table(pd.DataFrame({"prompt": text.splitlines()}), ", ".join(names), collapsed=True)
         for text, names in texts.items()
     ]
-    return Section("Prompts", blocks)
+    return Section("Prompts", [Prose(_PROMPTS), *tables])
 
 
 def _set_aside(reading: Reading) -> Section:
@@ -263,7 +241,6 @@ tables.note_table(played).formats()
 """
 
 _LONGEST_NOTE = 400
-
 _FINAL = (
     "Mean over complete episodes with the 95 % bootstrap interval over instances, and the standard deviation over "
     "instances (n in the denominator, as in the paper). **Missing left out** is the regret with the rounds of "
@@ -326,11 +303,8 @@ def _regret(scores: LLMScores) -> Section:
             for framing in framings:
                 of_framing = here[(here["model"] == model) & here["condition"].str.startswith(f"{framing}-")]
                 if len(of_framing):
-                    parts.append(
-                        pd.concat([_remembering(of_framing, framing), beside]).assign(
-                            panel=f"{regime}, {framing} framing"
-                        )
-                    )
+                    remembering = _banded(of_framing, of_framing["condition"].str.removeprefix(f"{framing}-"), None)
+                    parts.append(pd.concat([remembering, beside]).assign(panel=f"{regime}, {framing} framing"))
         frame = pd.concat(parts, ignore_index=True)
         n = int(llm.loc[llm["model"] == model, "n"].max())
         picture = panels.curves(
@@ -339,11 +313,6 @@ def _regret(scores: LLMScores) -> Section:
         text = f"{model}: mean over {n} instances, bands ± 1 standard deviation over instances."
         blocks.append(Figure(picture, f"Regret of {model}", titled("4 and 15", text), frame))
     return Section("Regret over rounds", blocks)
-
-
-def _remembering(part: pd.DataFrame, framing: str) -> pd.DataFrame:
-    """The conditions of one framing, by how they remember."""
-    return _banded(part, part["condition"].str.removeprefix(f"{framing}-"), None)
 
 
 def _beside(part: pd.DataFrame) -> pd.DataFrame:
@@ -363,11 +332,7 @@ def _banded(part: pd.DataFrame, key: pd.Series[Any], name: pd.Series[Any] | None
 
 
 def _covered(has_notes: bool) -> Section:
-    """Where this page has the paper's figures and tables on LLMs.
-
-    Args:
-        has_notes: whether a run wrote notes.
-    """
+    """Where this page has the paper's figures and tables on LLMs."""
     where = {
         "3": ("Prompts", "the prompts as they were sent, as text"),
         "4": ("Regret over rounds", "our instances and wording; curves are named at their ends"),

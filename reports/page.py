@@ -45,9 +45,6 @@ class Report:
 
     ``index`` is where the list of reports is, relative to the page, where there is one; ``about`` is what that list
     says of the page (:func:`write_index`).
-
-    >>> page = Report("A model", "What it does.", [Section("Summary", [Prose("It *works*.")])])  # doctest: +SKIP
-    >>> page.write("output/page.html")                                                           # doctest: +SKIP
     """
 
     title: str
@@ -58,11 +55,7 @@ class Report:
     about: Mapping[str, str] = field(default_factory=dict)
 
     def html(self) -> str:
-        """The whole page.
-
-        Raises:
-            InputError: two sections of the same name.
-        """
+        """The whole page."""
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
@@ -87,22 +80,14 @@ class Report:
         )
 
     def write(self, path: str | Path) -> Path:
-        """Write the page to ``path``, atomically.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
 
     def _blocks(self) -> Iterator[Any]:
-        def unfold(blocks: Sequence[Any]) -> Iterator[Any]:
-            for block in blocks:
-                yield block
-                if isinstance(block, Group):
-                    yield from unfold(block.blocks)
-
-        for section in self.sections:
-            yield from unfold(section.blocks)
+        rest = [block for section in reversed(self.sections) for block in reversed(section.blocks)]
+        while rest:
+            yield (block := rest.pop())
+            rest += reversed(block.blocks) if isinstance(block, Group) else ()
 
 
 def _drawn(blocks: Sequence[Any]) -> dict[int, str]:
@@ -138,22 +123,14 @@ _COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
 _HEAD = 20_000
 """Characters of a page in which it says what it is."""
-_KINDS = {
-    "handwired": "Wired by hand",
-    "learned": "Learned",
-    "comparison": "Compared",
-}
+_KINDS = {"handwired": "Wired by hand", "learned": "Learned", "comparison": "Compared"}
 """Titles of the list's sections, by what a page says that it is."""
 _LEAD = "Every report in this folder. Each page stands by itself and opens offline."
 
 
 @checked
 def write_index(folder: str | Path) -> Path:
-    """Write ``folder/index.html`` from the pages that lie there, and from those of comparisons below it.
-
-    Raises:
-        InputError: the folder cannot be written.
-    """
+    """Write ``folder/index.html`` from the pages that lie there, and from those of comparisons below it."""
     pages = list(_pages(Path(folder)))
     sections = []
     for kind, title in _KINDS.items():
@@ -162,9 +139,8 @@ def write_index(folder: str | Path) -> Path:
             frame = pd.DataFrame(rows).drop(columns="kind").fillna("")
             caption = f"{len(rows)} in this folder, with how their claims came out"
             sections.append(Section(title, [Table(frame.loc[:, (frame != "").any()], caption)]))
-    return Report("Reports", _LEAD, sections or [Section("Nothing yet", [Prose("No report was written here.")])]).write(
-        Path(folder) / INDEX
-    )
+    nothing = Section("Nothing yet", [Prose("No report was written here.")])
+    return Report("Reports", _LEAD, sections or [nothing]).write(Path(folder) / INDEX)
 
 
 def index_of(page: Path) -> Path | None:
@@ -178,10 +154,8 @@ def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
     for path in sorted([*folder.glob("*.html"), *folder.glob(f"{_COMPARISONS}/*/comparison.html")]):
         with path.open(encoding="utf-8", errors="replace") as page:
             head = page.read(_HEAD)
-        title, about = (
-            re.search(r"<title>(.*?)</title>", head),
-            re.search(r'<meta name="report" content="(.*?)">', head),
-        )
+        title = re.search(r"<title>(.*?)</title>", head)
+        about = re.search(r'<meta name="report" content="(.*?)">', head)
         if title and about:
             link = f"[{unescape(title[1])}]({path.relative_to(folder).as_posix()})"
             yield {"report": link, **json.loads(unescape(about[1]))}

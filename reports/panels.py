@@ -35,9 +35,8 @@ def attention(
     """Every head's pattern in one round, layer after layer: rows attend to columns.
 
     Args:
-        patterns: per layer ``[head, query, key]``.
+        patterns, heads: per layer ``[head, query, key]``, and a name per head.
         labels: of positions; thinned out where panels are too small for all.
-        heads: per layer, a name per head.
         columns: panels in a row, at most.
     """
     require(len(patterns) == len(heads), f"{len(patterns)} layers of patterns, names for {len(heads)}")
@@ -171,9 +170,7 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
 def readings(true: Any, read: Any, *, label: str) -> Figure:
     """What a probe reads against what is true, with the identity, and how its residuals are spread.
 
-    Args:
-        true, read: ``[point]``; at most 600 are drawn, evenly chosen, all are counted.
-        label: what the values are.
+    ``true`` and ``read`` are ``[point]``; at most 600 are drawn, evenly chosen, all are counted.
     """
     true, read = (np.ravel(array_of(what, values)) for what, values in (("true", true), ("read", read)))
     require(true.shape == read.shape and len(true) > 0, f"{len(true)} true values and {len(read)} read; give as many")
@@ -197,9 +194,7 @@ def readings(true: Any, read: Any, *, label: str) -> Figure:
 def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
     """The learning rate and discount of every trajectory, one point each, a panel a source, the true pair a cross.
 
-    Args:
-        frame: columns ``source``, ``alpha``, ``gamma``; points outside the axes are counted in the title.
-        true: "alpha" and "gamma".
+    ``frame`` has columns ``source``, ``alpha`` and ``gamma``; points outside the axes are counted in the title.
     """
     require_columns("frame", frame, "source", "alpha", "gamma")
     sources = list(dict.fromkeys(frame["source"]))
@@ -207,14 +202,12 @@ def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
     for axes, source in zip(figure.subplots(1, len(sources), sharey=True, squeeze=False)[0], sources, strict=True):
         points = frame[frame["source"] == source].dropna()
         inside = points["alpha"].between(*_ALPHAS) & points["gamma"].between(*_GAMMAS)
-        axes.scatter(
-            points["alpha"][inside], points["gamma"][inside], s=14, color=LIGHT["blue"], alpha=0.6, linewidths=0
-        )
+        shown = points[inside]
+        axes.scatter(shown["alpha"], shown["gamma"], s=14, color=LIGHT["blue"], alpha=0.6, linewidths=0)
         axes.plot(true["alpha"], true["gamma"], "+", color=INK, markersize=12)
         beyond = f", {int((~inside).sum())} beyond" if (~inside).any() else ""
-        axes.set(
-            xlim=_ALPHAS, ylim=_GAMMAS, xlabel="learning rate α", title=f"{source}: {len(points)} trajectories{beyond}"
-        )
+        title = f"{source}: {len(points)} trajectories{beyond}"
+        axes.set(xlim=_ALPHAS, ylim=_GAMMAS, xlabel="learning rate α", title=title)
     figure.axes[0].set_ylabel("discount γ")
     return figure
 

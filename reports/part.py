@@ -52,7 +52,6 @@ class Part:
         title: of its section; a page without the result shows the reason under it.
         compute: the context to anything that the part draws.
         draw: (what was computed, context) to the blocks of its section, or to one section or several of other titles.
-        applies: whether a report on this model, with these settings, has the part.
         summary: (what was computed, context) to the claims that the page opens with.
         heading: of the page, where this part says it.
         slow: whether a quick report leaves it out.
@@ -74,16 +73,12 @@ class Context:
 
     Attributes:
         source: what the model was loaded by: a name, or the path of a checkpoint; empty when the model was given.
-        n_episodes, n_rounds, seed: how much is sampled, and the seed of everything random.
         regime, given: what the episodes are drawn from, and their sizes where they are not the model's own.
         arguments: that :func:`interp.load` was given with ``source``.
-        folder: that the page is written to; None where none is known.
-        parts: of this report, in page order.
-        left_out: titles of the parts that a quick report leaves out.
+        parts: of this report, in page order; a quick one leaves out those with the titles ``left_out``.
         quick: whether less is computed, with wider intervals.
-        findings: key of a part -> what it says of the model; filled as they are computed.
-        sections: key of a part -> its first section, once it is drawn.
-        failures: key of a part -> the exception that it ended with.
+        findings, sections, failures: key of a part -> what it says of the model, its first section, and the exception
+            that it ended with; filled as parts are computed and drawn.
     """
 
     model: HookedLatentTransformer

@@ -79,10 +79,7 @@ _SAVING = {"svg.fonttype": "none", "svg.hashsalt": "report", "savefig.transparen
 def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     """``figure`` as an ``<svg>`` element for the body of a page.
 
-    Args:
-        figure: drawn with ``palette`` colours where it should follow the theme.
-        title: what the picture shows, in a sentence, for screen readers.
-        prefix: unique on the page; put before every id.
+    Colours of the ``palette`` follow the theme; ``title`` is for screen readers; ``prefix`` is put before every id.
     """
     buffer = io.StringIO()
     with house_style(**_SAVING):

@@ -61,11 +61,7 @@ class Here(NamedTuple):
 
 
 def paper(here: Mapping[str, Here]) -> Part:
-    """The list, at the end of a page.
-
-    Args:
-        here: number -> where the page of this task has it, for those that it can have.
-    """
+    """The list, at the end of a page; ``here`` is number -> where the page of this task has it, where it can."""
 
     def draw(computed: None, context: Context) -> list[object]:
         return [Prose(_PAPER_TEXT), Table(_coverage(here, context), "The paper's figures and tables")]
@@ -113,7 +109,6 @@ def reproduce() -> Part:
 
 
 def _draw_commands(computed: None, context: Context) -> Section:
-    """The command that writes the page again, and the same numbers from Python."""
     n_episodes, n_rounds, seed = context.n_episodes, context.n_rounds, context.seed
     counts = f"--episodes {n_episodes} --rounds {n_rounds} --seed {seed}"
     shell = " ".join(["interp report", context.source, *_options(context), counts])

@@ -58,10 +58,12 @@ def _findings(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> 
     ]
 
 
+def _value(verdict: Mapping[str, Any]) -> Interval:
+    return Interval(*(float(verdict[key]) for key in ("value", "low", "high")))
+
+
 def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
-    value = Interval(*(float(verdict[key]) for key in ("value", "low", "high")))
-    untrained = verdict.get("untrained")
-    word = _WORDS[verdict["verdict"]]
+    value, untrained, word = _value(verdict), verdict.get("untrained"), _WORDS[verdict["verdict"]]
     if word == "cannot tell" and untrained is not None and untrained >= value.low:
         word = "uninformative"
     return Finding(
@@ -86,16 +88,11 @@ def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list
     for folder, about in computed:
         name = f"{about['model']} against {about['reference'] or 'algorithms'}"
         rows = [
-            {
-                "question": f"same {v['question']}?",
-                "answer": badge(v["verdict"], v["note"]),
-                "decided by": v["decided by"],
-                "value": Interval(*(float(v[key]) for key in ("value", "low", "high"))),
-                "held against": v["threshold"],
-            }
+            (f"same {v['question']}?", badge(v["verdict"], v["note"]), v["decided by"], _value(v), v["threshold"])
             for v in about["verdicts"]
         ]
-        blocks.append(Table(pd.DataFrame(rows), name, formats={"held against": ".2f"}))
+        columns = ["question", "answer", "decided by", "value", "held against"]
+        blocks.append(Table(pd.DataFrame(rows, columns=columns), name, {"held against": ".2f"}))
         if (page := folder / PAGE).is_file():
             assert context.folder is not None
             blocks.append(Prose(f"[The whole comparison]({Path(os.path.relpath(page, context.folder)).as_posix()})"))

@@ -35,9 +35,6 @@ def default_parts(
         after: key of a part -> parts of the task's own that follow it.
         without: keys of parts that are left out.
 
-    Raises:
-        InputError: no part has such a key.
-
     >>> [part.title for part in default_parts(without=["compared"])][:3]
     ['Verdicts', 'The state over time', 'Probes']
     """

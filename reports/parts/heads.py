@@ -34,11 +34,7 @@ _ATTENTION_TEXT = (
 
 
 def attention(paper: str = "") -> Part:
-    """Attention of every head, drawn for paper and interactive.
-
-    Args:
-        paper: which of the paper's figures this is, such as "figure 1, right"; none when empty.
-    """
+    """Attention of every head, drawn for paper and interactive; ``paper`` is its figure there, as "figure 1, right"."""
 
     def draw(view: AttentionView, context: Context) -> list[object]:
         caption = f"Every head in round {context.looked_at} of episode {context.shown}. {_said(context.heads)}"

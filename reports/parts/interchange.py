@@ -66,8 +66,7 @@ class _Tables:
 def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
     """Which places carry which variables of the algorithm, beside what chance would give.
 
-    Args:
-        claims: of a handwired model, from its circuit; those that the task makes about its models when None.
+    ``claims`` gives those about a handwired model, from its circuit; without it they are the task's.
     """
 
     def compute(context: Context) -> _Tables:
@@ -80,19 +79,16 @@ def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
         return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
 
     def applies(context: Context) -> bool:
-        return bool(
-            context.algorithms and ((claims and context.handwired) or context.task.analysis.claims(context.model))
-        )
+        wired = claims and context.handwired
+        return bool(context.algorithms and (wired or context.task.analysis.claims(context.model)))
 
     return Part("interchange", "Interchange interventions", compute, _draw, applies, interchanged)
 
 
 def interchanged(computed: _Tables, context: Context) -> list[Finding]:
     """A finding for each outcome, and each way in which variables came out that should show in it."""
-    carried = computed.carried[["variable", "outcome", "control"]]
-    claimed = computed.carried.merge(
-        carried[~carried["control"].astype(bool)].drop(columns="control").drop_duplicates()
-    )
+    is_claim = ~computed.carried["control"].astype(bool)
+    claimed = computed.carried.merge(computed.carried.loc[is_claim, ["variable", "outcome"]].drop_duplicates())
     best = [_best(rows) for _, rows in claimed.groupby(["variable", "outcome"], sort=False)]
     ways = [(word, outcome) for word in WORDS for outcome in _SHOWS]
     alike = [[row for row in best if (row["word"], row["outcome"]) == way] for way in ways]
@@ -148,11 +144,9 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     rounded = ("doing nothing", "random direction", "random direction, score", "of all pairs")
     formats = dict.fromkeys((*rounded, "doing nothing, all pairs"), ".3f")
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
-    blocks = [
-        Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}"),
-        Table(pd.DataFrame(rows), caption, formats=formats),
-    ]
-    return [*blocks, *([] if computed.aligned is None else _learned(computed.aligned))]
+    text = Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}")
+    learned = [] if computed.aligned is None else _learned(computed.aligned)
+    return [text, Table(pd.DataFrame(rows), caption, formats), *learned]
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -238,14 +232,13 @@ _NAMES = {"model": "model", "algorithm": "algorithm", "random": "random directio
 def steering() -> Part:
     """What a model does after the task's state change is written into its latents, beside what the algorithm would."""
 
+    def compute(context: Context) -> pd.DataFrame:
+        return causal_tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
+
     def applies(context: Context) -> bool:
         return bool(context.algorithms and context.task.analysis.steering is not None)
 
-    return Part("steering", "Steering", _steer, _draw_steering, applies, steered)
-
-
-def _steer(context: Context) -> pd.DataFrame:
-    return causal_tables.steering_table(context.model, context.pairs[0], context.looked_at, context.seed)
+    return Part("steering", "Steering", compute, _draw_steering, applies, steered)
 
 
 def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
@@ -266,9 +259,9 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
     curves = [
-        frame[["dose"]].assign(
-            algorithm=key, name=name, mean=frame[key], low=frame[f"{key}_low"], high=frame[f"{key}_high"]
-        )
+        frame[["dose", key, f"{key}_low", f"{key}_high"]]
+        .set_axis(["dose", "mean", "low", "high"], axis="columns")
+        .assign(algorithm=key, name=name)
         for key, name in _NAMES.items()
     ]
     drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows)

@@ -21,11 +21,7 @@ _NOT = " NOT evidence of what a setting would reach with more steps or a learnin
 
 
 def part(title: str = TITLE, text: str = _TEXT) -> Part:
-    """The learning curves that ship beside a model.
-
-    Args:
-        title, text: what the runs were compared for.
-    """
+    """The learning curves that ship beside a model; ``title`` and ``text`` say what the runs were compared for."""
     return Part(
         "learning",
         title,
@@ -42,20 +38,9 @@ def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:
 
 
 def learning(curves: pd.DataFrame, floor: str, title: str = TITLE, text: str = _TEXT) -> Section:
-    """The curves, and what each run came to.
-
-    Args:
-        curves: of :func:`interp.training.runs.learning_curves`.
-        floor: what the loss is measured above.
-        title, text: of the section.
-    """
+    """The curves (:func:`interp.training.runs.learning_curves`) above a loss called ``floor``, and each run's end."""
     last = curves.sort_values("step").groupby(["setting", "seed"], sort=False).tail(1)
     caption = "Held-out loss while training; the line is the mean over seeds, the band runs from lowest to highest"
-    return Section(
-        title,
-        [
-            Prose(text + _NOT),
-            Figure(draw(curves, floor), "Loss over training steps", caption),
-            Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True),
-        ],
-    )
+    figure = Figure(draw(curves, floor), "Loss over training steps", caption)
+    table = Table(last.sort_values(["setting", "seed"]), "The last evaluation of each run", collapsed=True)
+    return Section(title, [Prose(text + _NOT), figure, table])

@@ -16,12 +16,7 @@ _ONE_RUN = "It is one training run: what holds of it need not hold of another."
 
 
 def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
-    """The verdicts.
-
-    Args:
-        handwired: title and lead of the page on a handwired model.
-        learned: lead of the page on a learned model.
-    """
+    """The verdicts, with the title and lead of a page on a ``handwired`` model, the lead of one on a ``learned``."""
 
     def heading(context: Context) -> Heading:
         task = context.task

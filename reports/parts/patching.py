@@ -43,12 +43,7 @@ _Patched = tuple[str, PatchingResult]
 
 
 def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
-    """Patching of the residual stream and of the heads.
-
-    Args:
-        differences: to patch; every corruption of the task when there are none.
-        n_episodes: at most.
-    """
+    """Patching of the residual stream and of the heads, under every corruption of the task when none is given."""
 
     def compute(context: Context) -> list[_Patched]:
         every = [Difference(record.name.capitalize(), record.key) for record in context.task.analysis.corruptions()]
@@ -131,16 +126,14 @@ _PORTS = {"q": "query", "k": "key", "v": "value"}
 def edges() -> Part:
     """Circuits of edges under the task's default corruption: the smallest faithful one beside random ones."""
 
+    def compute(context: Context) -> dict[str, pd.DataFrame]:
+        pairs, t = context.pairs[0], context.looked_at
+        return causal_tables.circuit_tables(context.smooth, pairs, t, context.seed, minimality=False)
+
     def applies(context: Context) -> bool:
         return bool(context.task.analysis.default_corruption)
 
-    return Part("edges", "Circuits of edges", _find_edges, _draw_edges, applies, edges_suffice, slow=True)
-
-
-def _find_edges(context: Context) -> dict[str, pd.DataFrame]:
-    """Scored edges, faithfulness over sizes, the smallest faithful circuit, single ablations."""
-    pairs, t = context.pairs[0], context.looked_at
-    return causal_tables.circuit_tables(context.smooth, pairs, t, context.seed, minimality=False)
+    return Part("edges", "Circuits of edges", compute, _draw_edges, applies, edges_suffice, slow=True)
 
 
 def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
@@ -191,9 +184,8 @@ def _by_size(curve: pd.DataFrame, n_edges: int) -> Picture:
     best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
     random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])
     label, whole = f"edges kept, of {n_edges}", {"whole model": 1.0}
-    return figures.curves(
-        pd.concat([best, random]), x="size", xlabel=label, ylabel="faithfulness", log_x=True, reference=whole
-    )
+    both = pd.concat([best, random])
+    return figures.curves(both, x="size", xlabel=label, ylabel="faithfulness", log_x=True, reference=whole)
 
 
 def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:

@@ -42,8 +42,7 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
     Args:
         targets: variables to decode; those that the task names when there are none.
-        n_claimed: the first so many of them the latents should hold; that they hold the others is not claimed, and a
-            quick report leaves them out.
+        n_claimed: how many of them, from the first, the latents should hold; a quick report leaves out the others.
     """
 
     def asked(context: Context) -> tuple[str, ...]:
@@ -124,30 +123,20 @@ def _metric(result: ProbeResult) -> str:
 def _verdicts(results: Sequence[ProbeResult], claimed: Sequence[str]) -> pd.DataFrame:
     rows = []
     for result in results:
-        strongest, expected = _strongest(result), result.target.key in claimed
-        rows.append(
-            {
-                "target": result.target.key.replace("_", " "),
-                "score": result.score,
-                "strongest control": None if strongest is None else _named(strongest),
-                "its score": None if strongest is None else strongest.score,
-                "would have shown": result.detectable,
-                "verdict": replace(_finding(result, expected).verdict, text=result.verdict),
-            }
-        )
-    return pd.DataFrame(rows)
+        key, strongest = result.target.key, _strongest(result)
+        control = (None, None) if strongest is None else (_named(strongest), strongest.score)
+        verdict = replace(_finding(result, key in claimed).verdict, text=result.verdict)
+        rows.append((key.replace("_", " "), result.score, *control, result.detectable, verdict))
+    columns = ["target", "score", "strongest control", "its score", "would have shown", "verdict"]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _scores(result: ProbeResult) -> pd.DataFrame:
     """The probe and its controls as rows of ``figures.intervals``."""
     rows = [(result.target.key.replace("_", " "), result.score, False)]
     rows += [(DESCRIPTIONS.get(name, name), control.score, True) for name, control in result.controls.items()]
-    return pd.DataFrame(
-        [
-            {"name": name, "estimate": score.estimate, "low": score.low, "high": score.high, "control": control}
-            for name, score, control in rows
-        ]
-    )
+    values = [(name, score.estimate, score.low, score.high, control) for name, score, control in rows]
+    return pd.DataFrame(values, columns=["name", "estimate", "low", "high", "control"])
 
 
 # The state over time.
@@ -183,11 +172,9 @@ def state(
     """The state of one episode over time: read from a handwired model's latents, decoded from a learned model's.
 
     Args:
-        title: of the section, such as "Weights over time".
         read, decoded: the text where the state is read (``{name}`` is a parameter of the algorithm), and where decoded.
         probed: variable that is decoded, one of those that the report probes; the algorithm's memory when empty.
-        units: label of the axis where the state is read, and where it is decoded.
-        shown: what is drawn, for the caption, likewise.
+        units, shown: label of the axis, and what is drawn, each where the state is read and where it is decoded.
     """
 
     def compute(context: Context) -> Held:

@@ -40,8 +40,7 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
     """The largest error of every variable of a handwired model, at several sizes.
 
     Args:
-        sizes: as :func:`circuits.verify` takes them.
-        n_episodes: at most.
+        sizes, n_episodes: as :func:`circuits.verify` takes them; fewer episodes where the report has fewer.
         said: variable -> the claim that its largest error is within bounds.
     """
 
@@ -127,7 +126,6 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
 
     Args:
         outputs: variable -> what to call it; the first is drawn.
-        n_episodes: at most.
         arguments: of the circuit's softmax-only variant, beside its inverse temperature ``eta``.
     """
 
@@ -145,14 +143,13 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
 
 def _draw_softened(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> list[object]:
     """Error against inverse temperature, in both precisions."""
-    errors = pd.DataFrame(
-        [
-            {"eta": eta, "dtype": check.dtype, "variable": check.variable, "error": check.error}
-            for eta, result in results.items()
-            for check in result.checks
-            if check.variable in outputs and check.where in _OUTPUTS
-        ]
-    )
+    measured = [
+        (eta, check.dtype, check.variable, check.error)
+        for eta, result in results.items()
+        for check in result.checks
+        if check.variable in outputs and check.where in _OUTPUTS
+    ]
+    errors = pd.DataFrame(measured, columns=["eta", "dtype", "variable", "error"])
     first, called = next(iter(outputs.items()))
     drawn = errors[errors["variable"] == first].rename(columns={"error": "mean", "dtype": "algorithm"})
     drawn["mean"] = drawn["mean"].clip(lower=_SMALLEST)
@@ -184,16 +181,12 @@ _VARIANTS_TEXT = (
 
 @dataclass(frozen=True)
 class Sweep:
-    """One setting of a circuit, moved over its values for every variant.
+    """One setting of a circuit, moved over its values for every variant (or some of them).
 
     Attributes:
-        setting: its name as an argument, such as "eta".
-        called: what the axis says.
-        values: of the setting.
+        setting, called: its name as an argument, such as "eta", and what the axis says.
         output: whether the error of the output is drawn, else that of the carried state.
         fixed: other arguments.
-        variants: which of the circuit's; all when empty.
-        log: whether the axis is logarithmic.
     """
 
     setting: str
@@ -206,12 +199,7 @@ class Sweep:
 
 
 def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tuple[int, ...]]) -> Part:
-    """How exact every variant is over every sweep, and how large the exact circuit is.
-
-    Args:
-        names: values of the circuit's argument ``variant``.
-        sizes: what the table lists, in the order of the task's sizes.
-    """
+    """How exact every variant (``names``) is over every sweep, and how large the exact circuit is at some sizes."""
 
     def compute(context: Context) -> tuple[list[pd.DataFrame], pd.DataFrame]:
         return [_errors(context, sweep, sweep.variants or names) for sweep in sweeps], _sizes(context, sizes)
@@ -256,15 +244,11 @@ def _sizes(context: Context, sizes: Sequence[tuple[int, ...]]) -> pd.DataFrame:
     for size in sizes:
         given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}
         model = circuits.load(context.circuit.name, **given)
-        rows.append(
-            {
-                **{of.option: given[of.name] for of in context.task.sizes},
-                "positions": model.layout.n_positions,
-                "layers": model.config.n_layers,
-                "heads": sum(name != "-" for names in model.config.head_names for name in names),
-                "d_model": model.config.d_model,
-                "weights": sum(parameter.numel() for parameter in model.parameters()),
-                "not zero": sum(int((parameter != 0).sum()) for parameter in model.parameters()),
-            }
-        )
-    return pd.DataFrame(rows)
+        config, weights = model.config, list(model.parameters())
+        heads = sum(name != "-" for names in config.head_names for name in names)
+        not_zero = sum(int((weight != 0).sum()) for weight in weights)
+        shape = (model.layout.n_positions, config.n_layers, heads, config.d_model)
+        rows.append((*size, *shape, sum(weight.numel() for weight in weights), not_zero))
+    options = [of.option for of in context.task.sizes]
+    columns = [*options, "positions", "layers", "heads", "d_model", "weights", "not zero"]
+    return pd.DataFrame(rows, columns=columns)

@@ -152,10 +152,8 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         f"{cell(vote.beyond_model, '.1f')} fewer after {context.n_rounds} rounds",
         f"majority vote: {regret}",
     )
-    above = by_key[_MODEL].score.excess
-    rival = min(
-        (by_key[key].score for key in _RIVALS), key=lambda score: score.excess.estimate if score.excess else np.inf
-    )
+    above, rivals = by_key[_MODEL].score.excess, [by_key[key].score for key in _RIVALS]
+    rival = min(rivals, key=lambda score: score.excess.estimate if score.excess else np.inf)
     as_good = Finding(
         f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
         {"pass": "fail", "fail": "pass", "cannot tell": "cannot tell"}[judged(above, _WITHIN)],  # type: ignore[arg-type]
@@ -177,23 +175,18 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
         "episodes. Predictors meet the same episodes, so their differences are surer than the bands suggest: see "
         "the paired column.",
     )
+    paired = "regret beyond the model's, paired"
+    columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = [
-        {
-            "predictor": s.score.name,
-            "accuracy": s.score.accuracy,
-            "regret": s.score.regret,
-            "regret beyond the model's, paired": None if key == _MODEL else s.beyond_model,
-            "log-loss (nats)": s.score.log_loss,
-            "log-loss above Bayes": s.score.excess,
-        }
-        for key, s in by_key.items()
+        (s.name, s.accuracy, s.regret, None if key == _MODEL else scored.beyond_model, s.log_loss, s.excess)
+        for key, scored in by_key.items()
+        for s in [scored.score]
     ]
-    formats = {"regret": ".2f", "regret beyond the model's, paired": ".2f"}
     after = f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes"
     return [
         Prose(_REGRET),
         Figure(drawn, "Regret over rounds beside the baselines", caption),
-        Table(pd.DataFrame(rows), after, formats=formats),
+        Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
     ]
 
 

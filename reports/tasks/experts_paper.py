@@ -158,9 +158,7 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
             "Attention that tells experts apart must come from the latent: with the latent cut, none can."
         ),
         Figure(over_layers, "Attention by layer", titled("9", f"After the last round. {text}"), last),
-        Figure(
-            over_rounds, "Attention over rounds", f"What the prediction's position reads, over rounds. {text}", predicts
-        ),
+        Figure(over_rounds, "Attention over rounds", f"What the prediction's position reads. {text}", predicts),
         Table(table.rename(columns=names), "The same after the last round, and with the latent cut", collapsed=True),
     ]
 
@@ -184,7 +182,6 @@ _PICTURES = {
     "attention-predict": "What the prediction's position attends to, by layer, mean over heads",
     "attention-update": "What the update's position attends to, by layer, mean over heads",
 }
-"""Captions by the name of a picture."""
 
 
 def elsewhere() -> Part:

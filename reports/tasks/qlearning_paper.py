@@ -94,9 +94,7 @@ def played_by_all(
 ) -> dict[str, tuple[str, MDPEpisodes]]:
     """What the model and tabular agents do in the same MDPs under the same luck: key -> (name, episodes).
 
-    Args:
-        names: of the agents, in pictures.
-        before_update: whether the greedy learner selects before it updates, as a handwired model does.
+    With ``before_update`` the greedy learner selects before it updates, as a handwired model does.
     """
     model, seed = context.model, context.seed
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
@@ -112,9 +110,8 @@ def played_by_all(
 
 def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataFrame:
     """Cumulative reward over rounds, a curve for everybody who played."""
-    return pd.concat(
-        [figures.over_rounds(key, name, returns.cumulative(episodes), seed) for key, (name, episodes) in played.items()]
-    )
+    who = played.items()
+    return pd.concat([figures.over_rounds(key, name, returns.cumulative(done), seed) for key, (name, done) in who])
 
 
 def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -148,8 +145,8 @@ def _agree(context: Context) -> pd.DataFrame:
     table, sizes = evaluation.reference_table(context.model), context.sizes
     choices = context.run.predictions.double().numpy(force=True)
     frames = [agreement_by_round(choices, context.episodes, table=table, seed=context.seed).assign(regime="grid")]
+    rounds = min(context.n_rounds, HORIZON)
     for regime in () if context.quick else SHIFTS:
-        rounds = min(context.n_rounds, HORIZON)
         episodes = mdp.sample(N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
         policy = rollout(context.model, episodes).predictions.double().numpy(force=True)
         frames.append(agreement_by_round(policy, episodes, table=table, seed=context.seed).assign(regime=regime))
@@ -171,7 +168,7 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     picture = panels.curves(shown, by="panel", ylabel="agreement, untied steps", columns=2)
     whole = frame.assign(hits=frame["estimate"] * frame["n_steps"]).groupby(["regime", "key"], sort=False)
     share = (whole["hits"].sum() / whole["n_steps"].sum()).unstack("key").rename(columns=names)
-    share = share.reset_index().rename_axis(columns=None)
+    share, said = share.reset_index().rename_axis(columns=None), "Agreement with tabular Q-learning."
     return [
         Prose(
             "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. "
@@ -180,12 +177,7 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
             "`high-variance` has the grid's transitions; `sparse-shift` is Beta(.1, 2) and `dense-shift` "
             "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
         ),
-        Figure(
-            picture,
-            "Agreement over rounds by regime",
-            titled("2, right", "Agreement with tabular Q-learning."),
-            shown,
-        ),
+        Figure(picture, "Agreement over rounds by regime", titled("2, right", said), shown),
         Table(share, "Agreement over all rounds"),
     ]
 
@@ -293,13 +285,7 @@ def _control(result: ProbeResult, name: str) -> object:
 
 @dataclass(frozen=True)
 class _Decoded:
-    """Decoding errors and rates of one batch of episodes.
-
-    Attributes:
-        errors: columns ``algorithm``, ``name``, ``round``, ``mean``, ``low``, ``high``: the Frobenius norm.
-        by_state: state -> root mean square error after the last round, and of a table of zeros.
-        rates: columns ``episode``, ``alpha``, ``gamma``, ``source``.
-    """
+    """Frobenius norm of the error by round, root mean square error by state at the end, rates by trajectory."""
 
     errors: pd.DataFrame
     by_state: pd.DataFrame
