@@ -8,10 +8,8 @@
     >>> round(result.r2, 6), result.verdict, list(result.controls)
     (1.0, 'represented', ['shuffled', 'untrained', 'inputs', 'round', 'control_task'])
 
-In this room: :mod:`probes.targets` (what to decode: the variables of a task's algorithms), :func:`fit` (activations to
-a probe with its controls), :func:`probe` (the same for a model and its untrained copy), :func:`sweep` (everywhere in a
-model), :func:`read` (the activations at a site). Not in this room: interventions (``interp.interventions``), what the
-algorithms compute (``interp.tasks``), and where handwired circuits keep it (``circuits``).
+:func:`fit` takes activations, :func:`probe` a model and its untrained copy, :func:`sweep` every place in a model.
+Interventions are in ``interp.interventions``, and what the algorithms compute in ``interp.tasks``.
 """
 
 from interp.model.transformer import untrained

@@ -46,9 +46,6 @@ def _hook_of(site: str) -> str | None:
 def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episode round *rest"]:
     """The activations at a site, one entry per round.
 
-    Raises:
-        InputError: no such site, or one that the rollout did not cache for all rounds.
-
     Example:
         >>> import interp
         >>> from interp.tasks import experts

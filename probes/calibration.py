@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -114,9 +115,8 @@ def nulls(
         for kind in kinds:
             for index in range(n_sets):
                 seed = int(np.random.SeedSequence([list(NULLS).index(kind), index]).generate_state(1)[0])
-                episodes, others = (
-                    interp.tasks.of(model).sample_for(model, n_episodes, n_rounds, seed + i) for i in (0, 1)
-                )
+                sample = partial(interp.tasks.of(model).sample_for, model, n_episodes, n_rounds)
+                episodes, others = sample(seed), sample(seed + 1)
                 x, x_blank = (rollout(m, episodes).latents[:, 1:] for m in (model, blank))
                 target = _planted(kind, model, episodes, others, seed)
                 (result,) = fit_targets(x, [target], untrained=x_blank, seed=seed)
@@ -186,9 +186,8 @@ def _nulls_summary(frame: pd.DataFrame) -> str:
     for column, what in (("verdict", "with every control"), ("bare", "given as bare values")):
         wrong, n = int((frame[column] == "represented").sum()), len(frame)
         bounds = binomtest(wrong, n).proportion_ci()
-        lines.append(
-            f"{what}: {wrong} of {n} nulls represented ({wrong / n:.1%} [{bounds.low:.1%}, {bounds.high:.1%}])"
-        )
+        share = f"{wrong / n:.1%} [{bounds.low:.1%}, {bounds.high:.1%}]"
+        lines.append(f"{what}: {wrong} of {n} nulls represented ({share})")
     return "\n".join([*lines, pd.crosstab(frame["kind"], frame["verdict"]).to_string()])
 
 
@@ -204,12 +203,9 @@ def _power_summary(frame: pd.DataFrame) -> str:
 
 @dataclass(frozen=True)
 class Table:
-    """A table that ``interp calibrate`` writes.
+    """A table that ``interp calibrate`` writes, and its summary as text.
 
-    Attributes:
-        make: (quick, advance) -> the table; ``advance`` is called with the steps done.
-        n_steps: quick or not -> in how many steps.
-        summary: of the table, as text.
+    ``make`` takes (quick, advance) and calls ``advance`` with the steps done; ``n_steps`` is their number, by quick.
     """
 
     make: Callable[[bool, Advance], pd.DataFrame]
@@ -222,7 +218,6 @@ TABLES: dict[str, Table] = {
     "nulls": Table(nulls, {True: 18, False: 216}, _nulls_summary),
     "power": Table(power, {True: 16, False: 32}, _power_summary),
 }
-"""The tables of this room."""
 
 
 @checked
@@ -236,13 +231,8 @@ def write(
 ) -> Iterator[str]:
     """Write ``NAME.csv`` for every table, and give each one's summary.
 
-    A finished table is kept in ``parts``, too: an interrupted run goes on with the next one.
-
-    Args:
-        n_jobs, scheduler: for tables side by side, as :func:`interp.workers.each` takes them.
-
-    Raises:
-        InputError: a folder that cannot be written.
+    A finished table is kept in ``parts``, too: an interrupted run goes on with the next one. ``n_jobs`` and
+    ``scheduler`` are for tables side by side, as :func:`interp.workers.each` takes them.
     """
     return each(_written, (writable(folder), quick), list(tables.items()), n_jobs=n_jobs, scheduler=scheduler)
 

@@ -86,9 +86,6 @@ def write_sweep(result: SweepResult, folder: Path) -> None:
 def window(text: str) -> Window:
     """Rounds from text: "0:10" is the first ten.
 
-    Raises:
-        InputError: text of another form.
-
     >>> window("0:10")
     (0, 10)
     """

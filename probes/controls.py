@@ -119,13 +119,9 @@ def lacks_inputs(target: TargetValues, names: Container[str]) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Data:
-    """What probes are fitted to.
+    """What probes are fitted to: activations ``x`` of the model and of its untrained copy, ``blank``.
 
-    Attributes:
-        x: activations of the model.
-        blank: those of its untrained copy; None where that control is left out.
-        folds, groups: a number for each episode.
-        seed: of the shuffles.
+    ``blank`` is None where that control is left out; ``folds`` and ``groups`` hold a number for each episode.
     """
 
     x: Float[Array, "episode round d"]
@@ -164,11 +160,7 @@ _UNINFORMATIVE = 0.05
 
 
 def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool = False) -> VerdictWord:
-    """The verdict, from the score and its controls.
-
-    Args:
-        limited: the inputs control is missing, so that "represented" cannot be said.
-    """
+    """The verdict; ``limited`` says that the inputs control is missing, so that "represented" cannot be said."""
     counted = {name: control for name, control in controls.items() if control.counted}
     differences: dict[str, Interval] = {name: control.difference for name, control in counted.items()}
     if score.kind == "skill":
@@ -184,10 +176,7 @@ def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool
 
 
 def _absent(score: ProbeScore, difference: Interval, control: Control | None) -> bool:
-    """Whether the probe beats a control by no effect of interest, in a sample that would have shown one.
-
-    The control is the constant where it is None.
-    """
+    """Whether the probe beats a control (None: the constant) by no effect of interest that the sample would show."""
     if difference.high < 0:
         return True
     level, shown = (

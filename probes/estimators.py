@@ -113,11 +113,7 @@ def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:
 
 
 class Rows(NamedTuple):
-    """Arrays for scikit-learn.
-
-    Attributes:
-        x: activations, Float[row, feature]; y: the target, [row, output]; groups: the episode of each row.
-    """
+    """Arrays for scikit-learn: activations, targets, and the episode of each row."""
 
     x: Float[Array, "row feature"]
     y: Shaped[Array, "row output"]
@@ -132,9 +128,6 @@ def to_sklearn(activations: Any, target: TargetValues | Any) -> Rows:
 
     Args:
         target: from :mod:`probes.targets`, or values. A target's mask is left alone: it says what is scored.
-
-    Raises:
-        InputError: other numbers of episodes or rounds in one than in the other.
 
     Example:
         >>> import interp, probes

@@ -2,9 +2,8 @@
 
 :func:`fit` decodes a target from activations by ridge regression (:mod:`probes.linear`), for classes by logistic
 regression, or by an estimator of scikit-learn. Every prediction is made for an episode that the probe was not fitted
-on, scores have 95 % intervals over episodes (:mod:`probes.scores` says of what), next to them stand the controls
-and from both comes a verdict (:mod:`probes.controls`). :func:`probe` runs a model and its
-untrained copy and fits several targets at once.
+on. Scores have 95 % intervals over episodes (:mod:`probes.scores` says of what); beside them stand the controls, and
+from both comes a verdict (:mod:`probes.controls`).
 
 What a probe is NOT evidence of: that the model uses what can be read from it. Decoding shows that a linear map of the
 activation carries the target beyond the controls; use is shown by intervening, along ``ProbeResult.direction``.
@@ -32,16 +31,7 @@ from probes.linear import RIDGE, assign_folds
 from probes.logistic import LOGISTIC
 from probes.result import Kind, ProbeResult
 from probes.targets import Runs, compute
-from probes.values import (
-    N_FOLDS,
-    TargetValues,
-    as_array,
-    as_groups,
-    as_inputs,
-    check,
-    check_untrained,
-    warn_of_few,
-)
+from probes.values import N_FOLDS, TargetValues, as_array, as_groups, as_inputs, check, check_untrained, warn_of_few
 
 KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
@@ -77,9 +67,6 @@ def fit(
         method: "ridge", or "logistic" for class targets (the default for them), or an estimator of scikit-learn, which
             is cloned for every fold. Whole numbers given bare are classes to a classifier.
         seed: of the folds and the shuffles.
-
-    Raises:
-        InputError: shapes that do not fit, NaN, a constant target, fewer groups than folds.
 
     Example:
         >>> import interp, probes
@@ -137,9 +124,6 @@ def probe(
             task's record names as ``probed``, or every variable where it names none.
         runs: the rollouts over ``episodes`` of the model and of its untrained copy, with what the site needs cached,
             where they are known.
-
-    Raises:
-        InputError: unknown targets or sites, episodes that the model cannot read, and what :func:`fit` refuses.
     """
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
@@ -190,13 +174,10 @@ def fit_targets(
     for kind in {kind.name: kind for kind in kinds}.values():
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
         results |= dict(zip(alike, kind.fit(data, [targets[i] for i in alike]), strict=True))
-    about = provenance(
-        seed=seed, n_folds=N_FOLDS, n_episodes=len(x), n_groups=n_groups, n_rounds=x.shape[1], **settings
-    )
-    return [
-        replace(results[i], shape=shape, site=site, warning=warning, settings={**about, **results[i].settings})
-        for i in range(len(targets))
-    ]
+    sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
+    about, place = provenance(seed=seed, **sizes, **settings), {"shape": shape, "site": site, "warning": warning}
+    of_targets = (results[i] for i in range(len(targets)))
+    return [replace(result, **place, settings={**about, **result.settings}) for result in of_targets]
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:

@@ -111,14 +111,7 @@ class _RidgePath:
 
 @dataclass(frozen=True)
 class _RidgeFit:
-    """What cross-validation gave.
-
-    Attributes:
-        predictions: out-of-fold, ``[episode, round, output]``.
-        alphas: the penalty that each outer fold chose for each block of outputs.
-        weights, intercept: of the probe refitted on all episodes, on raw inputs.
-        alpha: the penalties of the refit, one per block.
-    """
+    """Out-of-fold predictions, the penalty of each outer fold for each block, and the refit on raw inputs."""
 
     predictions: Float[Array, "episode round k"]
     alphas: Float[Array, "fold block"]
@@ -134,14 +127,10 @@ def cross_validate(
     blocks: Int[Array, " k"],
     alphas: Sequence[float] = ALPHAS,
 ) -> _RidgeFit:
-    """Nested cross-validation and the refit on everything.
+    """Nested cross-validation and the refit on everything; ``y`` holds all targets side by side.
 
-    Args:
-        x: inputs.
-        y: outputs, all targets side by side.
-        folds: the fold of each episode, ``0 .. n_folds - 1``; at least 3 folds.
-        blocks: the target that each output belongs to; one penalty is chosen per target.
-        alphas: penalties to choose from.
+    ``folds`` are numbered from 0, at least 3 of them; ``blocks`` names the target of each output, and one penalty is
+    chosen per target.
     """
     n_folds, n_rounds, d = int(folds.max()) + 1, x.shape[1], x.shape[2]
     # A shift changes nothing in exact arithmetic; without it, large means would cost digits in the sums of squares.
@@ -172,9 +161,7 @@ def cross_validate(
     return _RidgeFit(predictions, per_fold, weights, intercept + shift_y - shift_x @ weights, alpha)
 
 
-def _centre(
-    x: Float[Array, "episode round d"],
-) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
+def _centre(x: Float[Array, "episode round d"]) -> tuple[Float[Array, "episode round d"], Float[Array, " d"]]:
     """Columns about their means, in float64; a constant column becomes exactly zero."""
     first = x[0, 0].astype(np.float64)
     moved = x - first
@@ -211,11 +198,8 @@ class _Fitted:
 class Problem:
     """Real targets side by side, each with its shuffled copy and its control task: what one factorisation fits.
 
-    Attributes:
-        targets: as numbers; class targets as indicators.
-        r2: all columns and their score; those of the targets themselves come first, ``n_own`` of them.
-        blocks: the part that each column belongs to.
-        parts: what the columns are.
+    Class targets are indicators; the columns of the targets themselves come first, ``n_own`` of them, and ``blocks``
+    says which part each column belongs to.
     """
 
     targets: tuple[TargetValues, ...]
@@ -282,12 +266,11 @@ class Problem:
         if blank is not None:
             of_blank = self.fit(blank, folds, own_only=True).scores
             others |= {(i, "untrained"): score for (i, _), score in of_blank.items()}
-        return [
-            controls_of(
-                target, fitted.scores[i, "probe"], {name: score for (j, name), score in others.items() if j == i}
-            )
-            for i, target in enumerate(self.targets)
-        ]
+        of_targets: list[dict[str, ProbeScore]] = [{} for _ in self.targets]
+        for (i, name), score in others.items():
+            of_targets[i][name] = score
+        scored = enumerate(zip(self.targets, of_targets, strict=True))
+        return [controls_of(target, fitted.scores[i, "probe"], scores) for i, (target, scores) in scored]
 
 
 def _fit(data: Data, targets: Sequence[TargetValues]) -> list[ProbeResult]:

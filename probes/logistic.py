@@ -35,13 +35,9 @@ _NONE: frozenset[int] = frozenset()
 
 @dataclass(frozen=True, eq=False)
 class _LogisticFit:
-    """What cross-validation gave for one class target.
+    """Out-of-fold probabilities, C as each outer fold and, last, the refit chose it, and the refit on raw inputs.
 
-    Attributes:
-        probabilities: out-of-fold, ``[episode, round, class]``.
-        penalties: C chosen by each outer fold, and by the refit (last).
-        weights, intercept: of the probe refitted on all episodes, on raw inputs; for two classes one column, the
-            log-odds of class 1, else one per class.
+    Its weights have one column for two classes, the log-odds of class 1, else one per class.
     """
 
     probabilities: Float[Array, "episode round c"]

@@ -33,17 +33,14 @@ class ProbeResult(Tabled):
     """A fitted probe.
 
     Attributes:
-        target: what was decoded.
         method: "ridge", "logistic", or the name of a scikit-learn estimator.
         score: the headline, R2 (of numbers) or accuracy (of classes), with its 95 % interval; see :attr:`estimand`.
-        by_output: the same for each output.
         metrics: everything measured: "r2", "rank_correlation" (without an interval), "mae", or "accuracy", "log_loss".
         controls: by name; see :mod:`probes.controls`.
         predictions: out-of-fold, ``[episode, round, output]``; for a logistic probe the most probable classes.
-        weights, intercept: the probe refitted on all episodes, for raw activations ``[episode, round, feature]``; no
-            columns for a scikit-learn estimator.
-        columns: a name for each column of ``weights``.
-        shape: the shape of one activation.
+        weights, intercept, columns: the probe refitted on all episodes, for raw activations ``[episode, round,
+            feature]``, with a name for each column; no columns for a scikit-learn estimator.
+        shape: of one activation.
         site: where the activations were read, when a rollout was given.
         settings: folds, seed, penalties, model and versions: how to make it again.
         warning: what weakens the intervals (few episodes); None where nothing does.
@@ -84,11 +81,7 @@ class ProbeResult(Tabled):
 
     @property
     def r2(self) -> float:
-        """R2 over all outputs.
-
-        Raises:
-            InputError: a probe of classes, which has none.
-        """
+        """R2 over all outputs; a probe of classes has none."""
         return self._r2.estimate
 
     @property
@@ -139,13 +132,10 @@ class ProbeResult(Tabled):
         The steering basis, input scaling undone. Outputs that move together by definition (centred log-weights sum to
         0) change as if the state under them had changed by 1. For a logistic probe the decoded value is the log-odds
         or the class's score. The direction is where the probe *reads*; whether the model reads there is what
-        intervening along it tests.
+        intervening along it tests. A scikit-learn estimator, which need not be linear, has none.
 
         Args:
             output: a name from :attr:`columns`; needless where there is one.
-
-        Raises:
-            InputError: no such output; a scikit-learn estimator, which need not be linear.
         """
         require(not self.estimators, f"a probe by {self.method} has no direction; fit it by 'ridge' or 'logistic'")
         if output is None:
@@ -157,11 +147,7 @@ class ProbeResult(Tabled):
         return basis[self.columns.index(output)].reshape(self.shape)
 
     def decode(self, run: Rollout | Any, episodes: Episodes | None = None) -> Decoded:
-        """The refitted probe's values on a run (or on activations), next to the true ones if episodes are given.
-
-        Raises:
-            InputError: activations of another shape, or a run of another model.
-        """
+        """The refitted probe's values on a run of its model (or on activations), and the true ones of ``episodes``."""
         if isinstance(run, Rollout):
             self._check_run(run)
             assert self.site is not None
@@ -185,11 +171,7 @@ class ProbeResult(Tabled):
 
     @checked
     def plot(self, episode: int = 0) -> Any:
-        """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode.
-
-        Raises:
-            InputError: a probe of classes, or no such episode.
-        """
+        """:meth:`Decoded.plot` of the out-of-fold predictions, each by a probe that never saw its episode."""
         require(self.metric == "r2", f"the probe of {self.target.key!r} is of classes: there is no trajectory to draw")
         true = self.target.indicators().values
         return Decoded(self.target.key, self.columns, self.predictions, true).plot(episode)
@@ -225,20 +207,10 @@ class ProbeResult(Tabled):
         return {**self.settings, **about}
 
     def _row(self, fitted: str, output: str, metric: str, score: Interval) -> dict[str, Any]:
-        return {
-            "target": self.target.key,
-            "site": self.site,
-            "fitted": fitted,
-            "output": output,
-            "metric": metric,
-            "estimate": score.estimate,
-            "low": score.low,
-            "high": score.high,
-            "verdict": self.verdict,
-            "detectable": self.detectable,
-            "represented": self.represented,
-            "warning": self.warning,
-        }
+        what = {"target": self.target.key, "site": self.site, "fitted": fitted, "output": output, "metric": metric}
+        bounds = {"estimate": score.estimate, "low": score.low, "high": score.high}
+        said = {name: getattr(self, name) for name in ("verdict", "detectable", "represented", "warning")}
+        return {**what, **bounds, **said}
 
     def __str__(self) -> str:
         where = f" at {self.site}" if self.site else ""
@@ -265,9 +237,8 @@ class Decoded:
     def to_frame(self) -> pd.DataFrame:
         """One row per episode, round and output."""
         n_episodes, n_rounds, _ = self.values.shape
-        index = pd.MultiIndex.from_product(
-            [range(n_episodes), range(n_rounds), self.outputs], names=["episode", "round", "output"]
-        )
+        axes = {"episode": range(n_episodes), "round": range(n_rounds), "output": self.outputs}
+        index = pd.MultiIndex.from_product(axes.values(), names=list(axes))
         columns = {"decoded": self.values.reshape(-1)}
         if self.true is not None:
             columns["true"] = self.true.reshape(-1)
@@ -278,9 +249,6 @@ class Decoded:
         """A matplotlib figure: decoded against true trajectories of one episode, and decoded against true values.
 
         The first eight outputs are drawn; of many points a regular subset.
-
-        Raises:
-            InputError: no true values, or no such episode.
         """
         from matplotlib.figure import Figure
 
@@ -305,13 +273,9 @@ class Decoded:
 
 @dataclass(frozen=True, eq=False)
 class Kind:
-    """A kind of probe.
+    """A kind of probe: ``method`` calls it by its name, and ``check`` refuses a target that it cannot fit.
 
-    Attributes:
-        name: what ``method`` calls it.
-        of_classes: whether it decodes classes; others decode numbers, and classes as indicators.
-        fit: fits several targets, each with its controls.
-        check: refuses a target that it cannot fit.
+    One that is not ``of_classes`` decodes numbers, and classes as indicators.
     """
 
     name: str

@@ -52,16 +52,15 @@ COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 _FORMAT = 4
 Window = tuple[int, int]
 _Row = dict[str, Any]
+_Done = tuple["Shared", Site, list[_Row]]
+"""A cell with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """What all cells of a window share.
+    """What all cells of a window (first round, and the round after the last) share.
 
     Attributes:
-        window: first round, and the round after the last.
-        problem: the targets in these rounds.
-        folds: the fold of each episode.
         digest: of everything that a cell depends on but its site.
         baselines: scores of the controls that read no activation, by (target, control).
     """
@@ -75,7 +74,7 @@ class Shared:
 
 def cell(
     shared: Shared, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
-) -> tuple[Shared, Site, list[_Row]]:
+) -> _Done:
     """One row per target, from activations of the model and of its untrained copy."""
     check_untrained(x, blank)
     problem = shared.problem
@@ -87,32 +86,14 @@ def cell(
         differences = [control.difference for control in controls.values() if control.counted]
         closest = min(differences, key=lambda difference: difference.low)
         verdict = verdict_of(score, controls, limited=lacks_inputs(target, controls))
-        rows.append(
-            {
-                "target": target.key,
-                "site": str(site),
-                "component": site.component,
-                "layer": site.layer,
-                "head": site.head,
-                "position": site.position,
-                "start": shared.window[0],
-                "stop": shared.window[1],
-                "r2": score.estimate,
-                "low": score.low,
-                "high": score.high,
-                **{name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS},
-                "difference": closest.estimate,
-                "difference_low": closest.low,
-                "verdict": verdict,
-                "detectable": detectable_of(score, controls),
-                "represented": verdict == "represented",
-            }
-        )
+        row: _Row = {"target": target.key, "site": str(site)}
+        row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
+        row |= dict(zip(("start", "stop"), shared.window, strict=True))
+        row |= {"r2": score.estimate, "low": score.low, "high": score.high}
+        row |= {name: controls[name].score.estimate if name in controls else None for name in DESCRIPTIONS}
+        row |= {"difference": closest.estimate, "difference_low": closest.low, "verdict": verdict}
+        rows.append(row | {"detectable": detectable_of(score, controls), "represented": verdict == "represented"})
     return shared, site, rows
-
-
-_Done = tuple[Shared, Site, list[_Row]]
-"""A cell with its rows."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -133,11 +114,7 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:
-        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented".
-
-        Raises:
-            InputError: a target, column or window that was not swept.
-        """
+        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented"."""
         from matplotlib.figure import Figure
 
         frame = self.frame
@@ -195,9 +172,6 @@ def sweep(
         n_jobs: workers, -1 for one per core.
         scheduler: of dask workers, as :func:`interp.workers.each` takes it; threads (joblib) when empty.
 
-    Raises:
-        InputError: unknown targets, sites or windows; episodes that the model or the probes cannot use.
-
     Example:
         >>> import interp
         >>> from interp.tasks import experts
@@ -226,20 +200,10 @@ def sweep(
             for shared, site, scored in _run(model, episodes, missing, seed, n_jobs, scheduler):
                 rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
-    kept = [row for shared, site in cells for row in rows[shared.window, site] or ()]
-    frame = pd.DataFrame(kept)
-    settings = provenance(
-        model=model.config.name,
-        digest=model.digest(),
-        regime=episodes.regime,
-        episodes_seed=episodes.seed,
-        n_episodes=len(episodes),
-        n_rounds=episodes.n_rounds,
-        seed=seed,
-        n_folds=N_FOLDS,
-        alphas=list(ALPHAS),
-    )
-    return SweepResult(frame, settings)
+    frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
+    about = {"model": model.config.name, "digest": model.digest(), "regime": episodes.regime}
+    about |= {"episodes_seed": episodes.seed, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
+    return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 
 
 def of_windows(

@@ -11,9 +11,8 @@
     >>> targets.get("bayes.prediction")(episodes, low=0.1, high=0.9).outputs
     ('P(y=1)',)
 
-``targets.<key>`` and :func:`get` look a target up, :func:`parse` reads ``key:before``, :func:`every` lists those of a
-task with their meaning, symbol, units, role and moments. What the variables are is written once, in the ``algorithms``
-of each task (``interp.tasks``); a target of your own needs no name: :meth:`TargetValues.of` takes an array.
+What the variables are is written once, in the ``algorithms`` of each task (``interp.tasks``). A target of your own
+needs no name: :meth:`TargetValues.of` takes an array.
 
 Time: a variable of the carried state stands, at round t, for the state after round t (what ``run.latents[:, 1:]``
 hold) or, with ``when="before"``, before it (what ``run.latents[:, :-1]`` hold: what round t reads). Every other
@@ -72,15 +71,11 @@ class Target:
     of_the_inputs: bool = False
 
     def __call__(self, episodes: Episodes, when: str | None = None, **parameters: Any) -> TargetValues:
-        """The target's values.
+        """The target's values in episodes of any task that has a target of this name.
 
         Args:
-            episodes: of any task that has a target of this name.
             when: one of :attr:`moments`; the first when None.
             parameters: the algorithm's; those that the episodes were made with, or its defaults, where not given.
-
-        Raises:
-            InputError: episodes of a task without this target, an unknown moment or parameter.
         """
         return Runs(episodes).target(self.key, when, **parameters)
 
@@ -105,11 +100,7 @@ class Target:
         return self.variable.role
 
     def moment(self, when: str | None) -> When:
-        """The moment called ``when``, or the default one.
-
-        Raises:
-            InputError: a moment that this target does not have.
-        """
+        """The moment called ``when``, or the default one."""
         for moment in self.moments:
             if when in (moment, None):
                 return moment
@@ -148,9 +139,6 @@ def every(task: Task | str) -> tuple[Target, ...]:
 def get(key: str, task: Task | str | None = None) -> Target:
     """The target called ``key`` or ``algorithm.key``: of a task, or of the first one that has it.
 
-    Raises:
-        InputError: no such target.
-
     >>> get("prediction").meaning, get("bayes.prediction").meaning
     ('the weighted share of votes for 1', 'the probability that y = 1')
     """
@@ -176,9 +164,6 @@ def get(key: str, task: Task | str | None = None) -> Target:
 @checked
 def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
     """A target and its moment from ``key`` or ``key:before``.
-
-    Raises:
-        InputError: no such target, or a moment that it does not have.
 
     >>> target, when = parse("log_weights:before")
     >>> target.key, when
@@ -289,9 +274,6 @@ def compute(
             episodes, of the first algorithm that has it, states at both moments.
         model: a handwired one sets the parameters of its own algorithm (its log gamma); the episodes' own when None or
             learned.
-
-    Raises:
-        InputError: no targets, an unknown one, or one that cannot be fitted.
     """
     task = interp.tasks.of(episodes)
     if targets is None:

@@ -59,13 +59,9 @@ class TargetValues:
     @classmethod
     @checked
     def of(cls, values: Any, key: str = "target", of_classes: bool = False) -> TargetValues:
-        """A target from bare values ``[episode, round]`` or ``[episode, round, output]``, which are numbers.
+        """A target from bare numbers ``[episode, round]`` or ``[episode, round, output]``.
 
-        Args:
-            of_classes: whether whole numbers (and truth values) are classes.
-
-        Raises:
-            InputError: values of another shape, or no numbers.
+        With ``of_classes`` whole numbers and truth values are classes.
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
@@ -76,11 +72,7 @@ class TargetValues:
         return cls(key, array, tuple(f"output {i}" for i in range(array.shape[-1])), kind=kind)
 
     def as_numbers(self) -> TargetValues:
-        """The same with everything as arrays: values may be given as tensors, whole numbers or truth values.
-
-        Raises:
-            InputError: what is no number; class numbers below 0.
-        """
+        """The same with everything as arrays: values may be given as tensors, whole numbers or truth values."""
         values = as_array(self.values, f"target {self.key!r}")
         if self.kind == "class":
             require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
@@ -128,9 +120,6 @@ def as_array(values: Any, what: str) -> Array:
     A pandas object whose index has two levels, episode and round, becomes ``[episode, round, column]`` (a series
     ``[episode, round]``), in the order of the levels' values; any other is its table.
 
-    Raises:
-        InputError: what holds no real numbers; an index that lacks rounds of some episodes or holds them twice.
-
     >>> rows = pd.MultiIndex.from_product([["ann", "bob"], range(3)], names=["episode", "round"])
     >>> as_array(pd.DataFrame({"x": range(6), "y": range(6)}, index=rows), "activations").shape
     (2, 3, 2)
@@ -157,9 +146,6 @@ N_FOLDS = 5
 def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     """Activations as an array with one feature axis.
 
-    Raises:
-        InputError: fewer than three axes.
-
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
     """
@@ -181,9 +167,7 @@ def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
 def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:
     """A number for each episode, the same for the episodes of a group; with "episode", each is a group of its own.
 
-    Raises:
-        InputError: another word, not one id per episode, fewer groups than folds, or a group so large that its episodes
-            cannot all be given values of other groups (the shuffled control).
+    No group may hold more than half of the episodes: the shuffled control gives each a value of another group.
 
     >>> as_groups(["ann", "bob", "cem", "dia", "eva", "ann"], 6)
     array([0, 1, 2, 3, 4, 0])
