@@ -6,11 +6,9 @@
     >>> interp.rollout(model, experts.sample(n_episodes=2, n_rounds=5, n_experts=4)).predictions.shape
     torch.Size([2, 5])
 
-The facade: :func:`load` a model, :func:`rollout` it over episodes, :func:`play` it where it can act. Everything else is
-in the rooms: ``interp.tasks`` (all that is particular to a task), ``interp.algorithm`` (what an algorithm computes each
-round, by name), ``interp.model``, ``interp.training``, ``interp.evaluation``, ``interp.interventions``, ``interp.llm``;
-handwired circuits are in ``circuits``, probes in ``probes``, reports in ``reports``. Importing this package imports no
-torch. What goes on is logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
+:func:`load` a model, :func:`rollout` it over episodes, :func:`play` it where it can act; what is particular to a task
+is in ``interp.tasks``. Importing this package imports no torch. What goes on is logged to the logger "interp";
+``logging.basicConfig(level="INFO")`` shows it.
 """
 
 from __future__ import annotations

@@ -44,13 +44,7 @@ NEXT = "next_"
 
 @runtime_checkable
 class Episodes(Protocol):
-    """What every task's batch of episodes has, whatever else it holds.
-
-    Attributes:
-        task: key of the task that the episodes belong to.
-        n_rounds: rounds of every episode.
-        regime: what they were drawn from; seed: of the draw, None for recorded data.
-    """
+    """What every task's batch of episodes has, whatever else it holds."""
 
     @property
     def task(self) -> str:
@@ -79,7 +73,6 @@ class Variable:
 
     Attributes:
         key: the one name that code, tables and the command line use.
-        symbol, meaning, units: what a reader sees.
         role: "input", "state" (carried from round to round) or "round".
         parents: keys of the variables that the equation reads; none for inputs and the carried state.
         equation: the values from those of the parents, for any leading axes; None for inputs and the carried state.
@@ -126,8 +119,6 @@ class Algorithm:
     """A causal model of one round of a task.
 
     Attributes:
-        key, name: how code and sentences call it.
-        task: key of the task whose episodes it runs on.
         parameters: what it was made with.
         variables: in causal order.
         inputs: episodes to the input variables, ``[episode, round, ...]``.
@@ -205,11 +196,7 @@ class Algorithm:
 
     @checked
     def variable(self, key: str) -> Variable:
-        """The variable called ``key``; ``next_<key>`` is a state variable after the round.
-
-        Raises:
-            InputError: no such variable; the nearest ones are named.
-        """
+        """The variable called ``key``; ``next_<key>`` is a state variable after the round."""
         if key in self._by_key:
             return self._by_key[key]
         if key.startswith(NEXT) and key.removeprefix(NEXT) in self.of_the_state:
@@ -226,22 +213,17 @@ class Algorithm:
             state, inputs: the carried state and the inputs, with any leading axes: all rounds of all episodes can be
                 computed at once where the state of each is known.
             do: variables that are set.
-
-        Raises:
-            InputError: ``do`` names no variable.
         """
         do = {} if do is None else do
         for key in do:
             self.variable(key)
         values: dict[str, NDArray[Any]] = {}
         for variable in self.variables:
-            given = state if variable.role == "state" else inputs
-            if variable.key in do:
-                values[variable.key] = np.asarray(do[variable.key])
+            key, given = variable.key, state if variable.role == "state" else inputs
+            if key in do:
+                values[key] = np.asarray(do[key])
             else:
-                values[variable.key] = (
-                    given[variable.key] if variable.equation is None else np.asarray(variable.equation(values))
-                )
+                values[key] = given[key] if variable.equation is None else np.asarray(variable.equation(values))
         after = {key: values[NEXT + key] for key in self.state}
         later: dict[str, NDArray[Any]] = dict(after)
         for key in self.of_the_state:
@@ -262,9 +244,6 @@ class Algorithm:
 
         Args:
             do: variables that are set, at every round, ``[episode, round, ...]``.
-
-        Raises:
-            InputError: episodes of another task, or ``do`` names no variable or has another shape.
         """
         if do is None:
             return once("values", self, episodes, make=lambda: self.step(*self.carried(episodes))[1])
@@ -274,11 +253,7 @@ class Algorithm:
     def carried(self, episodes: Any, do: Values | None = None) -> tuple[dict[str, NDArray[Any]], Values]:
         """The state before every round and the inputs, ``[episode, round, ...]``: what :meth:`step` takes.
 
-        Args:
-            do: variables that are set, at every round, ``[episode, round, ...]``.
-
-        Raises:
-            InputError: episodes of another task, or ``do`` names no variable or has another shape.
+        ``do`` is as for :meth:`run`.
         """
         inputs, do = self.read(episodes), {} if do is None else do
         n_rounds = episodes.n_rounds
@@ -292,17 +267,12 @@ class Algorithm:
         for t in range(n_rounds if self.state else 0):
             for key in self.state:
                 before[key].append(state[key])
-            state = self._advance(
-                state, {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
-            )
+            given, set_now = {k: v[:, t] for k, v in inputs.items()}, {k: np.asarray(v)[:, t] for k, v in do.items()}
+            state = self._advance(state, given, set_now)
         return {key: np.stack(steps, 1) for key, steps in before.items()}, inputs
 
     def read(self, episodes: Any) -> dict[str, NDArray[Any]]:
-        """The inputs of every round.
-
-        Raises:
-            InputError: episodes of another task.
-        """
+        """The inputs of every round."""
         task = getattr(episodes, "task", None)
         if task != self.task:
             raise InputError(f"{self.name} runs on {self.task} episodes, got {type(episodes).__name__}")
@@ -322,9 +292,6 @@ class Algorithm:
 
         Args:
             base, source: every variable of rounds that pair up, from :meth:`run` or :meth:`step`.
-
-        Raises:
-            InputError: no such variable or element.
         """
         self.variable(key)
         value = source[key]

@@ -111,11 +111,7 @@ DESIGNS: Mapping[str, Callable[[_Noise, _Noise, np.random.Generator], tuple[_Noi
 
 @checked
 def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
-    """Episodes of a design.
-
-    Raises:
-        InputError: no such design, or no episode, or more of them than this machine's memory holds.
-    """
+    """Episodes of a design."""
     if design not in DESIGNS:
         raise unknown_name("design", design, DESIGNS)
     integer("n_episodes", n_episodes, 1)
@@ -158,12 +154,10 @@ def coverage(
 
 def _cell(design: str, n: int, score: str, method: str, pairs: Sequence[tuple[Interval, float]]) -> Coverage:
     low, high, estimate, truth = np.array([(i.low, i.high, i.estimate, truth) for i, truth in pairs]).T
-    below, above, wide = float((truth < low).mean()), float((truth > high).mean()), high - low
-    bias = float((estimate - truth).mean())
-    covered = float(((low <= truth) & (truth <= high)).mean())
-    return Coverage(
-        design, n, score, method, len(pairs), covered, below, above, float(wide.mean()), float(np.median(wide)), bias
-    )
+    shares = (low <= truth) & (truth <= high), truth < low, truth > high
+    covered, below, above = (float(share.mean()) for share in shares)
+    width, median, bias = float((high - low).mean()), float(np.median(high - low)), float((estimate - truth).mean())
+    return Coverage(design, n, score, method, len(pairs), covered, below, above, width, median, bias)
 
 
 def _intervals(
@@ -184,14 +178,12 @@ def _intervals(
     plain = ((sample.y - sample.y.mean()) ** 2).sum()
     fixed_r2 = {name: 1 - float(lost.sum() / plain) for name, lost in squares.items()}
     fixed_hits = {name: 1 - weights @ lost / _N_ROUNDS for name, lost in misses.items()}
+    resampled = Interval.of_samples(fixed_hits["probe"], 1 - float(misses["probe"].mean()) / _N_ROUNDS)
     found = {
         ("r2", "refit"): (refit.skill(squares["probe"], total, n_folds), r2["probe"]),
         ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
         ("accuracy", "refit"): (refit.accuracy(steps - misses["probe"], steps, n_folds), accuracy["probe"]),
-        ("accuracy", "resampled"): (
-            Interval.of_samples(fixed_hits["probe"], 1 - float(misses["probe"].mean()) / _N_ROUNDS),
-            accuracy["probe"],
-        ),
+        ("accuracy", "resampled"): (resampled, accuracy["probe"]),
     }
     for key, (one, other) in _PAIRS.items():
         truth, score = r2[one] - r2[other], f"r2 - {key}"
@@ -201,10 +193,8 @@ def _intervals(
     hits = steps - misses["probe"], steps - misses["first_half"]
     truth = accuracy["probe"] - accuracy["first_half"]
     found["accuracy - part", "refit"] = refit.accuracy_difference(*hits, steps, n_folds), truth
-    differences, estimate = (
-        fixed_hits["probe"] - fixed_hits["first_half"],
-        float((hits[0] - hits[1]).mean()) / _N_ROUNDS,
-    )
+    differences = fixed_hits["probe"] - fixed_hits["first_half"]
+    estimate = float((hits[0] - hits[1]).mean()) / _N_ROUNDS
     found["accuracy - part", "resampled"] = Interval.of_samples(differences, estimate), truth
     return found
 

@@ -111,9 +111,6 @@ def array_of(what: str, values: Any) -> NDArray[Any]:
 
     >>> array_of("labels", [[0, 1], [1, 1]]).shape
     (2, 2)
-
-    Raises:
-        InputError: what holds no real numbers, or rows of different lengths.
     """
     try:
         if hasattr(values, "detach"):
@@ -141,11 +138,7 @@ def non_empty(name: str, values: Iterable[Any], what: str = "at least one") -> l
 
 
 def unique(records: Any, kind: str) -> dict[str, Any]:
-    """Records by key, in order.
-
-    Raises:
-        InputError: two records share a key, a name or a short name.
-    """
+    """Records by key, in order; no two may share a key, a name or a short name."""
     by_key: dict[str, Any] = {}
     taken: dict[str, str] = {}
     for record in records:
@@ -172,13 +165,7 @@ MOST_GB = 10.0
 
 
 def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
-    """Refuse what would take more than a bound.
-
-    Args:
-        what: what would be made, with its sizes, for the sentence.
-        n_bytes: the estimate.
-        max_gb: the bound, in units of 1e9 bytes.
-    """
+    """Refuse what would take more than a bound, in units of 1e9 bytes; ``what`` says what would be made."""
     require(
         n_bytes <= max_gb * 1e9,
         f"{what} would take about {n_bytes / 1e9:.3g} GB, more than {max_gb:g} GB; take smaller sizes, "
@@ -212,9 +199,6 @@ def refuse_endless(name: str, count: int) -> None:
     Traceback (most recent call last):
     interp.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 microseconds each, the \
 least that any takes; give at most 10000000
-
-    Raises:
-        InputError: more than :data:`_MOST_REPEATS`.
     """
     hours = count * _LEAST_SECONDS / 3600
     require(
@@ -275,10 +259,8 @@ def check_fields(record: Any) -> None:
 def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
     """``value``, when it is of ``kind``, with NumPy's numbers as Python's.
 
-    Args:
-        name: of the argument, for the sentence; one called ``seed`` is one, and one of :data:`interp.checks.REPEATS`
-            says how often something is done.
-        default: of the argument: it fits, and where it is not finite, numbers need not be.
+    An argument named ``seed`` must be one, and one of :data:`REPEATS` must be done in time. The ``default`` always
+    fits, and where it is not finite, numbers need not be.
     """
     if value is default:
         return value

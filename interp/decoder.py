@@ -127,9 +127,6 @@ class Decoder:
             latents: with any leading axes.
             states: what the algorithm holds at the same times, ``[*sample, ...]``; ``[*sample, latent, k]``, the part
                 that each latent holds, with ``per_latent``.
-
-        Raises:
-            InputError: states of other leading axes, or not one part for each latent.
         """
         held = torch.as_tensor(np.asarray(states, dtype=np.float64)).to(latents.device)
         sample, shape = latents.shape[:-2], held.shape[latents.ndim - 2 :]
@@ -158,9 +155,6 @@ class Decoder:
         self, latents: Float[Tensor, "*batch latent d_model"], change: Float[Tensor, ...]
     ) -> Float[Tensor, "*batch latent d_model"]:
         """The latents, changed so that the decoded state changes by ``change``, ``[*batch, *shape]``.
-
-        Raises:
-            InputError: a change of another shape.
 
         Example:
             >>> latents = torch.randn(64, 1, 4, dtype=torch.float64)
@@ -193,11 +187,7 @@ def cross_fitted(
 ) -> Float[Tensor, episode * any]:
     """The states of every episode, each decoded by a map that was fitted without this episode.
 
-    Args:
-        n_folds: parts that the episodes are split into; one at a time is decoded by a map fitted on the others.
-
-    Raises:
-        InputError: fewer episodes than folds.
+    One of ``n_folds`` parts of the episodes at a time is decoded by a map fitted on the others.
     """
     n = len(latents)
     require(n >= n_folds, f"decoding held-out episodes needs at least {n_folds} episodes, got {n}")

@@ -35,11 +35,7 @@ _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
-    """Call ``write(temporary_path)``, then rename the result to ``path``; nothing is left behind on failure.
-
-    Raises:
-        InputError: the folder cannot be created, or the file cannot be written, such as on a full disk.
-    """
+    """Call ``write(temporary_path)``, then rename the result to ``path``; nothing is left behind on failure."""
     path = Path(file_path(path))
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -68,11 +64,7 @@ def writable(folder: str | Path) -> Path:
 
 @contextmanager
 def writing(path: str | Path, to: str = "") -> Iterator[None]:
-    """While ``path`` is written, errors of the system become a sentence that names it.
-
-    Args:
-        to: "to " for a folder.
-    """
+    """While ``path`` is written, errors of the system become a sentence that names it; ``to`` is "to " for a folder."""
     try:
         yield
     except OSError as error:
@@ -86,11 +78,7 @@ def writing(path: str | Path, to: str = "") -> Iterator[None]:
 
 @contextmanager
 def reading(path: str | Path, what: str = "it was cut short or changed; fetch or make it again") -> Iterator[None]:
-    """While ``path`` is read, whatever its contents break becomes a sentence that names it.
-
-    Args:
-        what: what a damaged file means, and what to do about it.
-    """
+    """While ``path`` is read, whatever its contents break becomes a sentence that names it and says ``what`` to do."""
     try:
         yield
     except InputError:
@@ -103,14 +91,7 @@ def reading(path: str | Path, what: str = "it was cut short or changed; fetch or
 
 
 def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Args:
-        needed: fields that it must have.
-
-    Raises:
-        InputError: no such file, not JSON, or a field is missing.
-    """
+    """The object in a JSON file, which must have the fields that are ``needed``."""
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
     with reading(path):
@@ -193,11 +174,7 @@ def write_json(path: str | Path, value: Any) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold ``folder`` for this process; the system lets go when the process ends, however that ends.
-
-    Raises:
-        InputError: another process holds it, which is named; or the folder cannot be written.
-    """
+    """Hold ``folder`` for this process; the system lets go when the process ends, however that ends."""
     from filelock import FileLock, Timeout
 
     holder = folder / ".holder"
@@ -208,9 +185,8 @@ def locked(folder: Path) -> Iterator[None]:
             lock.acquire(blocking=False)
         except Timeout as error:
             named = holder.read_text(encoding="utf-8").strip() if holder.is_file() else "unknown"
-            raise InputError(
-                f"another process ({named}) works in {str(folder)!r}; wait for it or stop it, or choose another folder"
-            ) from error
+            text = f"another process ({named}) works in {str(folder)!r}"
+            raise InputError(f"{text}; wait for it or stop it, or choose another folder") from error
     try:
         write_text(holder, f"process {os.getpid()} on {platform.node()}\n")
         yield

@@ -97,7 +97,6 @@ class Finished:
 
     @property
     def _kinds(self) -> set[type]:
-        """The classes of the named objects."""
         return {type(known) for known in self.named.values()}
 
     def _fields(self, kind: Any) -> Any:
@@ -144,9 +143,8 @@ class Finished:
                 kinds = inner if inner and inner[-1] is not ... else (each,) * len(items)
                 return tuple(self._decoded(one, item) for one, item in zip(kinds, items, strict=True))
             case {"__mapping__": pairs}:
-                return {
-                    self._decoded(each, key): self._decoded(inner[-1] if inner else Any, item) for key, item in pairs
-                }
+                last = inner[-1] if inner else Any
+                return {self._decoded(each, key): self._decoded(last, item) for key, item in pairs}
             case list():
                 return [self._decoded(each, item) for item in value]
             case dict() if is_dataclass(kind):

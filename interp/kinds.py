@@ -74,9 +74,8 @@ def fitted(kind: Any, value: Any, finite: bool = True) -> Any:
         return value
     if origin is not None:
         return _container(origin, parts, value, finite)
-    if not isinstance(kind, type) or (
-        getattr(kind, "_is_protocol", False) and not getattr(kind, "_is_runtime_protocol", False)
-    ):
+    is_protocol, at_run_time = (getattr(kind, name, False) for name in ("_is_protocol", "_is_runtime_protocol"))
+    if not isinstance(kind, type) or (is_protocol and not at_run_time):
         return value
     return value if isinstance(value, kind) else NO
 
@@ -169,12 +168,8 @@ def _several(origin: Any, parts: tuple[Any, ...], value: Any, finite: bool) -> A
     if getattr(value, "ndim", None) == 1 and hasattr(value, "tolist"):
         value = value.tolist()
     if not isinstance(value, collections.abc.Sequence | set | frozenset):
-        lazy = (
-            origin in (collections.abc.Iterable, collections.abc.Collection)
-            and isinstance(value, origin)
-            and not hasattr(value, "ndim")
-        )
-        return value if lazy else NO
+        any_order = origin in (collections.abc.Iterable, collections.abc.Collection)
+        return value if any_order and isinstance(value, origin) and not hasattr(value, "ndim") else NO
     if isinstance(value, range) and origin is not tuple:
         return value if not parts or fitted(parts[0], value.start) is not NO else NO
     fixed = origin is tuple and not (len(parts) == 2 and parts[1] is ...)
@@ -236,7 +231,6 @@ _SAID = {
     "Episodes": "a batch of episodes",
     "Sequence": "a list",
 }
-"""Classes that users know by another word."""
 
 
 def _article(word: str) -> str:

@@ -29,10 +29,7 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 class ModelRecord:
     """A model that :func:`load` knows.
 
-    Attributes:
-        name, kind, description: what it is called, how it was made, one line.
-        task: key of its task.
-        serves: smallest and largest of each size that it reads; empty for a handwired model, which is built for any.
+    ``serves`` is the smallest and largest of each size that it reads; a handwired model, built for any, names none.
     """
 
     name: str
@@ -86,11 +83,8 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Hook
         name: a name from :func:`models`, or the path of a checkpoint folder.
         max_gb: a model of more units of 1e9 bytes is refused, with an estimate, before memory is taken.
         arguments: what a handwired circuit is built from: ``n_experts``, ``gamma``, ``n_states``, ``n_actions``,
-            ``alpha``, ``variant``, ... A learned model takes none: its checkpoint says everything.
-
-    Raises:
-        InputError: no such name or folder, or an argument that the model does not take; where a learned model does not
-            serve the sizes asked for, those that do are named.
+            ``alpha``, ``variant``, ... A learned model takes none: its checkpoint says everything; where it does not
+            serve the sizes asked for, the error names the models that do.
 
     Example:
         >>> import interp
@@ -121,9 +115,8 @@ def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> Inpu
     text = f"{name!r} is a learned model: its checkpoint fixes everything, so it takes no {given}"
     if not set(arguments) <= set(record.serves) or record.reads(arguments):
         return InputError(text)
-    own = ", ".join(
-        f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in record.serves.items()
-    )
+    served = record.serves.items()
+    own = ", ".join(f"{size} {low}" + (f" to {high}" if high > low else "") for size, (low, high) in served)
     return InputError(f"{text}; it serves {own}. Models for {given}: {serving(record.task, **arguments)}")
 
 

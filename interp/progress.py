@@ -21,8 +21,7 @@ class _Update(Protocol):
 def display(text: str, total: int, completed: int = 0, shown: bool = True) -> Iterator[_Update]:
     """A bar from ``completed`` to ``total`` steps; call what it gives as the work goes on.
 
-    Args:
-        shown: False hides it on a terminal, too: for all but the first of several processes.
+    Of several processes, all but the first give ``shown=False``.
     """
     from rich import progress as rich
     from rich.console import Console

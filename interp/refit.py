@@ -64,9 +64,6 @@ def inflation(n_episodes: int, n_folds: int, level: float = 0.95) -> float:
 
     >>> round(inflation(8, 5), 3), round(inflation(64, 5), 3)
     (4.054, 3.045)
-
-    Raises:
-        InputError: fewer than 2 episodes, folds that are not 2 to n, a level outside (0, 1).
     """
     require(n_episodes >= 2, f"an interval over episodes needs at least 2 episodes, got {n_episodes}")
     require(2 <= n_folds <= n_episodes, f"folds of {n_episodes} episodes are 2 to {n_episodes}, got {n_folds}")
@@ -105,9 +102,6 @@ def ratio(losses: ArrayLike, references: ArrayLike, n_folds: int, *, level: floa
         losses: out-of-fold, summed over the rounds of each episode: ``[episode]`` or ``[episode, output]``.
         references: what they are divided by, in the same shape (counts of steps, or the losses of a baseline).
         n_folds: K of the cross-validation; n for leaving one episode out.
-
-    Raises:
-        InputError: negative or unknown numbers, shapes that differ, and what :func:`inflation` refuses.
     """
     part = _Part.of(losses, references, n_folds, level)
     return Interval(part.ratio, part.low, part.high)

@@ -10,11 +10,7 @@ ROOMS = ("circuits", "probes", "reports")
 
 
 def strangers(home: Path | None = None) -> list[str]:
-    """A sentence for each room whose name leads to a package of somebody else.
-
-    Args:
-        home: the folder that holds ``interp``; its own when None.
-    """
+    """A sentence for each room whose name leads to a package of somebody else; ``home`` holds ``interp``."""
     home = Path(__file__).resolve().parents[1] if home is None else home
     sentences = []
     for name in ROOMS:

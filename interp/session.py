@@ -38,9 +38,7 @@ def session() -> Iterator[None]:
 def once(what: Hashable, *about: object, make: Callable[[], T]) -> T:
     """What ``make`` gives; in a session it is made only the first time that it is asked for.
 
-    Args:
-        what: names the result and the settings that it depends on.
-        about: the objects that it depends on, compared by identity.
+    ``what`` names the result and its settings; ``about`` are the objects that it depends on, compared by identity.
 
     >>> with session():
     ...     [once("random", make=lambda i=i: i) for i in range(3)]

@@ -36,9 +36,6 @@ class Interval:
         """The interval around ``estimate`` that holds the middle ``level`` of ``samples [resample]``.
 
         Samples that are not finite, such as a ratio over 0, are left out; where none is left, the bounds are NaN.
-
-        Raises:
-            InputError: samples of more axes than one.
         """
         require(np.ndim(samples) == 1, f"samples must be [resample], got shape {np.shape(samples)}")
         low, high = percentile_bounds(samples if np.size(samples) else [np.nan], level)
@@ -88,11 +85,7 @@ def resample_weights(
 ) -> NDArray[np.float64]:
     """Bootstrap weights ``[n_resamples, n_episodes]``; each row sums to 1.
 
-    Args:
-        plain_first: one more row before them, which weighs every episode alike: it gives the estimate itself.
-
-    Raises:
-        InputError: fewer than one episode or resample, or more than this machine can hold.
+    With ``plain_first`` one more row before them weighs every episode alike: it gives the estimate itself.
     """
     require(n_episodes >= 1, f"a bootstrap needs at least 1 episode, got {n_episodes}")
     require(n_resamples >= 1, f"a bootstrap needs at least 1 resample, got {n_resamples}")
