@@ -59,7 +59,6 @@ def written(
     return pd.DataFrame(rows, columns=["layer", "head", "source", "target", "weight"])
 
 
-@checked
 @styled
 def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str, str]]) -> Figure:
     """Draw the reads of a round that :func:`written` gives, a colour a head.
@@ -80,7 +79,6 @@ def flow(frame: pd.DataFrame, labels: Sequence[str], heads: Sequence[Mapping[str
     return _finished(figure, axes, list(zip(colour.values(), texts, strict=True)), named, n_layers)
 
 
-@checked
 @styled
 def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figure:
     """Draw the reads that matter most in a round, a colour an exit, each with its head and its effect.
@@ -187,7 +185,6 @@ _HALF_CHARACTER = 0.036
 """Inches: half the width of a character in a box."""
 
 
-@checked
 @styled
 def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     """Heads in columns by layer, exits at the right, an arrow for every edge, coloured by the port that reads.

@@ -19,7 +19,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 
-from interp.checks import checked, require_columns
+from interp.checks import require_columns
 from interp.errors import require
 from interp.statistics import bootstrap_mean
 from reports.palette import CYCLE, INK, LIGHT, LIGHT_TEXT, Look, looks
@@ -29,7 +29,6 @@ REFERENCE: dict[str, Any] = {"color": INK, "linewidth": 0.9, "linestyle": (0, (2
 """How lines that nobody measured are drawn: a floor, the identity, a perfect score."""
 
 
-@checked
 @styled
 def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str], *, ylabel: str) -> Figure:
     """What a model holds over time, drawn on what the algorithm holds, with the absolute difference beside it.
@@ -102,7 +101,6 @@ def over_rounds(
     return pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean, "low": low, "high": high})
 
 
-@checked
 @styled
 def curves(
     frame: pd.DataFrame,
@@ -154,7 +152,6 @@ def band(axes: Axes, part: pd.DataFrame, x: str, look: Look, *, strong: bool, la
         axes.fill_between(part[x], part["low"], part["high"], color=look.colour, alpha=0.13, linewidth=0)
 
 
-@checked
 @styled
 def heatmap(
     values: ArrayLike,
@@ -238,7 +235,6 @@ _CHARACTER = 0.085
 """Inches that a character of a tick label takes."""
 
 
-@checked
 @styled
 def intervals(
     frame: pd.DataFrame, *, xlabel: str, floor: float | None = None, reference: Mapping[str, float] | None = None

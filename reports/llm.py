@@ -264,8 +264,8 @@ _NOTES = (
     "Formats follow the rules in `interp.llm.notes`, which look at the surface only. Readable: the note has a tally "
     "for every expert. Exact: every tally is the true count. Best and worst: the note's top and bottom expert are the "
     "best and the worst on the rounds played. Most and least accurate: they are so by their accuracy or, where that "
-    "is not given, by their record over the whole instance. The least accurate is the adversary in the anti-signal "
-    "regime."
+    "is not given, by their record over the whole instance. In the anti-signal regime, the least accurate one is the "
+    "adversary."
 )
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
 _SET_ASIDE = (

@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-from interp.checks import array_of, checked, require_columns
+from interp.checks import array_of, require_columns
 from interp.errors import require
 from reports.figures import DIVERGING, REFERENCE, SEQUENTIAL, band, colour_bar
 from reports.palette import INK, LIGHT, looks
@@ -27,7 +27,6 @@ _SMALL = 7.5
 """Points: the smallest text in a panel."""
 
 
-@checked
 @styled
 def attention(
     patterns: Sequence[NDArray[Any]], labels: Sequence[str], heads: Sequence[Sequence[str]], *, columns: int = 8
@@ -69,7 +68,6 @@ def attention(
     return figure
 
 
-@checked
 @styled
 def curves(
     frame: pd.DataFrame,
@@ -141,7 +139,6 @@ def _name_ends(axes: Axes, frame: pd.DataFrame, x: str, names: Mapping[str, tupl
         axes.text(right * 1.02, at, name, color=colour, fontsize=_SMALL, va="center", clip_on=False)
 
 
-@checked
 @styled
 def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     """How often y = 1 came true where P(y = 1) was predicted, and how the predictions are spread.
@@ -165,7 +162,6 @@ def calibration(bins: pd.DataFrame, *, name: str = "model") -> Figure:
     return figure
 
 
-@checked
 @styled
 def readings(true: Any, read: Any, *, label: str) -> Figure:
     """What a probe reads against what is true, with the identity, and how its residuals are spread.
@@ -189,7 +185,6 @@ def readings(true: Any, read: Any, *, label: str) -> Figure:
     return figure
 
 
-@checked
 @styled
 def rates(frame: pd.DataFrame, true: Mapping[str, float]) -> Figure:
     """The learning rate and discount of every trajectory, one point each, a panel a source, the true pair a cross.

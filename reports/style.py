@@ -59,14 +59,14 @@ def house_style(**more: Any) -> Any:
 
 
 def styled(draw: _Draw) -> _Draw:
-    """Draw in the house style."""
+    """Draw in the house style, with arguments :func:`~interp.checks.checked`."""
 
     @wraps(draw)
     def inner(*args: Any, **kwargs: Any) -> Figure:
         with house_style():
             return draw(*args, **kwargs)
 
-    return inner  # type: ignore[return-value]
+    return checked(inner)  # type: ignore[return-value]
 
 
 _SMALLEST_TEXT = 9.2

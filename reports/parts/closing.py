@@ -70,7 +70,6 @@ def paper(here: Mapping[str, Here]) -> Part:
 
 
 def _coverage(here: Mapping[str, Here], context: Context) -> pd.DataFrame:
-    """One row per figure and table: number, what it shows, where it is, what differs."""
     titles = {part.key: part.title for part in context.parts}
     rows = []
     for number, printed in PRINTED.items():

@@ -43,6 +43,8 @@ _DIFFERENCES = (
 )
 """Three differences with three routes: a vote (prediction), a history (latent), a label (update)."""
 
+_EXACT = {"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the log-weights"}
+
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
@@ -65,16 +67,7 @@ def parts() -> tuple[Part, ...]:
             heads.attention("figures 1 and 7, right"),
         ),
         after={
-            "compared": [
-                verification.part(
-                    sizes=(2, 4, 8),
-                    n_episodes=10,
-                    said={
-                        "prediction": "Predictions equal the algorithm's",
-                        "carried_state": "Latent equals the log-weights",
-                    },
-                )
-            ],
+            "compared": [verification.part(sizes=(2, 4, 8), n_episodes=10, said=_EXACT)],
             "state": [
                 Part("regret", "Regret", _score, _draw_regret, summary=_regret_findings),
                 Part("calibration", "Calibration", _calibrate, _draw_calibration, summary=_calibration_findings),

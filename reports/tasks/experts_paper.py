@@ -6,6 +6,8 @@ and the model without its latent.
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pandas as pd
 from scipy import special
@@ -133,11 +135,8 @@ def _attend(context: Context) -> pd.DataFrame:
     run = rollout(context.model, episodes)
     last = context.n_rounds - 1
     moments = sorted({0, 5, 10, last // 4, last // 2, 3 * last // 4, last} & set(range(last + 1)))
-    frames = [
-        attention_to_experts(context.model, episodes, rounds=[t], seed=context.seed, run=run).to_frame().assign(round=t)
-        for t in moments
-    ]
-    return pd.concat(frames, ignore_index=True)
+    attend = partial(attention_to_experts, context.model, episodes, seed=context.seed, run=run)
+    return pd.concat([attend(rounds=[t]).to_frame().assign(round=t) for t in moments], ignore_index=True)
 
 
 def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
@@ -165,7 +164,6 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
 
 # Elsewhere.
 
-_ELSEWHERE = "Other regimes and longer episodes"
 _N_ELSEWHERE = 32
 """Episodes of each regime, at most."""
 _TEXT = (
@@ -186,21 +184,19 @@ _PICTURES = {
 
 def elsewhere() -> Part:
     """What ``interp evaluate`` measures, in short."""
-    return Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_findings, slow=True)
+    title = "Other regimes and longer episodes"
+    return Part("elsewhere", title, _evaluate, _draw_elsewhere, learned, _elsewhere_findings, slow=True)
 
 
 def _evaluate(context: Context) -> suite.Evaluation:
-    """Everything that ``interp evaluate --theory`` measures."""
     enough = max(suite.plan_of(context.model).min_episodes, min(context.n_episodes, _N_ELSEWHERE))
     return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
 
 
 def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Finding]:
     """Whether the model needs its latent, and the statements of the paper's appendix B."""
-    control = result.tables["latent_control"].set_index("quantity")
-    lost, cut = (
-        Interval(*control.loc[name, ["estimate", "low", "high"]]) for name in ("lost when cut", "accuracy, cut")
-    )
+    control = result.tables["latent_control"].set_index("quantity")[["estimate", "low", "high"]]
+    lost, cut = (Interval(*control.loc[name]) for name in ("lost when cut", "accuracy, cut"))
     theory = result.tables["theory"]["holds"]
     return [
         Finding(

@@ -46,6 +46,8 @@ _DIFFERENCES = (
 )
 """Two differences with two routes: what the latents hold (into the choice), and the reward (into the update)."""
 
+_EXACT = {"carried_state": "Latents equal the Q-table"}
+
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
@@ -59,21 +61,14 @@ def parts() -> tuple[Part, ...]:
                 decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
                 probed="table",
                 units=("Q-value", "Q-value"),
-                shown=(
-                    "Paper, figure 6. Every entry of the Q-table in episode {}",
-                    "The decoded Q-table of episode {}",
-                ),
+                shown=(titled("6", "Every entry of the Q-table in episode {}"), "The decoded Q-table of episode {}"),
             ),
             probing.part(("table", "table_visited", "td_error", "reward")),
             patching.part(_DIFFERENCES, n_episodes=16),
             interchange.part(wired),
         ),
         after={
-            "compared": [
-                verification.part(
-                    sizes=((4, 2), (8, 4)), n_episodes=5, said={"carried_state": "Latents equal the Q-table"}
-                )
-            ],
+            "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said=_EXACT)],
             "state": [
                 Part("agreement", _AGREEMENT, _compare, _draw_agreement, summary=_agreement_findings),
                 Part("playing", "Free rollouts", _let_play, _draw_playing, summary=_playing_findings),
@@ -102,7 +97,6 @@ _AGREEMENT_TEXT = (
 
 
 def _compare(context: Context) -> AgreementResult:
-    """The model's choices beside those of its table, and of one without bootstrapping."""
     predictions = context.run.predictions.double().numpy(force=True)
     return agreement(predictions, context.episodes, table=reference_table(context.model), seed=context.seed)
 
@@ -128,7 +122,6 @@ def _agreement_findings(result: AgreementResult, context: Context) -> list[Findi
 
 
 def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
-    """Agreement over all rounds, then by phase."""
     when = "ended" if reference_table(context.model) == "after" else "began"
     frame = result.to_frame()
     rows = frame[frame["phase"] == "all"][["name", "estimate", "low", "high", "n_steps"]]
@@ -236,11 +229,9 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
 
 
 def _scores(played: _Played, seed: int) -> pd.DataFrame:
-    rows = []
-    for name, episodes in played.agents.values():
-        result = returns.normalised_score(episodes, seed=seed)
-        rows.append({"world": played.world, "agent": name, "earned": result.earned, "normalised score": result.score})
-    return pd.DataFrame(rows)
+    results = [(name, returns.normalised_score(episodes, seed=seed)) for name, episodes in played.agents.values()]
+    rows = [(played.world, name, result.earned, result.score) for name, result in results]
+    return pd.DataFrame(rows, columns=["world", "agent", "earned", "normalised score"])
 
 
 # The lemma on the chooser's margins.
@@ -266,15 +257,8 @@ def _margins(context: Context) -> pd.DataFrame:
 
 
 def _draw_margins(frame: pd.DataFrame, context: Context) -> list[object]:
-    columns = {
-        "code": "position code",
-        "d_code": "coordinates",
-        "margin": "margin Δ",
-        "leak": "ε",
-        "eta_lemma": "η, lemma",
-        "xi_lemma": "ξ, lemma",
-        "eta": "η, corrected",
-    }
+    columns = {"code": "position code", "d_code": "coordinates", "margin": "margin Δ", "leak": "ε"}
+    columns |= {"eta_lemma": "η, lemma", "xi_lemma": "ξ, lemma", "eta": "η, corrected"}
     table = frame[list(columns)].rename(columns=columns).assign(**{"attention missing": 1 - frame["attention"]})
     caption = f"Lemma C.1 over the {context.model.layout.n_positions} positions of a round"
     return [Prose(_LEMMA_TEXT), Table(table, caption)]

@@ -78,7 +78,6 @@ _AGENTS = {
 
 
 def _play_families(context: Context) -> pd.DataFrame:
-    """Cumulative reward of the model and of tabular agents, in six reward families and over a long horizon."""
     frames = [_played(context, key, HORIZON).assign(panel=REGIMES[key].name) for key in EVALUATION]
     long = _played(context, "grid", LONG).assign(panel=f"{LONG} rounds")
     return pd.concat([*frames, long], ignore_index=True)
@@ -127,9 +126,8 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     said = f"mean of {N_WORLDS} MDPs ({size}), with 95 % intervals over MDPs; every agent meets the same luck."
     return [
         Prose(
-            "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what "
-            "can be earned: its curve stands beside the others, and the chain and the ladder are under Free "
-            "rollouts."
+            "The model acts by its own choices. On MDPs drawn at random a random policy already earns most of what can "
+            "be earned: its curve stands beside the others. The chain and the ladder are under Free rollouts."
         ),
         Figure(six, "Reward in six families", titled("14", f"Cumulative reward over {HORIZON} rounds, {said}"), tenths),
         Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
@@ -171,10 +169,9 @@ def _draw_agreement(frame: pd.DataFrame, context: Context) -> list[object]:
     share, said = share.reset_index().rename_axis(columns=None), "Agreement with tabular Q-learning."
     return [
         Prose(
-            "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. "
-            "The five shifts lie outside the training grid. They are those of the paper, not cells of the grid "
-            "that bear the same names: `sparse` and `dense` of the toolkit are training cells, and its "
-            "`high-variance` has the grid's transitions; `sparse-shift` is Beta(.1, 2) and `dense-shift` "
+            "How often the choice is the greedy action of the table, on steps without ties, in fives of rounds. The "
+            "five shifts of the paper lie outside the training grid, unlike the cells `sparse` and `dense` of the grid "
+            "and `high-variance`, which has its transitions: `sparse-shift` is Beta(.1, 2) and `dense-shift` "
             "Beta(10, 10), both with Dirichlet(1), and `high-variance-shift` Beta(.1, .1) with Dirichlet(.5)."
         ),
         Figure(picture, "Agreement over rounds by regime", titled("2, right", said), shown),
@@ -250,23 +247,21 @@ def _probe_update(context: Context) -> list[ProbeResult]:
 
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     """Scores of all parts, then what is read of the reward and of the TD error."""
-    scores = [
-        {
-            "part of the update": result.target.key.replace("_", " "),
-            "R²": result.score,
-            "inputs of the round alone": _control(result, "inputs"),
-            "untrained model": _control(result, "untrained"),
-            "mean absolute error": result.metrics.get("mae"),
-        }
-        for result in results
-    ]
+    scores = []
+    for result in results:
+        controls = [
+            result.controls[name].score if name in result.controls else None for name in ("inputs", "untrained")
+        ]
+        scores.append((result.target.key.replace("_", " "), result.score, *controls, result.metrics.get("mae")))
+    columns = ["part of the update", "R²", "inputs of the round alone", "untrained model", "mean absolute error"]
+    parts = "Parts of the Bellman update, read from the change; 95 % intervals over episodes"
     by_key = {result.target.key: result for result in results}
     blocks: list[object] = [
         Prose(
             "Linear probes of how a round changes the latent that it writes. The reward, and all that the round's "
             "inputs say, can be read from a change that merely copies them: read a score beside its two controls."
         ),
-        Table(pd.DataFrame(scores), "Parts of the Bellman update, read from the change; 95 % intervals over episodes"),
+        Table(pd.DataFrame(scores, columns=columns), parts),
     ]
     for key, number in (("td_error", "2, middle"), ("reward", "12")):
         result, label = by_key[key], key.replace("_", " ").replace("td", "TD")
@@ -274,10 +269,6 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
         text = f"The {label} read from the change of the latent, on episodes that the probe was not fitted on."
         blocks.append(Figure(picture, f"The {label}, true and read", titled(number, text)))
     return blocks
-
-
-def _control(result: ProbeResult, name: str) -> object:
-    return result.controls[name].score if name in result.controls else None
 
 
 # The decoded table.

@@ -44,6 +44,8 @@ _FEW = 8
 _SHOWN = (MODEL, "breadth_first", "depth_limited_2", "depth_first", "more_ancestors", "cut", "frozen", "discrete")
 """What is drawn; the table holds all."""
 
+_EXACT = {"prediction": "Predictions equal the algorithm's", "carried_state": "Latent equals the set reached"}
+
 
 def parts() -> tuple[Part, ...]:
     """Every part of the report, in page order."""
@@ -63,16 +65,7 @@ def parts() -> tuple[Part, ...]:
             learning.part("What it takes to learn", _LEARNED_BY),
         ),
         after={
-            "compared": [
-                verification.part(
-                    sizes=((8, 12), (14, 20)),
-                    n_episodes=10,
-                    said={
-                        "prediction": "Predictions equal the algorithm's",
-                        "carried_state": "Latent equals the set reached",
-                    },
-                )
-            ],
+            "compared": [verification.part(sizes=((8, 12), (14, 20)), n_episodes=10, said=_EXACT)],
             "state": [
                 Part("answers", "Answers by round and depth", _compute, _draw, summary=_findings),
                 Part("moved", "Nodes moved in the set", _compute_moved, _draw_moved, summary=_moved_findings),
