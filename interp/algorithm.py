@@ -217,13 +217,7 @@ class Algorithm:
         do = {} if do is None else do
         for key in do:
             self.variable(key)
-        values: dict[str, NDArray[Any]] = {}
-        for variable in self.variables:
-            key, given = variable.key, state if variable.role == "state" else inputs
-            if key in do:
-                values[key] = np.asarray(do[key])
-            else:
-                values[key] = given[key] if variable.equation is None else np.asarray(variable.equation(values))
+        values = _computed(self.variables, state, inputs, do)
         after = {key: values[NEXT + key] for key in self.state}
         later: dict[str, NDArray[Any]] = dict(after)
         for key in self.of_the_state:
@@ -326,25 +320,27 @@ class Algorithm:
 
     def _advance(self, state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
         """The state after one round; only what it depends on is computed."""
-        values: dict[str, NDArray[Any]] = {}
-        for variable in self._needed:
-            if variable.key in do:
-                values[variable.key] = do[variable.key]
-            elif variable.equation is None:
-                values[variable.key] = (state if variable.role == "state" else inputs)[variable.key]
-            else:
-                values[variable.key] = np.asarray(variable.equation(values))
+        values = _computed(self._needed, state, inputs, do)
         return {key: values[NEXT + key] for key in self.state}
+
+
+def _computed(variables: Sequence[Variable], state: Values, inputs: Values, do: Values) -> dict[str, NDArray[Any]]:
+    """The values of variables, in causal order: set by ``do``, given, or computed."""
+    values: dict[str, NDArray[Any]] = {}
+    for variable in variables:
+        key, given = variable.key, state if variable.role == "state" else inputs
+        if key in do:
+            values[key] = np.asarray(do[key])
+        else:
+            values[key] = given[key] if variable.equation is None else np.asarray(variable.equation(values))
+    return values
 
 
 @dataclass(frozen=True)
 class AlgorithmRecord:
-    """An algorithm that a task registers, before its parameters are chosen.
+    """An algorithm that a task registers (with a short name for legends), before its parameters are chosen.
 
-    Attributes:
-        key, name, short_name: for code, sentences and legends.
-        make: parameters to :class:`Algorithm`.
-        parameters: episodes to the parameters that they were made with, where these differ from the defaults.
+    ``parameters`` takes episodes to the parameters that they were made with, where these differ from the defaults.
     """
 
     key: str
@@ -363,7 +359,6 @@ class Searched:
     """A parameter of a family of algorithms, and where a fit looks for it.
 
     Attributes:
-        name: of the argument of :attr:`Family.make`.
         grid: the values that are tried, ascending; the first and the last are its bounds.
         kind: "real" values between those of the grid are tried, too; "choice" takes those of the grid alone, such as
             whole numbers.
@@ -386,7 +381,6 @@ class Family:
     """Algorithms that differ in their parameters alone: one answer to "which algorithm explains this model?".
 
     Attributes:
-        key, name: for code and sentences.
         make: parameters to :class:`Algorithm`, whose own ``parameters`` are what a fit reports.
         searched: the parameters that a fit looks for; none for a single algorithm.
         memoryless: whether its algorithms keep nothing from round to round, so that any learner should do better.

@@ -120,13 +120,11 @@ class RoundInputs:
 
 @dataclass(frozen=True)
 class Steering:
-    """How a model of a task is steered by default.
+    """How a model of a task is steered by default; ``what`` and ``shows`` are the change and the outcome in words.
 
     Attributes:
         change: the state change of dose 1: (shape of the state of one episode) -> array.
-        doses: multiples of it.
         outcome: (episodes, round) -> the outcome whose probability should move, one for all or one per episode.
-        what, shows: the change and the outcome, in words.
     """
 
     change: Callable[[tuple[int, ...]], NDArray[Any]]
@@ -203,11 +201,9 @@ class Analysis:
     Attributes:
         round_inputs: what one round says by itself, the control of every probe.
         probed: variables that ``interp probe`` decodes.
-        corruptions: the corruptions that can be asked for by key.
         default_corruption: the key of the one that ``interp patch`` and circuits of edges take.
         aligned: model to (variable, site) cases for learned subspaces, the last a place that cannot hold it.
         claims: model to the (variable, sites, outcome) claims that interchange tests in a learned model.
-        steering: how a model is steered.
     """
 
     round_inputs: Callable[[Any], RoundInputs] | None = None

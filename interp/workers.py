@@ -42,9 +42,6 @@ def each(
             ``"local"`` for a cluster of ``n_jobs`` processes here; empty for joblib, whose ``parallel_config`` holds.
             An item whose worker died goes to another one.
         prefer: what joblib takes where nothing else is configured.
-
-    Raises:
-        InputError: no dask is installed, or no scheduler answers at the address.
     """
     require(n_jobs != 0, "n_jobs must be the number of workers, or -1 for one per core, got 0")
     if scheduler:
@@ -102,10 +99,8 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     try:
         client = Client(scheduler, timeout=_SECONDS)
     except (OSError, ValueError) as error:
-        raise InputError(
-            f"no dask scheduler answers at {scheduler!r}; start one with `dask scheduler`, give its address, such as "
-            f"tcp://127.0.0.1:8786, or {LOCAL!r}"
-        ) from error
+        remedy = f"start one with `dask scheduler`, give its address, such as tcp://127.0.0.1:8786, or {LOCAL!r}"
+        raise InputError(f"no dask scheduler answers at {scheduler!r}; {remedy}") from error
     with client:
         yield client
 

@@ -195,10 +195,8 @@ def _power_summary(frame: pd.DataFrame) -> str:
     """The share called represented, by true R2 and number of episodes."""
     share = frame.assign(hit=frame["verdict"] == "represented").pivot_table("hit", ["design", "effect"], "n_episodes")
     seen = frame.pivot_table("detectable", ["design", "effect"], "n_episodes", aggfunc="median")
-    return (
-        f"Share represented, by true R2 and number of episodes\n{share.round(2).to_string()}\n"
-        f"Median of the smallest difference that would have been shown\n{seen.round(2).to_string()}"
-    )
+    hits = f"Share represented, by true R2 and number of episodes\n{share.round(2).to_string()}"
+    return f"{hits}\nMedian of the smallest difference that would have been shown\n{seen.round(2).to_string()}"
 
 
 @dataclass(frozen=True)

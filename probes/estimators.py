@@ -67,11 +67,8 @@ def fit(estimator: Any, x: Float[Array, "episode round d"], y: Shaped[Array, "ep
 
 def kind(estimator: Any) -> Kind:
     """An estimator as a kind of probe, in the same folds and with the same controls as the others."""
-    return Kind(
-        type(estimator).__name__,
-        of_classes=_classifies(estimator),
-        fit=lambda data, targets: [_fit_one(estimator, data, one) for one in targets],
-    )
+    name, of_classes = type(estimator).__name__, _classifies(estimator)
+    return Kind(name, of_classes, lambda data, targets: [_fit_one(estimator, data, one) for one in targets])
 
 
 def _fit_one(estimator: Any, data: Data, target: TargetValues) -> ProbeResult:

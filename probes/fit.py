@@ -175,7 +175,8 @@ def fit_targets(
         alike = [i for i, other in enumerate(kinds) if other.name == kind.name]
         results |= dict(zip(alike, kind.fit(data, [targets[i] for i in alike]), strict=True))
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
-    about, place = provenance(seed=seed, **sizes, **settings), {"shape": shape, "site": site, "warning": warning}
+    about = provenance(seed=seed, **sizes, **settings)
+    place: dict[str, Any] = {"shape": shape, "site": site, "warning": warning}
     of_targets = (results[i] for i in range(len(targets)))
     return [replace(result, **place, settings={**about, **result.settings}) for result in of_targets]
 

@@ -53,23 +53,7 @@ def cross_validate(
     n_classes: int,
     refit: bool = True,
 ) -> _LogisticFit:
-    """Nested cross-validation of one class target, and the refit on all episodes (zeros when not asked for).
-
-    ``x`` is finite: scikit-learn, which would look at every fit, is told not to.
-    """
-    import sklearn
-
-    with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
-        return _cross_validate(x, y, folds, n_classes, refit)
-
-
-def _cross_validate(
-    x: Float[Array, "episode round d"],
-    y: Int[Array, "episode round"],
-    folds: Int[Array, " episode"],
-    n_classes: int,
-    refit: bool,
-) -> _LogisticFit:
+    """Nested cross-validation of one class target, and the refit on all episodes (zeros when not asked for)."""
     n_episodes, n_rounds, d = x.shape
     rows, labels, groups = x.reshape(-1, d).astype(np.float64), y.reshape(-1), np.repeat(folds, n_rounds)
     # A constant column, as most of a handwired machine are, has weight 0 and costs as much as any other.
@@ -187,10 +171,15 @@ def _regression(x: Float[Array, "row d"], y: Int[Array, " row"], penalty: float)
 
 
 def _fit_one(data: Data, target: TargetValues) -> ProbeResult:
+    import sklearn
+
     y, n_classes = target.values, int(target.values.max()) + 1
 
     def fits(inputs: Array, labels: Array, refit: bool = False) -> list[_LogisticFit]:
-        return [cross_validate(inputs, labels[..., k], data.folds, n_classes, refit=refit) for k in range(y.shape[-1])]
+        # Inputs are finite: scikit-learn, which would look at every fit, is told not to.
+        with sklearn.config_context(assume_finite=True, skip_parameter_validation=True):
+            each = range(y.shape[-1])
+            return [cross_validate(inputs, labels[..., k], data.folds, n_classes, refit=refit) for k in each]
 
     def scored(inputs: Array, labels: Array, mask: Array | None) -> ProbeScore:
         return class_scores(labels, [f.probabilities for f in fits(inputs, labels)], mask, data.groups, N_FOLDS)[0][-1]

@@ -177,16 +177,14 @@ class ProbeResult(Tabled):
         return Decoded(self.target.key, self.columns, self.predictions, true).plot(episode)
 
     def _check_run(self, run: Rollout) -> None:
+        remedy = "give it activations, or fit it with probes.fit(run, target, site=...)"
+        where = "this probe was fitted on an array, so it cannot know where to read a run"
+        require(self.site is not None, f"{where}; {remedy}")
+        fitted, ran = self.settings, run.settings
         require(
-            self.site is not None,
-            "this probe was fitted on an array, so it cannot know where to read a run; give it activations, or fit it "
-            "with probes.fit(run, target, site=...)",
-        )
-        fitted, given = self.settings.get("digest"), run.settings.get("digest")
-        require(
-            fitted == given,
-            f"this probe was fitted on model {self.settings.get('model')!r} ({str(fitted)[:12]}), the run is of "
-            f"{run.settings.get('model')!r} ({str(given)[:12]}); fit it on that model",
+            fitted.get("digest") == ran.get("digest"),
+            f"this probe was fitted on model {fitted.get('model')!r} ({str(fitted.get('digest'))[:12]}), the run is of "
+            f"{ran.get('model')!r} ({str(ran.get('digest'))[:12]}); fit it on that model",
         )
 
     def to_frame(self) -> pd.DataFrame:
@@ -237,8 +235,8 @@ class Decoded:
     def to_frame(self) -> pd.DataFrame:
         """One row per episode, round and output."""
         n_episodes, n_rounds, _ = self.values.shape
-        axes = {"episode": range(n_episodes), "round": range(n_rounds), "output": self.outputs}
-        index = pd.MultiIndex.from_product(axes.values(), names=list(axes))
+        axes: dict[str, Any] = {"episode": range(n_episodes), "round": range(n_rounds), "output": self.outputs}
+        index = pd.MultiIndex.from_product(list(axes.values()), names=list(axes))
         columns = {"decoded": self.values.reshape(-1)}
         if self.true is not None:
             columns["true"] = self.true.reshape(-1)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import isnan, nan
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, Shaped
@@ -67,23 +67,21 @@ class ProbeScore(Interval):
 
     def minus(self, other: ProbeScore) -> Difference:
         """The difference from a score of the same kind, folds and episodes, with its paired interval."""
+        lost, of_control = self.losses, other.losses
+        steps, references, n_folds = self.references, other.references, self.n_folds
         if self.kind == "accuracy":
-            own, control = self.references - self.losses, other.references - other.losses
-            paired = refit.accuracy_difference(
-                own, control, self.references, self.n_folds, control_steps=other.references
-            )
+            hits, hits_of_control = steps - lost, references - of_control
+            paired = refit.accuracy_difference(hits, hits_of_control, steps, n_folds, control_steps=references)
         else:
-            paired = refit.skill_difference(
-                self.losses, other.losses, self.references, self.n_folds, control_references=other.references
-            )
+            paired = refit.skill_difference(lost, of_control, steps, n_folds, control_references=references)
         return Difference(paired.estimate, paired.low, paired.high)
 
     def detectable(self, control: ProbeScore | None = None) -> float:
         """The smallest difference from a control, or from a score of 0, that this sample would have shown."""
-        lost, given = (None, None) if control is None else (control.losses, control.references)
-        return refit.detectable(
-            self.losses, self.references, self.n_folds, control_losses=lost, control_references=given
+        given: dict[str, Any] = (
+            {} if control is None else {"control_losses": control.losses, "control_references": control.references}
         )
+        return refit.detectable(self.losses, self.references, self.n_folds, **given)
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -201,7 +201,7 @@ def sweep(
                 rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
-    about = {"model": model.config.name, "digest": model.digest(), "regime": episodes.regime}
+    about: dict[str, Any] = {"model": model.config.name, "digest": model.digest(), "regime": episodes.regime}
     about |= {"episodes_seed": episodes.seed, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
     return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 

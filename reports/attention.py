@@ -99,14 +99,9 @@ class AttentionView:
             for names, (_, scale, signed) in zip(self.heads, packed, strict=True)
         ]
         weights = np.concatenate([of_layer for of_layer, _, _ in packed], axis=2)
-        record = {
-            "labels": list(self.labels),
-            "layers": layers,
-            "episodes": list(self.episodes),
-            "rounds": list(self.rounds),
-            "colours": [_POSITIVE, _NEGATIVE],
-            "weights": base64.b64encode(weights.tobytes()).decode(),
-        }
+        record: dict[str, object] = {"labels": list(self.labels), "layers": layers, "episodes": list(self.episodes)}
+        record |= {"rounds": list(self.rounds), "colours": [_POSITIVE, _NEGATIVE]}
+        record["weights"] = base64.b64encode(weights.tobytes()).decode()
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
     def html(self, prefix: str, number: int = 0) -> str:

@@ -79,8 +79,7 @@ def transformer(name: str) -> Predictor:
 
 def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int = 0) -> Report:
     """The page on what was read from ``path``, with ``others`` on the same instances."""
-    runs = reading.runs
-    scores = score(runs, others, seed)
+    runs, scores = reading.runs, score(reading.runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
     sections = [
         Section("Summary", [Summary(_facts(runs, scores, acts))]),
@@ -106,8 +105,7 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
 
 def _facts(runs: Sequence[LLMRun], scores: LLMScores, acts: Sequence[Behaviour]) -> dict[str, Any]:
     complete = sum(run.ended == "complete" for run in runs)
-    missing = sum(int(run.missing.sum()) for run in runs)
-    rounds = sum(run.rounds for run in runs)
+    missing, rounds = sum(int(run.missing.sum()) for run in runs), sum(run.rounds for run in runs)
     served = sorted({name for run in runs for name in run.served})
     facts: dict[str, Any] = {
         "Models": ", ".join(dict.fromkeys(run.model for run in runs)),
@@ -306,10 +304,8 @@ def _regret(scores: LLMScores) -> Section:
                     remembering = _banded(of_framing, of_framing["condition"].str.removeprefix(f"{framing}-"), None)
                     parts.append(pd.concat([remembering, beside]).assign(panel=f"{regime}, {framing} framing"))
         frame = pd.concat(parts, ignore_index=True)
-        n = int(llm.loc[llm["model"] == model, "n"].max())
-        picture = panels.curves(
-            frame, by="panel", ylabel="regret (mistakes)", columns=len(framings), height=2.6, direct=True
-        )
+        n, side = int(llm.loc[llm["model"] == model, "n"].max()), len(framings)
+        picture = panels.curves(frame, by="panel", ylabel="regret (mistakes)", columns=side, height=2.6, direct=True)
         text = f"{model}: mean over {n} instances, bands ± 1 standard deviation over instances."
         blocks.append(Figure(picture, f"Regret of {model}", titled("4 and 15", text), frame))
     return Section("Regret over rounds", blocks)

@@ -62,22 +62,12 @@ class Report:
         blocks = list(self._blocks())
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         scripts = attention.scripts() if views else []
-        return (
-            environment()
-            .get_template("page.html.j2")
-            .render(
-                report=self,
-                style=stylesheet(),
-                scripts=scripts,
-                policy=policy(scripts),
-                notices=attention.notices() if views else [],
-                provenance=list(_flat(self.provenance)),
-                drawn=_drawn(blocks),
-                numbers=_numbers(blocks),
-                ids={id(view): f"attention-{i}" for i, view in enumerate(views, start=1)},
-                about=json.dumps(dict(self.about)),
-            )
-        )
+        carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
+        carried["notices"] = attention.notices() if views else []
+        ids = {id(view): f"attention-{i}" for i, view in enumerate(views, start=1)}
+        shown: dict[str, Any] = {"drawn": _drawn(blocks), "numbers": _numbers(blocks), "ids": ids}
+        said: dict[str, Any] = {"provenance": list(_flat(self.provenance)), "about": json.dumps(dict(self.about))}
+        return str(environment().get_template("page.html.j2").render(report=self, **carried, **shown, **said))
 
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""

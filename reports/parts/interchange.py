@@ -207,9 +207,8 @@ def _where(text: str) -> str:
         matched = re.fullmatch(r"([^@]+)(?:@(.+?))?( \(rank \d+\))?", place)
         assert matched is not None
         grouped.setdefault((matched[1], matched[3] or ""), []).append(matched[2] or "")
-    places = [
-        site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in grouped.items()
-    ]
+    sites = grouped.items()
+    places = [site + ("@" if any(labels) else "") + ", ".join(labels) + rank for (site, rank), labels in sites]
     return _called(" + ".join(places))
 
 

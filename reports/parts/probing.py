@@ -86,9 +86,8 @@ def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Seq
 
 def _left_out(results: Sequence[ProbeResult], constant: Sequence[str]) -> str:
     """What could not be decoded, or not be controlled, and why."""
-    said = [
-        f"The {key.replace('_', ' ')} is constant over these episodes: there is nothing to decode." for key in constant
-    ]
+    nothing = "is constant over these episodes: there is nothing to decode."
+    said = [f"The {key.replace('_', ' ')} {nothing}" for key in constant]
     if any("untrained" not in result.controls for result in results):
         said.append("The untrained model is no control here: its activations overflow.")
     return "".join(f"\n\n**Left out.** {text}" for text in said)
@@ -192,9 +191,8 @@ def state(
         return [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)]
 
     def applies(context: Context) -> bool:
-        return bool(
-            context.algorithms and context.algorithm.memory and (context.handwired or context.task.analysis.probed)
-        )
+        readable = context.handwired or context.task.analysis.probed
+        return bool(context.algorithms and context.algorithm.memory and readable)
 
     return Part("state", title, compute, draw, applies)
 

@@ -249,10 +249,9 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     """Scores of all parts, then what is read of the reward and of the TD error."""
     scores = []
     for result in results:
-        controls = [
-            result.controls[name].score if name in result.controls else None for name in ("inputs", "untrained")
-        ]
-        scores.append((result.target.key.replace("_", " "), result.score, *controls, result.metrics.get("mae")))
+        controls = {name: control.score for name, control in result.controls.items()}
+        beside = (controls.get("inputs"), controls.get("untrained"), result.metrics.get("mae"))
+        scores.append((result.target.key.replace("_", " "), result.score, *beside))
     columns = ["part of the update", "R²", "inputs of the round alone", "untrained model", "mean absolute error"]
     parts = "Parts of the Bellman update, read from the change; 95 % intervals over episodes"
     by_key = {result.target.key: result for result in results}
@@ -288,10 +287,10 @@ def _decode(context: Context) -> _Decoded:
     episodes = context.episodes
     read = rates.decode(context.model, episodes, seed=context.seed, run=context.run)
     missed = {"model": ("decoded table", read - episodes.q_tables), "control": ("table of zeros", episodes.q_tables)}
-    frames = []
-    for key, (name, error) in missed.items():
-        distance = np.sqrt((error**2).sum((2, 3)))
-        frames.append(figures.over_rounds(key, name, distance, context.seed, first=0))
+    frames = [
+        figures.over_rounds(key, name, np.sqrt((error**2).sum((2, 3))), context.seed, first=0)
+        for key, (name, error) in missed.items()
+    ]
     last = {name: np.sqrt((error[:, -1] ** 2).mean((0, 2))) for name, error in missed.values()}
     by_state = pd.DataFrame({"state": [f"s_{i + 1}" for i in range(read.shape[2])], **last})
     both = {"decoded table": read, "true table": episodes.q_tables}
