@@ -38,17 +38,7 @@ _HOMES = {
     "run": "circuits.compare.driver:run",
 }
 
-__all__ = [
-    "FULL",
-    "QUICK",
-    "AlgorithmPart",
-    "Comparison",
-    "Effort",
-    "FamilyScore",
-    "Verdict",
-    "explain",
-    "run",
-]
+__all__ = ["FULL", "QUICK", "AlgorithmPart", "Comparison", "Effort", "FamilyScore", "Verdict", "explain", "run"]
 
 
 def __getattr__(name: str) -> Any:

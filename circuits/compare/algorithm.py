@@ -67,12 +67,11 @@ class FamilyScore:
     """One family, fitted.
 
     Attributes:
-        key, name: of the family; group: of the simplest family that it extends, or its own key.
+        group: key of the family that it extends, or its own.
         memoryless: whether it keeps nothing from round to round.
-        family: that was fitted; None for the guess that is even over outcomes.
+        family: None for the guess that is even over outcomes.
         searched: the values found of the parameters that it searches.
-        fitted: divergence on the episodes that it was fitted on, nats a round.
-        divergences: on the other episodes.
+        fitted: divergence on the episodes that it was fitted on, nats a round; ``divergences``: on the others.
     """
 
     key: str
@@ -101,14 +100,12 @@ class AlgorithmPart:
 
     Attributes:
         family: key of the family that explains them; None for none of these.
-        closest: key of the one that comes closest, whether or not it explains.
-        parameters: of that one.
+        closest: key of the one that comes closest, whether or not it explains; ``parameters`` are its.
         explained: 1 less its divergence over that of the best family without a memory, over all sets.
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
         by_set: set to (explained, ratio).
         scores: every family by key, the closest first.
-        settings: seed, numbers of episodes, versions.
     """
 
     family: str | None
@@ -155,14 +152,9 @@ class AlgorithmPart:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values; numbers that do not exist are None."""
+        keys = ("family", "closest", "parameters", "explained", "ratio", "runner_up", "baseline")
         told = {
-            "family": self.family,
-            "closest": self.closest,
-            "parameters": self.parameters,
-            "explained": self.explained,
-            "ratio": self.ratio,
-            "runner_up": self.runner_up,
-            "baseline": self.baseline,
+            **{key: getattr(self, key) for key in keys},
             "by_set": {
                 name: {"explained": explained, "ratio": ratio} for name, (explained, ratio) in self.by_set.items()
             },
@@ -199,8 +191,7 @@ def explain(
         families: those that are asked; all of the task's when None.
 
     Raises:
-        InputError: no sets, sets of another task, families that are none or share a key, or predictions that are no
-            distributions.
+        InputError: sets of another task, or predictions that are no distributions.
 
     >>> from interp.tasks import experts
     >>> from interp.tasks.experts.algorithms import weighted_majority
@@ -306,12 +297,9 @@ def _draws(n_episodes: int, seed: int) -> Array:
 
 @dataclass(frozen=True)
 class Failure:
-    """A round at which the two models differ most.
+    """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.
 
-    Attributes:
-        set, seed, episode, round: where: ``task.sets_for`` with this seed gives the set (the second of its pair).
-        nats: Jensen-Shannon divergence of the two predictions.
-        model, reference: the predicted distributions.
+    ``task.sets_for`` with this seed gives the set (the second of its pair).
     """
 
     set: str
@@ -327,9 +315,7 @@ class Failure:
 class _Behaviour:
     """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
 
-    Attributes:
-        alike: 1 less the divergence over that of the best guess without a memory.
-        failures: rounds of the largest difference, worst first.
+    Failures are the rounds of the largest difference, worst first.
     """
 
     alike: Interval
@@ -363,7 +349,7 @@ def _failures(name: str, seed: int, p: Array, q: Array, first: int) -> list[Fail
 
 
 def judge_behaviour(alike: Interval) -> Verdict:
-    """From how alike the two models predict."""
+    """By how alike the two models predict."""
     return Verdict("behaviour", above(alike, _ALIKE), "", "predictions alike", alike, _ALIKE)
 
 

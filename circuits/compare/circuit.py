@@ -65,8 +65,7 @@ class Path:
     Attributes:
         cause, outcome: what is swapped, and what is read: "prediction", "state" or "latents".
         at: the position of the patterns' queries.
-        blocked, carried: the shares in the model, with intervals over episodes.
-        reference_blocked, reference_carried: those in the reference.
+        blocked, carried: the shares in the model.
         untrained, reference_untrained: the share blocked in every untrained model of either shape, of the effect on
             its latents where ``outcome`` is "state": no state can be read from it.
     """
@@ -90,13 +89,9 @@ class Path:
 
 @dataclass(frozen=True)
 class Needed:
-    """The edges that one model needs for its prediction.
+    """The edges that one model needs for its prediction: ``n`` of ``of``, as (source, destination).
 
-    Attributes:
-        model: its name.
-        n, of: how many, of how many.
-        edges: (source, destination) as the graph names them.
-        reason: why they could not be found; "" where they were.
+    ``reason`` says why they could not be found; "" where they were.
     """
 
     model: str
@@ -108,12 +103,7 @@ class Needed:
 
 @dataclass(frozen=True)
 class Shared:
-    """Edges that both models need, under the matching of their heads.
-
-    Attributes:
-        n: how many.
-        random_mean, random_most: under random matchings of heads.
-    """
+    """How many edges both models need, under the matching of their heads and under random matchings."""
 
     n: int
     random_mean: float
@@ -125,15 +115,11 @@ class CircuitPart:
     """How two models compute.
 
     Attributes:
-        model, reference: names.
-        paths: mediated shares.
         similarity: of the heads' roles, under the best matching.
         untrained: that of every untrained model, of either shape, with the reference: what no training gives.
         roles: the heads matched, weightiest first.
         needed: the edges that each of the two needs, the model first.
-        shared: those that both need; None where those of one are not known.
-        looks, reference_looks: what heads' attention follows, and what they carry.
-        settings: rounds, algorithm, seed.
+        shared: the edges that both need; None where those of one are not known.
     """
 
     model: str
@@ -194,11 +180,7 @@ def circuits(
     reference_untrained: Sequence[Subject],
     effort: Effort,
 ) -> CircuitPart:
-    """Paths, roles and look-alikes of two models.
-
-    Args:
-        untrained, reference_untrained: fresh models of the shapes of the two, with the same samples.
-    """
+    """Paths, roles, edges and look-alikes of two models, beside fresh models of both shapes with the same samples."""
     algorithm = _algorithm(reference)
     state = _state(reference, algorithm)
     fresh = (*untrained, *reference_untrained)
@@ -321,8 +303,7 @@ def _path_rows(path: Path) -> list[dict[str, Any]]:
 
 def _low(values: Sequence[float]) -> float:
     """The smallest; a control that does not exist is no number, and compares as neither more nor less."""
-    known = [value for value in values if np.isfinite(value)]
-    return min(known, default=float("nan"))
+    return min((value for value in values if np.isfinite(value)), default=float("nan"))
 
 
 def _high(values: Sequence[float]) -> float:
@@ -355,9 +336,7 @@ def needed(subject: Subject, effort: Effort) -> Needed:
 def shared(mine: Needed, theirs: Needed, roles: Sequence[Role], heads: Sequence[str], seed: int) -> Shared | None:
     """How many edges both need; None where those of one are not known.
 
-    Args:
-        roles: the heads matched, "layer.head name" each.
-        heads: of the reference, as many as a random matching draws from.
+    Random matchings draw from ``heads``, those of the reference.
     """
     if mine.reason or theirs.reason:
         return None
@@ -369,7 +348,7 @@ def shared(mine: Needed, theirs: Needed, roles: Sequence[Role], heads: Sequence[
 
 
 def _number(head: str) -> str:
-    """The place of a head that was named "1.0 2.1 fetch z": "1.0"."""
+    """The "1.0" of a head that is named "1.0 2.1 fetch z"."""
     return head.split()[0]
 
 

@@ -1,10 +1,5 @@
 """Compare a model with a reference: one call, the questions in order, a verdict on each that is judged.
 
-    from circuits import compare
-    found = compare.run(load("wma-learned"), "wma-handwired")
-    print(found)                                    # which algorithm, and the four verdicts with what decided them
-    found.update.to_frame()                         # every part as a table
-
 :data:`QUESTIONS` is the list of everything that a comparison asks. A new question is a :class:`Question` in a file of
 its own and an entry here.
 """
@@ -56,10 +51,8 @@ class Comparison(Tabled):
     ``circuit`` and ``where``; None for what is asked only of two models where there is no reference.
 
     Attributes:
-        model, reference: names; the reference is "" where there is none.
-        parts: what was computed, by the key of its question.
-        verdicts: by question: "behaviour", "state", "update", "circuit".
-        settings: seeds, sizes, versions, times.
+        reference: its name; "" where there is none.
+        parts, verdicts: by the key of their question.
     """
 
     model: str
@@ -140,11 +133,7 @@ class Comparison(Tabled):
         return json.dumps(self.to_dict(), indent=2)
 
     def save(self, folder: str | Path) -> list[Path]:
-        """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part.
-
-        Raises:
-            InputError: the folder cannot be written.
-        """
+        """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part."""
         paths = [write_json(Path(folder) / "comparison.json", self.to_dict())]
         for name, frame in {"verdicts": self.table(), **self.frames}.items():
             paths.append(write_atomic(Path(folder) / f"{name}.csv", partial(frame.to_csv, index=False)))
@@ -170,7 +159,7 @@ def run(
         folder: where finished parts are kept until all are, so that a run that was killed goes on; None keeps none.
 
     Raises:
-        InputError: models of different tasks or that share no size; a task without algorithms.
+        InputError: models of different tasks, or that share no size.
     """
     started = time.process_time()
     other = _loaded(model, reference)

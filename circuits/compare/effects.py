@@ -42,7 +42,6 @@ class Effect:
 
     Attributes:
         variable, what: which variable, and which change: "all", "one" (its first element), "+ k", or "input".
-        where: the site that is moved.
         outcome: "prediction" or "state".
         algorithm: key of the one whose counterfactual is asked for.
         score, slope: with intervals over episodes; None where the algorithm wants no effect.
@@ -75,16 +74,9 @@ class EffectsPart:
         """One row a move and an algorithm."""
         rows = []
         for e in self.effects:
-            row: dict[str, Any] = {
-                "name": "graded effect",
-                "variable": e.variable,
-                "what": e.what,
-                "where": e.where,
-                "outcome": e.outcome,
-                "algorithm": e.algorithm,
-            }
+            said = {key: getattr(e, key) for key in ("variable", "what", "where", "outcome", "algorithm")}
             numbers = bounds(e.score) | bounds(e.slope, "slope ") | bounds(e.difference, "difference ")
-            rows.append({**row, **numbers, "placebo": e.placebo, "untrained": e.untrained})
+            rows.append({"name": "graded effect", **said, **numbers, "placebo": e.placebo, "untrained": e.untrained})
         return pd.DataFrame(rows)
 
 
@@ -135,7 +127,7 @@ def _in_latents(
         first = next(iter(results.values()))
         placebo = result(subject, own, writer.placebo(effort.seed), m, None).score().estimate
         fresh = max((result(u, own, w, m, None).score().estimate for u, w in controls), default=float("nan"))
-        found += _graded(results, first, m.variable, m.what, "latent", effort, placebo, fresh)
+        found += _graded(results, first, (m.variable, m.what, "latent", "prediction"), effort, placebo, fresh)
     return found
 
 
@@ -211,7 +203,7 @@ def _at_inputs(
         )
         where = " + ".join(str(place.site) for place in places)
         first = next(r for k, r in results.items() if usable[k] is own)
-        found += _graded(results, first, claim.variable, "input", where, effort, placebo, fresh, claim.outcome)
+        found += _graded(results, first, (claim.variable, "input", where, claim.outcome), effort, placebo, fresh)
     return found
 
 
@@ -233,30 +225,22 @@ def _interchanged(
     test, other = s.samples.test, s.samples.other
     decode = s.decoder(algorithm, algorithm.memory) if claim.outcome == "state" else None
     return interchange(
-        s.model,
-        test,
-        other,
-        algorithm,
-        claim.variable,
-        places,
-        outcome=claim.outcome,
-        rounds=effort.at,
-        decode=decode,
+        s.model, test, other, algorithm, claim.variable, places, outcome=claim.outcome, rounds=effort.at, decode=decode
     )
 
 
 def _graded(
     results: Mapping[str, InterchangeResult],
     first: InterchangeResult,
-    variable: str,
-    what: str,
-    where: str,
+    moved: tuple[str, str, str, str],
     effort: Effort,
     placebo: float,
     untrained: float,
-    outcome: str = "prediction",
 ) -> list[Effect]:
-    """An effect under each algorithm; the first one's beside its difference from each rival's best."""
+    """An effect under each algorithm; the first one's beside its difference from each rival's best.
+
+    ``moved`` is the variable, what is done to it, where, and the outcome.
+    """
     found = []
     rivals = [r for r in results.values() if r is not first]
     for key, result in results.items():
@@ -267,10 +251,7 @@ def _graded(
         asked = int((np.abs(result.wanted).max(-1) > 0).sum())
         found.append(
             Effect(
-                variable,
-                what,
-                where,
-                outcome,
+                *moved,
                 key,
                 result.score(effort.seed) if wants else None,
                 result.slope(effort.seed) if wants else None,

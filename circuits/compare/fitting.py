@@ -32,11 +32,7 @@ ROUNDING = 1e-14
 
 
 def predictor(subject: Any) -> Predict:
-    """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is.
-
-    Raises:
-        InputError: something else.
-    """
+    """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is."""
     if isinstance(subject, Algorithm):
         return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
     if hasattr(subject, "run_with_hooks"):
@@ -65,11 +61,7 @@ def divergence(p: Array, q: Array) -> Array:
 
 
 def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
-    """The rounds whose prediction the task asks for (``Task.data.first_asked``), of ``[episode, round, outcome]``.
-
-    Raises:
-        InputError: episodes that end before.
-    """
+    """The rounds whose prediction the task asks for (``Task.data.first_asked``), of ``[episode, round, outcome]``."""
     task = tasks.of(episodes)
     require(
         episodes.n_rounds > task.data.first_asked,
@@ -80,11 +72,7 @@ def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
 
 
 def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
-    """Predictions as distributions that sum to 1, of :func:`asked_rounds`.
-
-    Raises:
-        InputError: they are none, or not one for each episode and round.
-    """
+    """Predictions as distributions that sum to 1, of :func:`asked_rounds`."""
     given = np.asarray(predictions, np.float64)
     wanted = (len(episodes), episodes.n_rounds)
     require(
@@ -151,8 +139,7 @@ class Fitted:
     """The member of a family that predicts most like the subject.
 
     Attributes:
-        algorithm: with the parameters found.
-        searched: their values, by the names that the family searches.
+        searched: the parameters found, by the names that the family searches.
         divergence: from the subject, nats a round, on the episodes that it was fitted on.
     """
 
@@ -162,11 +149,7 @@ class Fitted:
 
 
 def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> Fitted:
-    """Fit a family to predictions on batches of episodes that count alike.
-
-    Args:
-        batches: episodes; predictions: of the subject on each of them, ``[episode, asked round, outcome]``.
-    """
+    """Fit a family to predictions, ``[episode, asked round, outcome]`` of each batch; batches count alike."""
     members = [Distributions(family, episodes) for episodes in batches]
 
     def loss(parameters: Mapping[str, float]) -> float:
@@ -236,11 +219,7 @@ def _between(grid: tuple[float, ...], step: float) -> float:
 
 
 def task_of(sets: Mapping[str, tuple[Any, Any]]) -> str:
-    """Key of the task of all episodes.
-
-    Raises:
-        InputError: no set, or episodes of several tasks.
-    """
+    """Key of the task of all episodes."""
     require(bool(sets), "no set of episodes to explain; give {name: (episodes to fit on, episodes to score on)}")
     keys = {tasks.of(batch).key for pair in sets.values() for batch in pair}
     require(len(keys) == 1, f"the sets must be of one task, got {', '.join(sorted(keys))}")

@@ -44,12 +44,10 @@ class Effort:
 
     Attributes:
         known, test: episodes that maps are fitted on, and scored on.
-        rounds: of every episode.
         horizon: rounds that a model runs on from latents that were put in.
         starts: how many rounds they are put in at.
         battery: episodes of each set on which algorithms are told apart.
         untrained: how many untrained models are the control.
-        seed: of every draw.
     """
 
     known: int = 128
@@ -79,9 +77,6 @@ class Effort:
         >>> short = Effort().of_rounds(6)
         >>> short.rounds, short.horizon, short.starts
         (6, 2, 3)
-
-        Raises:
-            InputError: fewer than 3 rounds.
         """
         horizon = max(1, min(self.horizon, rounds // 3))
         starts = max(1, min(self.starts, rounds - horizon - 1))
@@ -122,8 +117,7 @@ class Samples:
 class Subject:
     """A model with the episodes of a comparison; in a session it is run once on each batch.
 
-    Attributes:
-        label: what it is called where its own name would not do; its name when empty.
+    ``label`` is what it is called where its own name would not do.
     """
 
     model: HookedLatentTransformer
@@ -132,7 +126,7 @@ class Subject:
 
     @property
     def name(self) -> str:
-        """The label, or the model's own name where there is none."""
+        """The label, or the model's own name."""
         return self.label or self.model.config.name
 
     @property
@@ -157,8 +151,7 @@ class Subject:
     def writer(self, algorithm: Algorithm, keys: Sequence[str] = ()) -> Writer:
         """Decodes and moves the algorithm's state in the latents, fitted on the known episodes.
 
-        Args:
-            keys: the carried variables that are decoded; those that the latents hold, where none is named.
+        Where no carried variable is named, those that the latents hold are decoded.
         """
         known, run = self.samples.known, self.run(self.samples.known)
 
@@ -194,11 +187,7 @@ class Subject:
 
 
 def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:
-    """Sizes that every model serves: the task's default where all do, else the nearest.
-
-    Raises:
-        InputError: models of different tasks, or that share no size.
-    """
+    """Sizes that every model serves: the task's default where all do, else the nearest."""
     task = tasks.of(models[0])
     for model in models[1:]:
         if model.layout.task != task.key:
@@ -229,7 +218,6 @@ class Verdict:
 
     Attributes:
         question: "behaviour", "state", "update" or "circuit".
-        word: "same", "different" or "undecided".
         note: what goes with it, such as "a needs the round besides".
         decided_by: what was measured, in words.
         bound: the number that decided, with its interval.
@@ -262,7 +250,6 @@ class Compared:
     """A model and what it is held against.
 
     Attributes:
-        model: the model that the questions are about.
         reference: the other model; None where the model is held against algorithms alone.
         untrained, reference_untrained: fresh models of the shapes of the two, with the same samples.
         sets: episodes that tell algorithms apart, by name: (to fit on, to score on).

@@ -69,7 +69,6 @@ class Profile:
 
     Attributes:
         heads: "layer.head", counted from 0, with the head's name where it has one.
-        labels: of the positions.
         lost: squared change of the outcome without the head, ``[head, side, episode]``; sides are the prediction and
             the update.
         variance: squared deviation of the outcome, ``[side, episode]``.
@@ -97,13 +96,7 @@ class Profile:
 
 @dataclass(frozen=True)
 class Role:
-    """A pair of matched heads.
-
-    Attributes:
-        head, reference: names.
-        weight, reference_weight: their shares of their models' profiles.
-        similarity: weighted Jaccard index of the two.
-    """
+    """A pair of matched heads: their shares of their models' profiles, and the weighted Jaccard index of the two."""
 
     head: str
     reference: str
@@ -115,8 +108,7 @@ class Role:
 def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
     """The profile of a model on the test episodes.
 
-    Args:
-        decode: latents to the carried state; None for the latents themselves.
+    ``decode`` reads the carried state from the latents; None stands for the latents themselves.
     """
     run, config = subject.run(subject.samples.test), subject.model.config
     ends = (run.layout.predict_position, run.layout.update_position)
@@ -143,8 +135,7 @@ def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
 def match(one: Profile, other: Profile, seed: int = 0) -> tuple[Interval, tuple[Role, ...]]:
     """The similarity of two models, with its interval over episodes, and the heads that were matched, weightiest first.
 
-    Raises:
-        InputError: profiles over other positions, or of other episodes.
+    The profiles must be over the same positions, of the same episodes.
     """
     require(
         one.labels == other.labels and one.lost.shape[-1] == other.lost.shape[-1],
@@ -180,17 +171,13 @@ def _jaccard(minima: float, both: float) -> float:
 
 @dataclass(frozen=True)
 class _Round:
-    """Rounds that were run once: what one position makes of them without a head takes that position alone.
-
-    Attributes:
-        kept: whole activations by component and layer.
-    """
+    """Rounds that were run once: what one position makes of them without a head takes that position alone."""
 
     model: HookedLatentTransformer
     layout: RoundLayout
     rows: Rows
     decode: Decode | None
-    kept: dict[tuple[str, int], Tensor]
+    kept: dict[tuple[str, int], Tensor]  # whole activations by component and layer
 
     @classmethod
     def of(cls, model: HookedLatentTransformer, layout: RoundLayout, rows: Rows, decode: Decode | None) -> _Round:
@@ -260,13 +247,11 @@ def _name(model: HookedLatentTransformer, layer: int, head: int) -> str:
 
 @dataclass(frozen=True)
 class Look:
-    """What one head's attention follows, and what it carries.
+    """What one head's attention follows best, such as "counts" at "p", and what it carries.
 
     Attributes:
         head: "layer.head", counted from 0.
-        variable, positions: what it follows best, such as "counts" at "p".
-        r2: with its interval over episodes.
-        carried: share of the effect of the latents on the prediction, with its interval.
+        carried: share of the effect of the latents on the prediction.
     """
 
     head: str
@@ -282,11 +267,9 @@ class Look:
 
 
 def looks(subject: Subject, algorithm: Algorithm | None, mediated: MediationResult, effort: Effort) -> list[Look]:
-    """For every head, the variable that its attention at the prediction follows best; the strongest head first.
+    """For every head, the algorithm's variable that its attention at the prediction follows best; the strongest first.
 
-    Args:
-        algorithm: whose variables are looked for; none are where it is None.
-        mediated: latents to prediction through every head's pattern at that position.
+    ``mediated`` holds the effect of the latents on the prediction through every head's pattern at that position.
     """
     run, config = subject.run(subject.samples.test), subject.model.config
     groups = _groups(run.layout)

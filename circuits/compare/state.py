@@ -48,10 +48,8 @@ class Stitching:
     """One model's latents in another.
 
     Attributes:
-        source, target: names of the models.
         supplied: what was given beside the latents: () or ("round",).
         control: "" for the models themselves, "shuffled", or "untrained".
-        score: with its interval over episodes.
     """
 
     source: str
@@ -66,7 +64,6 @@ class Trajectory:
     """One episode in which a model ran on from the mapped latents of another.
 
     Attributes:
-        source, target: names of the models.
         first: the round at which the latents were put in.
         own, stitched, cut: distributions from there on, ``[round, outcome]``: as the target predicts by itself, from
             the mapped latents, and from its initial ones.
@@ -85,11 +82,8 @@ class StatePart:
     """Stitchings both ways.
 
     Attributes:
-        model, reference: names.
-        stitchings: all of them.
         worth: nats a round that each model's memory is worth, by name.
         trajectories: the first test episode, each way, with the round supplied.
-        settings: rounds put in, horizon, penalty of the map.
     """
 
     model: str
@@ -223,7 +217,7 @@ def _divergence(p: Array, q: Array) -> Array:
 
 
 def judge_state(part: StatePart) -> Verdict:
-    """From the worse direction of stitching, with what had to be supplied."""
+    """By the worse direction of stitching, with what had to be supplied."""
     ways = [part.best(part.model, part.reference), part.best(part.reference, part.model)]
     worst = min(ways, key=lambda s: s.score.low)
     control = part.untrained(worst.target)

@@ -46,13 +46,10 @@ class Update:
     """The step R2 of one algorithm's state in one model.
 
     Attributes:
-        model, algorithm: keys.
         state: the variables that were decoded; missing: those carried by the algorithm that the latents do not hold.
         decoded: R2 of the decoder on other episodes, worst variable.
         manifold: "on", or "off" where states were moved.
-        horizon: rounds on.
-        r2: with its interval over episodes.
-        untrained: that of each untrained model.
+        untrained: R2 of each untrained model.
     """
 
     model: str
@@ -68,14 +65,7 @@ class Update:
 
 @dataclass(frozen=True)
 class Rule:
-    """A family of updates, fitted to what one round makes of the decoded state.
-
-    Attributes:
-        key, name: of the family.
-        state: the variables that were decoded.
-        parameters: those of the update that was found.
-        r2: step R2 on other episodes, with its interval over them.
-    """
+    """A family of updates, fitted to what one round makes of the decoded state; R2 is on other episodes."""
 
     key: str
     name: str
@@ -86,12 +76,7 @@ class Rule:
 
 @dataclass(frozen=True)
 class UpdatePart:
-    """Step R2 of every candidate, and the updates that come closest.
-
-    Attributes:
-        updates: of the candidates.
-        rules: families of updates with the parameters found, the closest first.
-    """
+    """Step R2 of every candidate, and the families of updates as fitted, the closest first."""
 
     updates: tuple[Update, ...]
     rules: tuple[Rule, ...] = ()

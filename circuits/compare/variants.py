@@ -1,17 +1,12 @@
 """Variants of a model for which the right verdict is known: what a comparison is calibrated on.
 
-* :func:`rotated`: the same machine in another basis of its residual stream. Everything is the same but the numbers.
-* :func:`without`: the same machine without a direction that it does not need, so that the others overlap.
-* :func:`with_distractors`: the same machine with heads and neurons that compute something which nobody reads.
-* :func:`noisy`: the same machine with a memory that is worse: noise is added to every update.
-
-    >>> import interp
-    >>> model = interp.load("wma-handwired", n_experts=3)
-    >>> other = rotated(model, seed=0)
-    >>> episodes = interp.tasks.of(model).sample(2, 5, n_experts=3, seed=0)
-    >>> here, there = (interp.rollout(m, episodes).predictions for m in (model, other))
-    >>> bool((here - there).abs().max() < 1e-9)
-    True
+>>> import interp
+>>> model = interp.load("wma-handwired", n_experts=3)
+>>> other = rotated(model, seed=0)
+>>> episodes = interp.tasks.of(model).sample(2, 5, n_experts=3, seed=0)
+>>> here, there = (interp.rollout(m, episodes).predictions for m in (model, other))
+>>> bool((here - there).abs().max() < 1e-9)
+True
 """
 
 from __future__ import annotations
@@ -108,8 +103,6 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
     They read what the model's own parts write. Without LayerNorm they write to ``n`` new coordinates, which nothing
     reads: the latents hold them, too. With LayerNorm, whose scale new coordinates would change, they write nothing.
 
-    Raises:
-        InputError: fewer than one.
     """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None
@@ -144,9 +137,6 @@ def noisy(model: HookedLatentTransformer, sd: float, seed: int = 0) -> HookedLat
     vary. It is added by a permanent hook at ``hook_update``: :func:`interp.rollout` and every intervention meet it, and
     replaying a rollout, whose latents hold it, does not add it again. It is drawn from ``seed`` and what the model is
     given, so that a run can be repeated, and that a round with an activation edited gets the noise of the plain one.
-
-    Raises:
-        InputError: a negative ``sd``.
     """
     require(sd >= 0, f"sd must be a number >= 0, got {sd}")
     task, worse = tasks.of(model), copy.deepcopy(model)

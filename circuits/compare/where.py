@@ -41,9 +41,8 @@ class Held:
 
     Attributes:
         variable, outcome: what is swapped, and what it shows in: "prediction" or "state".
-        model, where: whose, and the places.
         n_sites: how many were tried.
-        score: graded interchange at this site, with its interval over episodes.
+        score: graded interchange at this site.
         untrained: the same site in an untrained model of this shape, and the best of all its sites; NaN where the
             model's own claims are subspaces of its weights, which an untrained model does not have.
     """
@@ -63,7 +62,6 @@ class WherePart:
     """Sites and maps of two models.
 
     Attributes:
-        held: the best site of every variable.
         maps: (model, where its effects travel), first all of one, then all of the other, causes in the same order.
     """
 
@@ -106,12 +104,7 @@ def where(
     reference_untrained: Sequence[Subject],
     effort: Effort,
 ) -> WherePart:
-    """Sites and maps of two models.
-
-    Args:
-        algorithms: whose variables are looked for in the two, in their order.
-        untrained, reference_untrained: fresh models of the two shapes, with the same samples; the first one is taken.
-    """
+    """Sites and maps of two models, by the algorithm of each; of the fresh models of each shape the first is taken."""
     held: list[Held] = []
     maps: list[tuple[str, EffectMap]] = []
     causes = _causes(subject, reference, algorithms)
