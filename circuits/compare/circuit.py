@@ -183,8 +183,7 @@ def circuits(
     """Paths, roles, edges and look-alikes of two models, beside fresh models of both shapes with the same samples."""
     algorithm = _algorithm(reference)
     state = _state(reference, algorithm)
-    fresh = (*untrained, *reference_untrained)
-    every = (subject, reference, *fresh)
+    every = (subject, reference, *untrained, *reference_untrained)
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
     profiles = [profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     similarity, roles = match(profiles[0], profiles[1], effort.seed)
@@ -192,8 +191,10 @@ def circuits(
     claimed = _inputs(reference, algorithm)
     inputs = [cause for cause in _inputs(subject, algorithm) if cause in claimed]
     measured = [_mediated(s, d, inputs, effort) for s, d in zip((subject, reference), decoders, strict=False)]
-    controls = [_mediated(s, None, inputs, effort, fresh=True) for s in fresh]
-    own, other = controls[: len(untrained)], controls[len(untrained) :]
+    controls = [
+        [_mediated(s, None, inputs, effort, fresh=True) for s in several]
+        for several in (untrained, reference_untrained)
+    ]
     layout = subject.run(subject.samples.test).layout
     edges = needed(subject, effort), needed(reference, effort)
     seen = [looks(s, algorithm, m[0], effort) for s, m in zip((subject, reference), measured, strict=True)]
@@ -201,7 +202,7 @@ def circuits(
         subject.name,
         reference.name,
         tuple(
-            _path(layout.labels[end], measured[0][i], measured[1][i], [m[i] for m in own], [m[i] for m in other])
+            _path(layout.labels[end], [m[i] for m in measured], [[m[i] for m in several] for several in controls])
             for i in range(len(inputs) + 1)
             for end in [layout.update_position if i else layout.predict_position]
         ),
@@ -266,24 +267,12 @@ def _inputs(subject: Subject, algorithm: Algorithm | None) -> list[list[str]]:
     return [] if algorithm is None else [list(several) for several in subject.causes(algorithm)]
 
 
-def _path(
-    at: str,
-    mine: MediationResult,
-    theirs: MediationResult,
-    own: Sequence[MediationResult],
-    other: Sequence[MediationResult],
-) -> Path:
-    return Path(
-        " + ".join(mine.cause),
-        mine.outcome,
-        at,
-        mine.blocked(),
-        mine.carried(),
-        theirs.blocked(),
-        theirs.carried(),
-        tuple(result.blocked().estimate for result in own),
-        tuple(result.blocked().estimate for result in other),
-    )
+def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[MediationResult]]) -> Path:
+    """One path, from its results in the two models and in the fresh models of each shape."""
+    mine, theirs = pair
+    shares = mine.blocked(), mine.carried(), theirs.blocked(), theirs.carried()
+    untrained, reference_untrained = (tuple(result.blocked().estimate for result in several) for several in fresh)
+    return Path(" + ".join(mine.cause), mine.outcome, at, *shares, untrained, reference_untrained)
 
 
 def _path_rows(path: Path) -> list[dict[str, Any]]:

@@ -61,10 +61,9 @@ class Stitching:
 
 @dataclass(frozen=True)
 class Trajectory:
-    """One episode in which a model ran on from the mapped latents of another.
+    """One episode in which a model ran on from the mapped latents of another, which were put in at round ``first``.
 
     Attributes:
-        first: the round at which the latents were put in.
         own, stitched, cut: distributions from there on, ``[round, outcome]``: as the target predicts by itself, from
             the mapped latents, and from its initial ones.
     """
@@ -95,8 +94,8 @@ class StatePart:
 
     def best(self, source: str, target: str) -> Stitching:
         """The best stitching; the one that also supplies the round only where this adds .01 or more."""
-        own = [s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")]
-        plain, helped = sorted(own, key=lambda s: len(s.supplied))
+        both = [s for s in self.stitchings if (s.source, s.target, s.control) == (source, target, "")]
+        plain, helped = sorted(both, key=lambda s: len(s.supplied))
         return helped if helped.score.estimate > plain.score.estimate + 0.01 else plain
 
     def untrained(self, target: str) -> float:
@@ -106,20 +105,12 @@ class StatePart:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a stitching, and one a model's memory."""
-        rows = [
-            {
-                "name": "stitching",
-                "source": s.source,
-                "target": s.target,
-                "supplied": " + ".join(s.supplied),
-                "control": s.control,
-                **bounds(s.score),
-            }
-            for s in self.stitchings
-        ]
-        rows += [
-            {"name": "worth of memory, nats", "target": name, **bounds(worth)} for name, worth in self.worth.items()
-        ]
+        rows: list[dict[str, Any]] = []
+        for s in self.stitchings:
+            ends = {"source": s.source, "target": s.target, "supplied": " + ".join(s.supplied)}
+            rows.append({"name": "stitching", **ends, "control": s.control, **bounds(s.score)})
+        for name, worth in self.worth.items():
+            rows.append({"name": "worth of memory, nats", "target": name, **bounds(worth)})
         return pd.DataFrame(rows)
 
 

@@ -88,21 +88,13 @@ class UpdatePart:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a candidate, a manifold and a horizon; then one a family of updates."""
-        rows: list[dict[str, Any]] = [
-            {
-                "name": "step R2",
-                "model": u.model,
-                "algorithm": u.algorithm,
-                "state": " + ".join(u.state),
-                "not decodable": " + ".join(u.missing),
-                "decoded R2": u.decoded,
-                "manifold": u.manifold,
-                "horizon": u.horizon,
-                **bounds(u.r2),
-                "untrained": max(u.untrained, default=float("nan")),
-            }
-            for u in self.updates
-        ]
+        rows: list[dict[str, Any]] = []
+        for u in self.updates:
+            held = {"state": " + ".join(u.state), "not decodable": " + ".join(u.missing), "decoded R2": u.decoded}
+            step = {"manifold": u.manifold, "horizon": u.horizon, **bounds(u.r2)}
+            fresh = max(u.untrained, default=float("nan"))
+            row = {"name": "step R2", "model": u.model, "algorithm": u.algorithm}
+            rows.append({**row, **held, **step, "untrained": fresh})
         for rule in self.rules:
             made = ", ".join(f"{key} {value:.3g}" for key, value in rule.parameters.items())
             row = {"name": "fitted update", "algorithm": rule.key, "parameters": made, "state": " + ".join(rule.state)}

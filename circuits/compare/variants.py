@@ -37,11 +37,6 @@ def rotated(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransf
     LayerNorm subtracts the mean over coordinates, so a model that has one is turned about the direction of equal
     coordinates, which keeps mean and norm. Predictions are the same but for rounding; hard attention that rests on
     exact ties could lose them.
-
-    Example:
-        >>> import interp
-        >>> rotated(interp.load("wma-handwired", n_experts=2)).config.name
-        'wma-handwired-rotated'
     """
     return _moved(model, rotation(model, seed), "rotated", f"rotated, seed {seed}")
 

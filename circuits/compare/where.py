@@ -71,20 +71,11 @@ class WherePart:
 
     def to_frame(self) -> pd.DataFrame:
         """One row a variable and a model; then one a cell of every map."""
-        rows: list[dict[str, Any]] = [
-            {
-                "name": "held",
-                "variable": h.variable,
-                "outcome": h.outcome,
-                "model": h.model,
-                "where": h.where,
-                "sites tried": h.n_sites,
-                **bounds(h.score),
-                "untrained": h.untrained,
-                "untrained, its best site": h.untrained_best,
-            }
-            for h in self.held
-        ]
+        rows: list[dict[str, Any]] = []
+        for h in self.held:
+            said = {key: getattr(h, key) for key in ("variable", "outcome", "model", "where")}
+            fresh = {"untrained": h.untrained, "untrained, its best site": h.untrained_best}
+            rows.append({"name": "held", **said, "sites tried": h.n_sites, **bounds(h.score), **fresh})
         for model, m in self.maps:
             what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
             rows += [
