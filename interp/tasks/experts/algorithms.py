@@ -9,8 +9,6 @@ The Bayes predictor with independent priors U[low, high], which a model trained 
     log_odds_i = logit E[accuracy_i | counts_i, elapsed]      P = sigmoid(sum_i (2 votes_i - 1) log_odds_i)
     next_counts = counts + match                              next_elapsed = elapsed + 1
 
-Follow the leader keeps the same counts and follows those who lead; a majority vote keeps nothing.
-
 Raw log-weights grow with time, and a probe that knows the round alone decodes most of them: *centred* log-weights,
 which the prediction depends on, do not.
 """

@@ -138,8 +138,7 @@ def sample(
 ) -> ExpertEpisodes:
     """Draw episodes; the same arguments always give the same bytes.
 
-    Labels, accuracies and the experts' luck come from separate streams of ``seed``, so episodes of two regimes with
-    one seed have the same labels.
+    Labels, accuracies and luck come from separate streams of ``seed``: two regimes with one seed have the same labels.
 
     >>> episodes = sample(n_episodes=2, n_rounds=3, n_experts=4, seed=0)
     >>> episodes.advice.shape, episodes.labels.shape, episodes.accuracies.shape

@@ -5,8 +5,7 @@ r"""What agents earn: cumulative reward, and where it lies between a random and 
 over episodes e, with x the sum of rewards, and both references computed exactly (backward induction) from the state
 where the episode started; 0 is a random policy, 1 the optimum. A ratio of sums, since single MDPs where all policies
 earn the same would otherwise divide by nearly 0. It can leave [0, 1]: x holds luck, the references do not.
-
-Scope: on the grid MDPs random earns 70-80 % of the optimum, so raw returns hardly separate agents.
+On the grid MDPs random earns 70-80 % of the optimum, so raw returns hardly separate agents.
 
 :func:`evaluate` lets a model play (``interp.play``: its choice at ``Select`` is its next action and is committed as
 a*), once by its choices alone and once exploring (a random action with probability .2), and so do tabular learners and

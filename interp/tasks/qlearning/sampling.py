@@ -65,6 +65,7 @@ class Interaction:
         seed: draws starts, exploration, transitions and Bernoulli rewards; not the agents' own choices.
         epsilon: probability of a uniform action in place of the agent's choice; one number, or one per episode.
 
+    >>> from interp.tasks.mdp import chain
     >>> play = Interaction(chain(), n_rounds=2, seed=0)
     >>> while not play.done:
     ...     _ = play.step(np.array([0]))
