@@ -92,6 +92,7 @@ TARGETS = {
             "Affine.fit: max(len(features), 1) -> max(len(features), 2)": "one sample has the covariance 0",
         },
     ),
+    "interp/interventions/metrics.py": Target(("tests/interventions/test_metrics_by_hand.py",)),
     "interp/refit.py": Target(
         ("tests/test_refit_by_hand.py",),
         {

@@ -1,0 +1,82 @@
+"""Every metric on numbers that are given: two cells, two episodes, two rounds and three outcomes."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+
+from interp.errors import InputError
+from interp.interventions.metrics import metric, state_difference
+from interp.interventions.pairs import Pair, Readout, prepare
+from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
+from interp.tasks import mdp
+from interp.tasks.qlearning.layout import QLearningRound
+
+
+@pytest.fixture(scope="module")
+def pair() -> Pair:
+    """A real pair, read in the second of two rounds, whose readouts are replaced; the second episode's are equal."""
+    config = LatentTransformerConfig(QLearningRound(2, 3), d_model=8, n_layers=1, n_heads=1, d_head=8, d_mlp=8)
+    clean = mdp.sample(n_episodes=2, n_rounds=5, n_states=2, n_actions=3, seed=0)
+    real = prepare(HookedLatentTransformer(config).double().eval(), clean, clean, 3, 4)
+    before, latents = [[0.8, 0.1, 0.1], [0.1, 0.8, 0.1]], torch.ones(2, 3, 8, dtype=torch.float64)
+    moved = latents.clone()
+    moved[0, 0, 0] += 3
+    moved[0, 1, 1] += 4
+    for key, last, state in (("clean", [0.1, 0.2, 0.7], moved), ("corrupted", [0.6, 0.2, 0.2], latents)):
+        predictions = torch.tensor([before, [last, [0.2, 0.3, 0.5]]], dtype=torch.float64).transpose(0, 1)
+        real.__dict__[f"{key}_readout"] = Readout(predictions, state)
+    return real
+
+
+@pytest.fixture(scope="module")
+def cells(pair) -> Readout:
+    """Two cells: what some intervention gave."""
+    last = [[[0.2, 0.3, 0.5], [0.4, 0.3, 0.3]], [[0.5, 0.4, 0.1], [0.1, 0.1, 0.8]]]
+    predictions = torch.stack([pair.clean_readout.predictions] * 2)
+    predictions[:, :, 1] = torch.tensor(last)
+    latents = torch.ones(2, 2, 3, 8, dtype=torch.float64)
+    latents[0, :, 0, 0] += 1
+    latents[0, :, 1, 1] += 2
+    latents[1, :, 1, 1] -= 5
+    return Readout(predictions, latents)
+
+
+@pytest.mark.parametrize(
+    ("key", "by_hand"),
+    [
+        ("logit_diff", [[math.log(0.5 / 0.2), 0], [math.log(0.1 / 0.5), 0]]),  # nothing rises in the second episode
+        ("probability", [[0.5, 0.4], [0.1, 0.1]]),
+        ("agreement", [[1, 0], [0, 1]]),
+        ("state", [[(1 * 3 + 2 * 4) / 5, 0], [-5 * 4 / 5, 0]]),
+    ],
+)
+def test_each_cell_episode_and_outcome_is_measured_by_itself(pair, cells, key, by_hand):
+    """Outcome 2 rises most and outcome 0 falls most; the state moves by (3, 4), and only what lies along it counts."""
+    assert metric(key).measure(cells, pair).numpy() == pytest.approx(np.array(by_hand), rel=1e-6)
+
+
+def test_a_state_is_measured_in_units_of_what_decodes_it(pair, cells):
+    doubled = state_difference(lambda latents: 2 * latents[..., :2, :2])
+    by_hand = np.array([[2 * (1 * 3 + 2 * 4) / 5, 0], [2 * -5 * 4 / 5, 0]])
+    assert doubled.measure(cells, pair).numpy() == pytest.approx(by_hand)
+
+
+def test_a_loss_is_summed_over_the_rounds(pair, cells):
+    """max_a Q(s', a) - sum_a pi(a) Q(s', a) of both rounds, in the tables before them."""
+    episodes = pair.clean_episodes
+    tables = np.array([[episodes.q_tables[i, t, episodes.next_states[i, t]] for t in (3, 4)] for i in range(2)])
+    left = tables.max(-1) - (cells.predictions.numpy() * tables).sum(-1)
+    assert np.ptp(tables) > 0
+    np.testing.assert_allclose(metric("regret").measure(cells, pair), left.sum(-1))
+
+
+def test_a_metric_of_ones_own_is_taken_as_it_is_and_others_go_by_their_keys():
+    own = state_difference(lambda latents: latents)
+    assert metric(own) is own and metric("state").key == "state"
+    with pytest.raises(InputError, match="did you mean 'regret'"):
+        metric("regrets")
