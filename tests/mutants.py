@@ -93,6 +93,9 @@ TARGETS = {
         },
     ),
     "interp/interventions/metrics.py": Target(("tests/interventions/test_metrics_by_hand.py",)),
+    "interp/interventions/mediation.py::MediationResult,_Sums": Target(
+        ("tests/interventions/test_mediation_by_hand.py",)
+    ),
     "interp/refit.py": Target(
         ("tests/test_refit_by_hand.py",),
         {

@@ -1,0 +1,86 @@
+"""Shares of mediation from sums that are given: intervals, controls, and where there is nothing to share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import isnan, sqrt
+
+import numpy as np
+import pytest
+
+from interp.errors import InputError
+from interp.interventions.mediation import MediationResult, _Sums
+from interp.interventions.sites import Site
+from interp.statistics import ratio_interval
+
+TOTAL = np.array([4.0, 2.0, 1.0, 3.0])
+LOST, BROUGHT = np.array([[1.0, 2, 0, 1], [4, 1, 1, 2]]), np.array([[2.0, 0, 1, 0], [3, 2, 0, 3]])
+HALF = MediationResult(
+    cause=("latent",),
+    outcome="prediction",
+    mediators=("z[0.0]@p?", "all"),
+    total=TOTAL,
+    lost=LOST / 2,
+    brought=BROUGHT / 4,
+    moved=np.ones(2),
+    random=np.zeros((2, 0, 2)),
+    n_random_sites=np.array([0, 0]),
+    n_pairs=4,
+)
+WHOLE = replace(
+    HALF,
+    cause=("latent", "y"),
+    lost=LOST,
+    brought=BROUGHT,
+    moved=np.array([0.25, 0.75]),
+    random=np.array([[[0.1, 0.2], [0.3, 0.6]], [[0.0, 1.0], [0.5, 0.5]]]),
+    n_random_sites=np.array([1, 2]),
+    n_pairs=8,
+    untrained=HALF,
+    settings={"seed": 3},
+)
+
+
+@pytest.mark.parametrize(("mediator", "blocked", "carried"), [("z[0.0]@p?", 0.4, 0.3), ("all", 0.8, 0.8)])
+def test_shares_are_ratios_of_sums_over_episodes(mediator, blocked, carried):
+    i = WHOLE.mediators.index(mediator)
+    for share, parts, by_hand in ((WHOLE.blocked, LOST, blocked), (WHOLE.carried, BROUGHT, carried)):
+        assert share(mediator) == ratio_interval(parts[i], TOTAL, seed=3)
+        assert share(mediator).estimate == pytest.approx(by_hand)
+    assert HALF.blocked(mediator) == ratio_interval(LOST[i] / 2, TOTAL, seed=0)
+    assert WHOLE.blocked() == WHOLE.blocked("all") and WHOLE.carried() == WHOLE.carried("all")
+    with pytest.raises(InputError, match="unknown mediator 'every'"):
+        WHOLE.blocked("every")
+
+
+def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
+    frame = WHOLE.to_frame()
+    by_hand = {
+        "mediator": ["z[0.0]@p?", "all"],
+        "blocked": [0.4, 0.8],
+        "carried": [0.3, 0.8],
+        "random_blocked": [0.2, 0.25],
+        "random_carried": [0.4, 0.75],
+        "untrained_blocked": [0.2, 0.4],
+        "untrained_carried": [0.075, 0.2],
+        "moved": [0.25, 0.75],
+        "n_random_sites": [1, 2],
+        "effect": [sqrt(10 / 8)] * 2,
+    }
+    for key, values in by_hand.items():
+        assert frame[key].tolist() == (values if key == "mediator" else pytest.approx(values)), key
+    assert set(frame.cause) == {"latent + y"}
+    assert frame.blocked_low.tolist() == [WHOLE.blocked(name).low for name in WHOLE.mediators]
+    assert HALF.to_frame()[["random_blocked", "untrained_carried"]].isna().all().all()
+
+
+def test_without_an_effect_there_is_no_share():
+    empty = replace(WHOLE, reason="there is no effect")
+    assert isnan(empty.blocked().estimate) and isnan(empty.carried("z[0.0]@p?").high)
+
+
+def test_shares_of_a_draw_are_of_all_rows_and_an_empty_draw_has_none():
+    case = (Site.parse("z[0.0]@p?"),)
+    sums = _Sums(TOTAL, {case: LOST[0], (): LOST[0]}, {case: BROUGHT[0], (): LOST[0]}, {case: 1.0}, False)
+    assert sums.shares(case) == pytest.approx((0.4, 0.3))
+    assert all(map(isnan, sums.shares(()))) and all(map(isnan, replace(sums, is_null=True).shares(case)))
