@@ -74,6 +74,14 @@ def test_the_table_has_shares_with_intervals_and_those_of_the_controls():
     assert HALF.to_frame()[["random_blocked", "untrained_carried"]].isna().all().all()
 
 
+@pytest.mark.parametrize(("n", "listed"), [(40, True), (41, False)])
+def test_an_unknown_mediator_is_told_all_names_where_they_are_no_more_than_forty(n, listed):
+    many = replace(WHOLE, mediators=tuple(f"site{i:02}" for i in range(n)))
+    with pytest.raises(InputError) as told:
+        many.blocked("every")
+    assert all(name in str(told.value) for name in many.mediators) is listed
+
+
 def test_without_an_effect_there_is_no_share():
     empty = replace(WHOLE, reason="there is no effect")
     assert isnan(empty.blocked().estimate) and isnan(empty.carried("z[0.0]@p?").high)
