@@ -8,7 +8,6 @@ from functools import partial
 
 import interp
 from interp.tasks import mdp
-from interp.tasks.qlearning import tabular
 from interp.workers import one_thread
 from tests.benchmarks.rollout import seconds
 
@@ -25,9 +24,7 @@ def main() -> None:
         episodes = mdp.sample(BATCH, ROUNDS, n_states, n_actions, seed=0)
         model = interp.load("qlearning-handwired", n_states=n_states, n_actions=n_actions)
         steps = BATCH * ROUNDS
-        taken = seconds(
-            partial(interp.rollout, model, episodes, commit="target"), partial(tabular.replay, episodes), repeats=3
-        )
+        taken = seconds(partial(interp.rollout, model, episodes, commit="target"), episodes.relearned, repeats=3)
         ours, theirs = (steps / each for each in taken)
         size, sizes = f"{n_states} x {n_actions}", (model.layout.n_positions, model.config.d_model)
         print(f"{size:>10} {sizes[0]:9} {sizes[1]:8} {ours:14,.0f} {theirs:14,.0f} {theirs / ours:8.1f}")
