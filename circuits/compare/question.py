@@ -218,7 +218,7 @@ class Verdict:
 
     Attributes:
         question: "behaviour", "state", "update" or "circuit".
-        note: what goes with it, such as "a needs the round besides".
+        note: what goes with it, such as "a must also be given the round".
         decided_by: what was measured, in words.
         bound: the number that decided, with its interval.
         threshold: what it was held against.

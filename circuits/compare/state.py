@@ -40,7 +40,7 @@ Array = NDArray[np.float64]
 _STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01
-"""Nats a round that both memories must be worth: below it any map is perfect."""
+"""Nats a round that both memories must be worth: a memory that is worth nothing is replaced by any map without loss."""
 
 
 @dataclass(frozen=True)
@@ -218,7 +218,7 @@ def judge_state(part: StatePart) -> Verdict:
     elif word == "same" and control >= worst.score.low:
         word, note = "undecided", "an untrained model's latents do as well"
     else:
-        needed = [f"{s.target} needs the {' and the '.join(s.supplied)} besides" for s in ways if s.supplied]
+        needed = [f"{s.target} must also be given the {' and the '.join(s.supplied)}" for s in ways if s.supplied]
         note = "; ".join(needed) if word == "same" else ""
     label = f"stitched {worst.source} -> {worst.target}"
     return Verdict("state", word, note, label, worst.score, _STITCHED, control)

@@ -304,9 +304,10 @@ class HookedLatentTransformer(LensSurface):
 
 
 def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
-    """The model's blocks without hooks, for its weights as they are now; None where somebody could tell the difference.
+    """The model's blocks without hooks, for its weights as they are now.
 
-    A class derived from the model may do anything in its forward pass, and so runs its modules.
+    None where a hook is attached, a gradient is asked for or a module was changed, and for classes derived from the
+    model: these need the hooked blocks.
     """
     if type(model) is not HookedLatentTransformer or not unobserved(model, model.cfg):
         return None

@@ -26,7 +26,7 @@ def subjects():
 
 
 def test_the_learned_state_is_the_handwired_one_and_the_round(subjects):
-    """Either latent stands in for the other, but the learned one needs the round besides; shuffled maps are useless."""
+    """Either latent stands in for the other, the learned one with the round; shuffled maps are useless."""
     learned, wired, fresh = subjects
     part = stitch(learned, wired, [fresh], SMALL)
     there, back = part.best(learned.name, wired.name), part.best(wired.name, learned.name)

@@ -182,9 +182,9 @@ def test_state_is_decided_by_the_worse_direction(there, back, word, decided_by):
 
 
 def test_state_names_what_a_model_needs_beside_the_others_latents_where_it_is_the_same():
-    assert _state(SURE, BELOW, helped=SURE).note == "a needs the round besides"
+    assert _state(SURE, BELOW, helped=SURE).note == "a must also be given the round"
     both = _state(BELOW, BELOW, helped=SURE, helped_there=SURE)
-    assert both.word == "same" and both.note == "b needs the round besides; a needs the round besides"
+    assert both.word == "same" and both.note == "b must also be given the round; a must also be given the round"
     assert _state(SURE, BELOW, helped=ACROSS).note == ""
     assert _state(SURE, SURE, helped=Interval(0.9999, 0.999, 1.0)).note == ""  # adds less than .01
 
