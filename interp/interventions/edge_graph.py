@@ -59,13 +59,18 @@ class EdgeGraph:
         config = model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or later.
         sources, destinations = {"embed": 0}, dict[str, int]()
+        # Hook point -> who writes there, or reads.
+        self.writers, self.readers = {"blocks.0.hook_resid_pre": ["embed"]}, dict[str, list[str]]()
         for layer in range(config.n_layers):
-            heads = [f"{layer}.{head}" for head in range(config.n_heads)]
-            destinations |= {f"{head}.{port}": 2 * layer for port in "qkv" for head in heads}
+            block, heads, mlp = f"blocks.{layer}", [f"{layer}.{head}" for head in range(config.n_heads)], f"mlp {layer}"
+            for port in "qkv":
+                self.readers[f"{block}.attn.hook_{port}_input"] = ports = [f"{head}.{port}" for head in heads]
+                destinations |= dict.fromkeys(ports, 2 * layer)
+            self.writers[f"{block}.attn.hook_result"] = heads
             sources |= dict.fromkeys(heads, 2 * layer + 1)
             if config.d_mlp:
-                destinations[f"mlp {layer}"] = 2 * layer + 1
-                sources[f"mlp {layer}"] = 2 * layer + 2
+                self.readers[f"{block}.hook_mlp_in"] = self.writers[f"{block}.hook_mlp_out"] = [mlp]
+                destinations[mlp], sources[mlp] = 2 * layer + 1, 2 * layer + 2
         destinations |= dict.fromkeys(EXITS, 2 * config.n_layers)
         self.sources, self.destinations = list(sources), list(destinations)
         written, read = (np.array(list(times.values())) for times in (sources, destinations))
@@ -160,13 +165,7 @@ class _Recorder:
 
     def __init__(self, graph: EdgeGraph) -> None:
         self.graph, self.written = graph, dict[str, Tensor]()
-        config = graph.model.config
-        self.hooks: list[tuple[str, HookFunction]] = [("blocks.0.hook_resid_pre", self._record(["embed"]))]
-        for layer in range(config.n_layers):
-            heads = [f"{layer}.{head}" for head in range(config.n_heads)]
-            self.hooks.append((f"blocks.{layer}.attn.hook_result", self._record(heads)))
-            if config.d_mlp:
-                self.hooks.append((f"blocks.{layer}.hook_mlp_out", self._record([f"mlp {layer}"])))
+        self.hooks = [(hook, self._record(names)) for hook, names in graph.writers.items()]
 
     @property
     def stack(self) -> Float[Tensor, "source episode pos d_model"]:
@@ -192,14 +191,8 @@ class Rebuilder(_Recorder):
     ) -> None:
         super().__init__(graph)
         self.weights, self.change = weights, change
-        config = graph.model.config
-        for layer in range(config.n_layers):
-            for port in "qkv":
-                heads = [f"{layer}.{head}.{port}" for head in range(config.n_heads)]
-                self.hooks.append((f"blocks.{layer}.attn.hook_{port}_input", self._input(heads)))
-            if config.d_mlp:
-                self.hooks.append((f"blocks.{layer}.hook_mlp_in", self._input([f"mlp {layer}"])))
-        self.hooks.append((f"blocks.{config.n_layers - 1}.hook_resid_post", self._exit))
+        self.hooks += [(hook, self._input(names)) for hook, names in graph.readers.items()]
+        self.hooks.append((f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", self._exit))
 
     def _mixed(self, destinations: list[str]) -> Float[Tensor, "destination episode pos d_model"]:
         at = [self.graph.destinations.index(name) for name in destinations]

@@ -39,7 +39,7 @@ from interp.checks import checked, non_empty
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable, score_difference
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site
-from interp.interventions.swaps import Place, intervened, resolve_places
+from interp.interventions.swaps import Place, Places, intervened, resolve_places
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.session import session
@@ -54,7 +54,7 @@ def interchange(
     source: Any,
     algorithm: Algorithm,
     variable: str,
-    places: Place | Site | str | Sequence[Place | Site | str],
+    places: Places,
     *,
     element: int | tuple[int, ...] | None = None,
     outcome: str = "prediction",

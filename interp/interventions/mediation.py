@@ -44,7 +44,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -61,8 +61,7 @@ from interp.interventions.mediators import Routes, Sites
 from interp.interventions.pairs import paired_runs
 from interp.interventions.round_patcher import tile
 from interp.interventions.sites import Site, sites
-from interp.interventions.swaps import CHUNK, Place, Rows, passed, resolve_places, swaps
-from interp.model.layout import RoundLayout
+from interp.interventions.swaps import CHUNK, Places, Rows, passed, resolve_places, swaps
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer, RoundOutput, untrained
@@ -171,7 +170,7 @@ def mediate(
     model: HookedLatentTransformer,
     base: Any,
     source: Any,
-    cause: Place | Site | str | Sequence[Place | Site | str],
+    cause: Places,
     through: Site | str | Sequence[Site | str],
     *,
     outcome: str = "prediction",
@@ -200,7 +199,7 @@ def mediate(
         runs: the rollouts of ``base`` and ``source``, where they are known.
     """
     integer("n_random", n_random, 0)
-    swap = _Swap.of(model, base, source, cause, outcome, rounds, decode, runs)
+    swap = _Swap(model, base, source, cause, outcome, rounds, decode, runs)
     mediators = swap.routes.mediators([through] if isinstance(through, Site | str) else through)
     alone = mediators if each else ()
     cases = [*((site,) for site in alone), mediators]
@@ -245,7 +244,7 @@ def effect_map(
     model: HookedLatentTransformer,
     base: Any,
     source: Any,
-    cause: Place | Site | str | Sequence[Place | Site | str],
+    cause: Places,
     *,
     outcome: str = "prediction",
     rounds: Rounds = "all",
@@ -263,7 +262,7 @@ def effect_map(
         >>> effect_map(model, *pair, "latent").to_frame()["p?"].round(6).tolist()
         [0.0, 1.0, 1.0]
     """
-    swap = _Swap.of(model, base, source, cause, outcome, rounds, decode)
+    swap = _Swap(model, base, source, cause, outcome, rounds, decode)
     layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.config.n_layers)]
     rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
     edits = swaps(model, source_rows, layout, swap.causes)
@@ -309,29 +308,20 @@ class _Sums:
         return tuple(float(part[case].sum() / self.total.sum()) for part in (self.lost, self.brought))  # type: ignore
 
 
-@dataclass(frozen=True)
 class _Swap:
     """Causes that are taken from the source's rounds into the base's, and the outcome that this is measured by."""
 
-    model: HookedLatentTransformer
-    runs: tuple[Rollout, Rollout]
-    rounds: list[int]
-    causes: list[Place]
-    outcome: str
-    decode: Callable[[Tensor], Tensor] | None
-
-    @classmethod
-    def of(
-        cls,
+    def __init__(
+        self,
         model: HookedLatentTransformer,
         base: Any,
         source: Any,
-        cause: Place | Site | str | Sequence[Place | Site | str],
+        cause: Places,
         outcome: str,
         rounds: Rounds,
         decode: Callable[[Tensor], Tensor] | None,
         runs: tuple[Rollout, Rollout] | None = None,
-    ) -> _Swap:
+    ) -> None:
         if outcome not in get_args(_Outcome):
             raise unknown_name("outcome", outcome, get_args(_Outcome))
         require(
@@ -339,23 +329,16 @@ class _Swap:
             f"{model.config.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "
             "interp.decoder.Decoder, or ask for outcome='latents'",
         )
-        runs = paired_runs(model, base, source, runs=runs)
-        causes = resolve_places(cause, model, runs[0])
-        return cls(model, runs, select_rounds(rounds, runs[0].n_rounds), causes, outcome, decode)
-
-    @property
-    def layout(self) -> RoundLayout:
-        return self.runs[0].layout
-
-    @cached_property
-    def routes(self) -> Routes:
-        causes = [place.site for place in self.causes]
-        return Routes(self.model, self.layout, causes, prediction=self.outcome == "prediction")
+        self.model, self.outcome, self.decode = model, outcome, decode
+        self.runs = paired_runs(model, base, source, runs=runs)
+        self.layout = self.runs[0].layout
+        self.causes = resolve_places(cause, model, self.runs[0])
+        self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
+        sites_of_causes = [place.site for place in self.causes]
+        self.routes = Routes(model, self.layout, sites_of_causes, prediction=outcome == "prediction")
 
     def settings(self, **more: Any) -> dict[str, Any]:
-        model = self.model
-        decoded = self.decode is not None
-        return provenance(model, rounds=self.rounds, decoded=decoded, **more)
+        return provenance(self.model, rounds=self.rounds, decoded=self.decode is not None, **more)
 
     def measure(self, out: RoundOutput, rows: Rows) -> Float[Tensor, "row value"]:
         """The outcome of every row as one vector: "prediction", "state" (what is written into it) or "latents"."""
@@ -398,18 +381,15 @@ class _Swap:
         changed = {s: ~torch.isclose(after[s], before[s]).flatten(1).all(1).numpy(force=True) for s in every}
         lost, brought, moved = [], [], []
         for case in sets:
-            frozen, alone = ([(site, partial(_held, values[site])) for site in case] for values in (before, after))
+            frozen, alone = (
+                [(site, lambda _, value=values[site]: value) for site in case] for values in (before, after)
+            )
             direct = self.measure(run([*swap, *frozen])[0], base) - plain
             indirect = self.measure(run(alone)[0], base) - plain
             lost.append(_product(effect - direct, effect))
             brought.append(_product(indirect, effect))
             moved.append(np.any([changed[site] for site in case], axis=0))
         return plain, (_product(effect, effect), np.stack(lost), np.stack(brought), np.stack(moved))
-
-
-def _held(value: Tensor, base: Tensor) -> Tensor:
-    """An edit that holds a site at a value."""
-    return value
 
 
 def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:

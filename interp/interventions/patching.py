@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -40,9 +39,8 @@ from interp.errors import InputError, require, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.round_patcher import Patched, RoundPatcher, activations, tile
+from interp.interventions.round_patcher import Patched, RoundPatcher, activations, next_round, tile
 from interp.interventions.sites import ALIASES, Site, resolve, sites
-from interp.model.rollout import run_round
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -104,24 +102,13 @@ class PatchingResult(Tabled):
             )
         return self.effects.mean(-1) / self.gap
 
-    def statistics(self) -> Statistics:
-        """TransformerLens' PatchingResult over the same values: bootstrap intervals, permutation p-values."""
-        columns = [{"site": str(site), **vars(site)} for site in self.sites]
-        return Statistics(
-            values=self.values,
-            axis_names=[],
-            index_df=pd.DataFrame(columns),
-            metric_names=[self.metric],
-            reduced=False,
-            baseline=self.base,
-        )
-
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site: effect and fraction with 95 % intervals, p-value of no effect, and the choices made."""
-        statistics = self.statistics()
+        index = pd.DataFrame([{"site": str(site), **vars(site)} for site in self.sites])
+        statistics = Statistics(self.values, [], index, [self.metric], reduced=False, baseline=self.base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
-        frame = statistics.index_df.assign(
+        frame = index.assign(
             effect=self.effects.mean(-1).numpy(force=True),
             effect_low=low.numpy(force=True),
             effect_high=high.numpy(force=True),
@@ -255,15 +242,17 @@ def _read_on(pair: Pair, base: Rollout, step: Patched, propagate: bool) -> Reado
     predictions = [step.predictions]
     for t in range(pair.round + 1, pair.read + 1):
         if propagate:
-            following = base.fed.at(t).each(partial(tile, times=n))
-            with torch.no_grad():
-                after = run_round(pair.model, following, latents, base.layout, base.commit, ())
+            after = next_round(pair.model, base, t, latents, n)
             prediction, latents = after.prediction, after.latents
         else:
             prediction, latents = tile(base.predictions[:, t], n), tile(base.latents[:, t + 1], n)
         predictions.append(prediction)
-    shape = (n, pair.n_episodes)
-    return Readout(torch.stack(predictions, 1).unflatten(0, shape), latents.unflatten(0, shape))
+    return _readout(predictions, latents, n)
+
+
+def _readout(predictions: list[Tensor], latents: Tensor, n: int) -> Readout:
+    """What ``n`` cells gave in each round, and left after the last; their rows are ``[cell * episode, ...]``."""
+    return Readout(torch.stack(predictions, 1).unflatten(0, (n, -1)), latents.unflatten(0, (n, -1)))
 
 
 @dataclass(frozen=True)
@@ -331,40 +320,27 @@ def round_map(
     pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1], commit)
     place = resolve(site, model, pair.layout)
     base, source = _sides(pair, direction)
-    n, latents = pair.n_episodes, torch.zeros(0)
-    effects = np.full((len(at_rounds), len(at_rounds), n), np.nan)
-    gaps = np.zeros((len(at_rounds), n))
-    active = 0
+    effects = np.full((len(at_rounds), len(at_rounds), pair.n_episodes), np.nan)
+    gaps = np.zeros((len(at_rounds), pair.n_episodes))
+    active, latents = 0, torch.zeros(0)
     for t in range(at_rounds[0], at_rounds[-1] + 1):
-        predictions: list[Tensor] = []
-        after: list[Tensor] = []
         if active:
-            following = base.fed.at(t).each(partial(tile, times=active))
-            with torch.no_grad():
-                step = run_round(model, following, latents, base.layout, commit, ())
-            predictions.append(step.prediction)
-            after.append(step.latents)
+            step = next_round(model, base, t, latents, active)
+            predictions, latents = step.prediction, step.latents
         if t in at_rounds:
             patcher = RoundPatcher(model, base, t, activations(model, source, t, [place.hook]), update=True)
             (patched,) = patcher.cells([place])
-            predictions.append(patched.predictions)
-            after.append(patched.latents)
+            predictions = torch.cat([predictions, patched.predictions]) if active else patched.predictions
+            latents = torch.cat([latents, patched.latents]) if active else patched.latents
+            at, column = replace(pair, round=t, read=t), active
             active += 1
-        latents = torch.cat(after)
-        if t in at_rounds:
-            column = at_rounds.index(t)
-            at = replace(pair, round=t, read=t)
             sides = [measure.measure(at.readout(run), at) for run in (base, source)]
-            values = measure.measure(_readout(torch.cat(predictions), latents, active), at)
+            values = measure.measure(_readout([predictions], latents, active), at)
             effects[:active, column] = (values - sides[0]).double().numpy(force=True)
             gaps[column] = (sides[1] - sides[0]).double().numpy(force=True)
         done(1)
     settings = provenance(model, commit=commit, propagate=True)
     return RoundMap(str(place), tuple(at_rounds), effects, gaps, measure.key, direction, settings)
-
-
-def _readout(predictions: Tensor, latents: Tensor, n: int) -> Readout:
-    return Readout(predictions.unsqueeze(1).unflatten(0, (n, -1)), latents.unflatten(0, (n, -1)))
 
 
 @checked

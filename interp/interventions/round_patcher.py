@@ -23,7 +23,7 @@ from interp.interventions.sites import Site
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
-from interp.model.rollout import run_round
+from interp.model.rollout import Step, run_round
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
@@ -35,6 +35,12 @@ sites and so skip more on a CPU; an accelerator wants few launches."""
 def tile(x: Tensor, times: int) -> Tensor:
     """The rows of ``x``, repeated ``times`` times."""
     return x.repeat(times, *[1] * (x.ndim - 1))
+
+
+def next_round(model: HookedLatentTransformer, run: Rollout, t: int, latents: Tensor, times: int) -> Step:
+    """Round ``t`` of ``run``, from the latents of ``times`` copies of its episodes that were intervened on before."""
+    with torch.no_grad():
+        return run_round(model, run.fed.at(t).each(partial(tile, times=times)), latents, run.layout, run.commit, ())
 
 
 def activations(model: HookedLatentTransformer, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
@@ -98,7 +104,9 @@ class RoundPatcher:
             predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
             yield Patched(beyond, tile(predictions, len(beyond)), tile(latents, len(beyond)))
         by_hook: dict[str, list[int]] = {}
-        for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: (_depth(cells[i]), starts[i])):
+        # Cells are run from the lowest layer of any on; those before the first layer from the tokens on.
+        depths = [-1 if cell.layer is None else cell.layer for cell in cells]
+        for i in sorted(set(range(len(cells))) - set(beyond), key=lambda i: (depths[i], starts[i])):
             by_hook.setdefault(cells[i].hook, []).append(i)
         for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
             start = min(starts[i] for i in indices)
@@ -135,11 +143,6 @@ class RoundPatcher:
             after = run_round(self.model, rows, before, self.run.layout, commit, patches.hooks(None))
         patches.counter.check()
         return Patched(indices, after.prediction, after.latents)
-
-
-def _depth(cell: Site) -> int:
-    """Cells are run from the lowest layer of any on; those before the first layer from the tokens on."""
-    return -1 if cell.layer is None else cell.layer
 
 
 def _packed(groups: Sequence[list[int]], size: int) -> Iterator[list[int]]:

@@ -28,10 +28,9 @@ from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
-from interp.interventions.round_patcher import tile
 from interp.kinds import shown
 from interp.model.rollout import rollout
-from interp.model.run import Rollout, select_rounds
+from interp.model.run import select_rounds
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
@@ -171,7 +170,9 @@ def steer(
         f"a direction must be [latent, d_model] = {tuple(run.latents.shape[2:])}, got {tuple(along.shape)}",
     )
     directions = (along, *_controls(along, n_random, seed))
-    predictions = torch.stack([_predict(model, run, t, dose * d) for dose in doses for d in directions])
+    rounds, moved = run.fed.at(t), (run.latents[:, t] + dose * d for dose in doses for d in directions)
+    with torch.no_grad():
+        predictions = torch.stack([model(rounds.tokens, latents, rounds.values).prediction for latents in moved])
     chances = _of(run.layout.distribution(predictions).double().numpy(force=True), read)
     chances = chances.reshape(len(doses), len(directions), -1)
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": direction is None}
@@ -222,11 +223,3 @@ def _of(probabilities: Float[np.ndarray, "*any episode outcome"], outcome: NDArr
     """The probability of each episode's outcome."""
     index = np.broadcast_to(outcome, probabilities.shape[:-1])[..., None]
     return np.take_along_axis(probabilities, index, -1)[..., 0]
-
-
-def _predict(model: HookedLatentTransformer, run: Rollout, t: int, change: Tensor) -> Tensor:
-    """The prediction of round t from latents moved by ``change``."""
-    rounds = run.fed.at(t)
-    with torch.no_grad():
-        latents = run.latents[:, t] + tile(change.unsqueeze(0), run.n_episodes)
-        return model(rounds.tokens, latents, rounds.values).prediction

@@ -95,9 +95,11 @@ class Place:
         return step(base, source) if self.elsewhere is None else NormMatchedPlacebo(step, self.elsewhere)(base, source)
 
 
-def resolve_places(
-    places: Place | Site | str | Sequence[Place | Site | str], model: HookedLatentTransformer, run: Rollout
-) -> list[Place]:
+Places = Place | Site | str | Sequence[Place | Site | str]
+"""What users give where places are asked for: one or several, each of them a place, a site or its text."""
+
+
+def resolve_places(places: Places, model: HookedLatentTransformer, run: Rollout) -> list[Place]:
     """Places from sites or their texts, each checked against the model."""
     several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
     resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]

@@ -14,6 +14,7 @@ these pairs, never of a model.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -174,18 +175,20 @@ def identified_rank(
         return n
     at = informative[:: max(1, len(informative) // _N_CROSSINGS)][:_N_CROSSINGS]
     base, source = pairs.base.numpy()[at], pairs.source.numpy()[at]
-    start, end = (
-        _rows_of({variable: v[variable]}, rows)[variable] for v, rows in ((base_values, base), (source_values, source))
-    )
-    start, path = start.reshape(len(at), n), (end - start).reshape(len(at), n)
-    surface = _Surface(algorithm, base_values, variable, base, start)
-    ones = np.ones(len(at))
-    crossing, _ = surface.cross(start, path, 0 * ones, ones)
+    start = base_values[variable].reshape(-1, n)[base]
+    path = source_values[variable].reshape(-1, n)[source] - start
+
+    def choice(values: Float[NDArray, "row element"]) -> NDArray:
+        rows = _rows_of(base_values, np.repeat(base, len(values) // len(base)))
+        return _outcome_of(algorithm, rows, values.reshape(len(values), 1, *shape), variable).argmax(-1)
+
+    before, ones = choice(start), np.ones(len(at))
+    crossing, _ = _crossings(choice, before, start, path, 0 * ones, ones)
     h = _STEP * float(base_values[variable].std())
     moved = np.stack([sign * h * np.eye(n)[j] for j in range(n) for sign in (1, -1)])
     low, high = (np.repeat(crossing + sign * _REACH, 2 * n) for sign in (-1, 1))
-    along = np.repeat(path, 2 * n, 0)
-    shifted, bracketed = surface.cross(np.repeat(start, 2 * n, 0) + np.tile(moved, (len(at), 1)), along, low, high)
+    before, along, starts = (np.repeat(x, 2 * n, 0) for x in (before, path, start))
+    shifted, bracketed = _crossings(choice, before, starts + np.tile(moved, (len(at), 1)), along, low, high)
     normals = (shifted.reshape(len(at), n, 2) @ np.array([1.0, -1.0]))[bracketed.reshape(len(at), -1).all(-1)]
     lengths = np.linalg.norm(normals, axis=-1, keepdims=True)
     normals = normals[lengths[:, 0] > 0] / lengths[lengths[:, 0] > 0]
@@ -195,34 +198,17 @@ def identified_rank(
     return int((singular > _SMALLEST * singular[0]).sum())
 
 
-class _Surface:
-    """Where the choice in some base rows leaves what it is without an intervention, along paths of the variable."""
+def _crossings(
+    choice: Callable[[NDArray], NDArray], before: NDArray, start: NDArray, path: NDArray, low: NDArray, high: NDArray
+) -> tuple[Float[NDArray, " row"], Bool[NDArray, " row"]]:
+    """The share of each ``path`` at which the choice leaves ``before``, and whether it does between two shares."""
 
-    def __init__(
-        self, algorithm: Algorithm, base_values: Values, variable: str, base: Int[NDArray, " row"], start: NDArray
-    ):
-        self.algorithm, self.base_values, self.variable, self.base = algorithm, base_values, variable, base
-        self.shape = base_values[variable].shape[2:]
-        self.before = self._choice(start)
+    def left(share: NDArray) -> NDArray:
+        return choice(start + share[:, None] * path) != before
 
-    def _choice(self, value: Float[NDArray, "row element"]) -> NDArray:
-        rows = np.repeat(self.base, len(value) // len(self.base))
-        return _outcome_of(
-            self.algorithm, _rows_of(self.base_values, rows), value.reshape(len(value), 1, *self.shape), self.variable
-        ).argmax(-1)
-
-    def cross(
-        self, start: NDArray, path: NDArray, low: NDArray, high: NDArray
-    ) -> tuple[Float[NDArray, " row"], Bool[NDArray, " row"]]:
-        """The share of each ``path`` at which the choice changes, and whether it does between ``low`` and ``high``."""
-        before = np.repeat(self.before, len(start) // len(self.base))
-
-        def left(share: NDArray) -> NDArray:
-            return self._choice(start + share[:, None] * path) != before
-
-        bracketed = ~left(low) & left(high)
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            beyond = left(middle)
-            low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
-        return (low + high) / 2, bracketed
+    bracketed = ~left(low) & left(high)
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        beyond = left(middle)
+        low, high = np.where(beyond, low, middle), np.where(beyond, middle, high)
+    return (low + high) / 2, bracketed
