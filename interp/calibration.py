@@ -32,7 +32,7 @@ from numpy import ndarray as Array
 
 from interp import refit
 from interp.checks import checked, integer, refuse_beyond_machine
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.statistics import Interval, resample_weights
 
 _TRUE_R2, _N_ROUNDS, _N_FEATURES, _N_FOLDS = 0.7, 16, 6, 5
@@ -112,8 +112,7 @@ DESIGNS: Mapping[str, Callable[[_Noise, _Noise, np.random.Generator], tuple[_Noi
 @checked
 def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
     """Episodes of a design."""
-    if design not in DESIGNS:
-        raise unknown_name("design", design, DESIGNS)
+    require_known("design", design, DESIGNS)
     integer("n_episodes", n_episodes, 1)
     refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * _N_FEATURES)
     x = rng.normal(size=(n_episodes, _N_ROUNDS, 2 * _N_FEATURES))

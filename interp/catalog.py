@@ -11,7 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.lazy import entry
 from interp.task import Task
 
@@ -40,9 +40,8 @@ def _folders() -> tuple[str, ...]:
 def get(key: object) -> Task:
     """The task called ``key``."""
     known = {task.key: task for task in every()}
-    if not isinstance(key, str) or key not in known:
-        raise unknown_name("task", key, known)
-    return known[key]
+    require_known("task", key, list(known))
+    return known[str(key)]
 
 
 def of(subject: Any) -> Task:

@@ -1,13 +1,12 @@
-"""The toolkit's one error for bad input, and how it names what was meant.
+"""The toolkit's one error for bad input (a ``ValueError``), and how it names what was meant.
 
-Everything a user can get wrong raises :class:`InputError` (a ``ValueError``): one sentence with the value, the valid
-values and what to do, raised before any work is done. The command line prints that sentence and exits with 2.
+It says the value, the valid values and what to do, before any work is done; the command line prints it and exits 2.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 
 class InputError(ValueError):
@@ -25,6 +24,12 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) 
     hint = f"; did you mean {' or '.join(map(repr, near))}?" if near else "."
     shown = ", ".join(names[:limit]) + (f", ... ({len(names)} in all)" if len(names) > limit else "")
     return InputError(f"unknown {kind} {name!r}{hint} Valid: {shown or 'none'}")
+
+
+def require_known(kind: str, name: object, valid: Collection[str], limit: int = 8) -> None:
+    """Raise :func:`unknown_name` unless ``name`` is among ``valid``."""
+    if name not in valid:
+        raise unknown_name(kind, name, valid, limit)
 
 
 def require(condition: bool, message: str) -> None:

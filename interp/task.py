@@ -21,7 +21,7 @@ import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family
 from interp.checks import array_of, checked, fit, integer, unique
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.session import once
 
 if TYPE_CHECKING:
@@ -300,8 +300,7 @@ class Task:
         """Episodes of a model's sizes, but for those in ``sizes``; of the sampler's default regime if none is given."""
         known = [size.name for size in self.sizes]
         for name in sizes or {}:
-            if name not in known:
-                raise unknown_name(f"size of {self.key!r}", name, known)
+            require_known(f"size of {self.key!r}", name, known)
         options = {**self.sizes_of(model.layout), **self.data.sample_options(model), **(sizes or {})}
         if regime:
             options["regime"] = regime
@@ -315,8 +314,7 @@ class Task:
     def algorithm(self, key: str, **parameters: Any) -> Algorithm:
         """An algorithm of this task."""
         records = self.algorithm_records()
-        if key not in records:
-            raise unknown_name(f"algorithm of {self.key!r}", key, records, limit=20)
+        require_known(f"algorithm of {self.key!r}", key, records, limit=20)
         return records[key].make(**parameters)
 
     def rivals(self) -> dict[str, Family]:
@@ -362,6 +360,5 @@ class Task:
     def corruption(self, key: str) -> Corruption:
         """The corruption called ``key``."""
         corruptions = unique(self.analysis.corruptions(), f"corruption of {self.key!r}")
-        if key not in corruptions:
-            raise unknown_name(f"corruption of {self.key} episodes", key, corruptions, limit=20)
+        require_known(f"corruption of {self.key} episodes", key, corruptions, limit=20)
         return corruptions[key]

@@ -22,7 +22,7 @@ from circuits.benchmark.question import QUESTIONS, Truth
 from interp.algorithm import Values
 from interp.checks import check_fields
 from interp.interventions.ablation import CircuitScorer
-from interp.interventions.edge_graph import Contributions, EdgeGraph, ablated
+from interp.interventions.edge_graph import EdgeGraph, ablated
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
@@ -227,7 +227,7 @@ class Material:
         key = ("scorer", case.corruption, case.exit, case.round, ablation, purpose)
         return self.once(key, lambda: CircuitScorer(case.pair, case.metric, ablation))
 
-    def contributions(self, pair: Pair, corruption: str = "") -> Contributions:
+    def contributions(self, pair: Pair, corruption: str = "") -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in a pair's round: in the clean run, which all pairs of a round share, or in the
         corrupted one of a corruption."""
         run = pair.corrupted if corruption else pair.clean
@@ -240,7 +240,7 @@ class Material:
         def make() -> Readout:
             pair = self.pair(corruption, t)
             clean, other = self.contributions(pair), self.contributions(pair, corruption)
-            change = ablated(self.graph, other, ablation) - clean.values
+            change = ablated(other, ablation) - clean
             rounds, latents = pair.clean.fed.at(t), pair.clean.latents[:, t]
             return cut_each(self.graph, rounds, latents, change, self.candidates)
 

@@ -21,7 +21,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -52,13 +51,11 @@ class CircuitScorer:
     """
 
     def __init__(self, pair: Pair, metric: str | Metric = "logit_diff", ablation: str = "resample") -> None:
-        require(
-            pair.read == pair.round,
-            f"circuits are measured at the round they run in, got {pair.round}, read {pair.read}",
-        )
+        at = f"got {pair.round}, read {pair.read}"
+        require(pair.read == pair.round, f"circuits are measured at the round they run in, {at}")
         self.pair, self.measure, self.ablation = pair, find_metric(metric), ablation
         self.graph = EdgeGraph(pair.model)
-        self.other = ablated(self.graph, self.graph.contributions(pair.corrupted, pair.round), ablation)
+        self.other = ablated(self.graph.contributions(pair.corrupted, pair.round), ablation)
         self.rounds, self.latents = pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round]
         self._ran: dict[bytes, Readout] = {}
         self._measured: dict[bytes, Float[np.ndarray, " episode"]] = {}
@@ -67,8 +64,6 @@ class CircuitScorer:
         """The same circuits by another metric; those that either has run are not run again."""
         other = copy(self)
         other.measure, other._measured = find_metric(metric), {}
-        for cached in ("full", "empty"):
-            other.__dict__.pop(cached, None)
         return other
 
     def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:
@@ -81,12 +76,12 @@ class CircuitScorer:
             self._measured[key] = self.measure.measure(self._ran[key], self.pair).double().numpy(force=True)
         return self._measured[key]
 
-    @cached_property
+    @property
     def full(self) -> Float[np.ndarray, " episode"]:
         """The metric of the whole model."""
         return self.values(self.graph.mask())
 
-    @cached_property
+    @property
     def empty(self) -> Float[np.ndarray, " episode"]:
         """The metric with every edge cut."""
         return self.values(self.graph.mask([]))
@@ -95,10 +90,8 @@ class CircuitScorer:
     def gap(self) -> float:
         """The whole model's metric less the empty circuit's: faithfulness is a share of it, so 0 is an error."""
         gap = float((self.full - self.empty).mean())
-        require(
-            abs(gap) > 1e-12,
-            f"the model and the empty circuit do not differ in {self.measure.key}; change the corruption or metric",
-        )
+        where = f"the model and the empty circuit do not differ in {self.measure.key}"
+        require(abs(gap) > 1e-12, f"{where}; change the corruption or metric")
         return gap
 
     def faithfulness(self, keep: Keep) -> float:
@@ -140,12 +133,11 @@ def ablate(scorer: CircuitScorer, what: str = "nodes") -> pd.DataFrame:
 
 @dataclass(frozen=True)
 class CircuitResult:
-    """How good one circuit is, beside random circuits of equal size.
+    """How good one circuit is, beside the faithfulness of ``random`` circuits of equal size.
 
     Attributes:
         n_edges: of the whole graph.
         faithfulness: with its 95 % interval over episodes.
-        random: faithfulness of random circuits of equal size.
         incompleteness: the difference to the model without the same random sets of its edges.
         minimality: edge -> how much it matters given some set of others; empty where it was not asked for.
     """

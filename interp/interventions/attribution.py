@@ -50,7 +50,7 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
-from interp.interventions.edge_graph import EXITS, Contributions, EdgeGraph, Rebuilder
+from interp.interventions.edge_graph import EXITS, EdgeGraph, Rebuilder
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
@@ -122,7 +122,7 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
         )
     measure, graph, t = find_metric(metric), EdgeGraph(pair.model), pair.round
     clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
-    difference = clean.values - corrupted.values
+    difference = clean - corrupted
     total = np.zeros((*graph.exists.shape, pair.n_episodes))
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
@@ -131,13 +131,13 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
 
 
 def _gradient(
-    pair: Pair, graph: EdgeGraph, measure: Metric, corrupted: Contributions, difference: Tensor, at: float
+    pair: Pair, graph: EdgeGraph, measure: Metric, corrupted: Tensor, difference: Tensor, at: float
 ) -> Float[np.ndarray, "source destination episode"]:
     """The metric's derivative along each edge's difference, with the embedding between the two runs."""
     weights = torch.zeros(*graph.exists.shape, pair.n_episodes).to(difference).requires_grad_()
     # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
     probe = Rebuilder(graph, weights, lambda source, written: difference[source])
-    start = corrupted.values[0] + at * difference[0]
+    start = corrupted[0] + at * difference[0]
     hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe.hooks]
     with torch.enable_grad():
         prediction, latents = graph.forward(pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round], hooks)
@@ -205,7 +205,7 @@ def _candidates(
     """The ``n`` reads of largest estimated effect on each exit, those of the first position left out."""
     n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.tokens.shape[1]
     kept = torch.ones(n_layers, len(rows.tokens), n_heads, n_pos, n_pos, dtype=rows.latents.dtype, requires_grad=True)
-    hooks = [(f"blocks.{i}.attn.hook_pattern", partial(_scale, kept[i])) for i in range(n_layers)]
+    hooks = [(f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by) for i in range(n_layers)]
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
         exits = _exits(model(rows.tokens, rows.latents, rows.values), layout)
@@ -219,10 +219,6 @@ def _candidates(
             best = torch.argsort(score.flatten(), descending=True, stable=True)[:n].tolist()
             reads += [np.unravel_index(i, score.shape) for i in best if score.flatten()[i] > 0]
     return [_Read(*map(int, index)) for index in dict.fromkeys(reads)]
-
-
-def _scale(by: Tensor, pattern: Tensor, hook: object) -> Tensor:
-    return pattern * by
 
 
 def _cut(

@@ -31,7 +31,7 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
@@ -42,10 +42,9 @@ _Outcome = Literal["prediction", "state"]
 
 @dataclass(frozen=True)
 class InterchangeResult(Tabled):
-    """Interchange of one variable at some places: hits and effects.
+    """Interchange of one variable at some places: hits and effects on an outcome, "prediction" or "state".
 
     Attributes:
-        outcome: "prediction" or "state".
         correct, unpatched: is the outcome the counterfactual's, with the intervention and without.
         informative: does the algorithm's counterfactual differ from its outcome on the base.
         error: largest difference from the counterfactual's probabilities, or state.
@@ -178,8 +177,7 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
 
 def require_comparable(model: HookedLatentTransformer, algorithm: Algorithm, outcome: str) -> None:
     """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
-    if outcome not in get_args(_Outcome):
-        raise unknown_name("outcome", outcome, get_args(_Outcome))
+    require_known("outcome", outcome, get_args(_Outcome))
     require(
         algorithm.task == model.layout.task,
         f"{algorithm.name} is an algorithm of {algorithm.task}, not of {model.layout.task} rounds",
@@ -258,10 +256,11 @@ def _of_states(
     before: NDArray, goal: NDArray, patched: NDArray, plain: NDArray, *, tolerance: float, decoded: bool
 ) -> dict[str, NDArray[Any]]:
     """Whether what the round wrote is the counterfactual's; a decoded change may be off by half of what is asked."""
-    effect, asked = _flat(patched - plain), _flat(np.asarray(goal - before, dtype=np.float64))
+    before, goal, patched, plain = (x.reshape(*x.shape[:2], -1) for x in (before, goal, patched, plain))
+    effect, asked = patched - plain, np.asarray(goal - before, dtype=np.float64)
     if decoded:
         patched, plain = before + patched - plain, before
-    error, missed, moved = (np.abs(_flat(x - goal)).max(-1) for x in (patched, plain, before))
+    error, missed, moved = (np.abs(x - goal).max(-1) for x in (patched, plain, before))
     informative = moved > tolerance
     near: Any = tolerance
     if decoded and informative.any():
@@ -274,10 +273,6 @@ def _of_states(
         "effect": effect,
         "wanted": asked,
     }
-
-
-def _flat(x: NDArray[Any]) -> NDArray[Any]:
-    return x.reshape(*x.shape[:2], -1)
 
 
 def _choice(p: NDArray[Any]) -> NDArray[np.int64]:

@@ -15,7 +15,6 @@ round beside its update is no edge of a round: cutting every edge to "update" le
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal, get_args
 
@@ -26,7 +25,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout
@@ -34,15 +33,6 @@ from interp.model.transformer import HookedLatentTransformer
 
 Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")
-
-
-@dataclass(frozen=True)
-class Contributions:
-    """What every source writes in one round, the round's prediction, and the latents after it."""
-
-    values: Float[Tensor, "source episode pos d_model"]
-    prediction: Tensor
-    latents: Tensor
 
 
 class EdgeGraph:
@@ -93,12 +83,10 @@ class EdgeGraph:
     def edge(self, source: str, destination: str) -> tuple[int, int]:
         """The edge between two names."""
         for kind, name, valid in (("source", source, self.sources), ("destination", destination, self.destinations)):
-            if name not in valid:
-                raise unknown_name(kind, name, valid, limit=40)
+            require_known(kind, name, valid, limit=40)
         edge = self.sources.index(source), self.destinations.index(destination)
-        if not self.exists[edge]:
-            later = [d for d, there in zip(self.destinations, self.exists[edge[0]], strict=True) if there]
-            raise unknown_name(f"destination of {source!r}", destination, later, limit=40)
+        later = [d for d, there in zip(self.destinations, self.exists[edge[0]], strict=True) if there]
+        require_known(f"destination of {source!r}", destination, later, limit=40)
         return edge
 
     def mask(self, edges: list[tuple[int, int]] | None = None) -> Bool[np.ndarray, "source destination"]:
@@ -112,17 +100,16 @@ class EdgeGraph:
         """Keep every edge but those that leave ``nodes`` (sources by name): ablate these nodes."""
         keep = self.exists.copy()
         for node in nodes:
-            if node not in self.sources:
-                raise unknown_name("node", node, self.sources, limit=40)
+            require_known("node", node, self.sources, limit=40)
             keep[self.sources.index(node)] = False
         return keep
 
-    def contributions(self, run: Rollout, t: int) -> Contributions:
-        """What every source writes in round ``t`` of ``run``."""
+    def contributions(self, run: Rollout, t: int) -> Float[Tensor, "source episode pos d_model"]:
+        """What every source writes in round ``t`` of ``run``, in the order of :attr:`sources`."""
         recorder = _Recorder(self)
         with torch.no_grad():
-            out = self.forward(run.fed.at(t), run.latents[:, t], recorder.hooks)
-        return Contributions(recorder.stack, out[0], out[1])
+            self.forward(run.fed.at(t), run.latents[:, t], recorder.hooks)
+        return torch.stack([recorder.written[name] for name in self.sources])
 
     def forward(
         self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
@@ -151,13 +138,14 @@ class EdgeGraph:
             return self.forward(rounds, latents, cutter.hooks)
 
 
-def ablated(graph: EdgeGraph, other: Contributions, ablation: str) -> Float[Tensor, "source episode pos d_model"]:
+def ablated(
+    other: Float[Tensor, "source episode pos d_model"], ablation: str
+) -> Float[Tensor, "source episode pos d_model"]:
     """What cut edges carry: the other run's contributions, their mean over episodes, or zero."""
-    if ablation not in get_args(Ablation):
-        raise unknown_name("ablation", ablation, get_args(Ablation))
+    require_known("ablation", ablation, get_args(Ablation))
     if ablation == "mean":
-        return other.values.mean(1, keepdim=True).expand_as(other.values)
-    return other.values if ablation == "resample" else torch.zeros_like(other.values)
+        return other.mean(1, keepdim=True).expand_as(other)
+    return other if ablation == "resample" else torch.zeros_like(other)
 
 
 class _Recorder:
@@ -166,11 +154,6 @@ class _Recorder:
     def __init__(self, graph: EdgeGraph) -> None:
         self.graph, self.written = graph, dict[str, Tensor]()
         self.hooks = [(hook, self._record(names)) for hook, names in graph.writers.items()]
-
-    @property
-    def stack(self) -> Float[Tensor, "source episode pos d_model"]:
-        """What every source wrote, in the order of the graph's sources."""
-        return torch.stack([self.written[name] for name in self.graph.sources])
 
     def _record(self, names: list[str]) -> HookFunction:
         def record(activation: Tensor, hook: object) -> None:

@@ -14,14 +14,13 @@ the counterfactual is what the base gives anyway: ``chance`` is the accuracy of 
 counts only the pairs whose counterfactual differs from the algorithm's own outcome on the base. ``score`` and ``slope``
 grade how far the outcome moved against how far it should have (:mod:`interp.interventions.counterfactual`).
 
-An accuracy of 1 says that these places hold the variable in a form the rest of the network uses; it says so for these
-pairs only. A basis that was *learned* needs the controls of :func:`align`: methods that learn a basis find high
-accuracies for arbitrary labels and in untrained networks too (Arora et al., 2024).
+An accuracy of 1 says, for these pairs only, that these places hold the variable in a form the rest of the network uses.
+For a whole activation it says that the variable is among what reaches this place and that nothing else there matters to
+the outcome, not that the place holds the variable alone or in any particular form. A basis that was *learned* needs the
+controls of :mod:`interp.interventions.alignment`.
 
 :func:`carriers` tests many claims of what lives where, each beside an equally large displacement of the same places in
-a random subspace (orthogonal, of equal rank), because moving an activation does something wherever it points. For a
-whole activation, an accuracy of 1 says that the variable is among what reaches this place and that nothing else there
-matters to the outcome, not that the place holds the variable alone or in any particular form.
+a random subspace (orthogonal, of equal rank), because moving an activation does something wherever it points.
 """
 
 from __future__ import annotations

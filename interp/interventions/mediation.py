@@ -56,7 +56,7 @@ from torch import Tensor
 
 from interp.checks import checked, integer
 from interp.display import Tabled
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.interventions.mediators import Routes, Sites
 from interp.interventions.pairs import paired_runs
 from interp.interventions.round_patcher import tile
@@ -114,8 +114,7 @@ class MediationResult(Tabled):
         return self._share(self.brought, mediator)
 
     def _share(self, parts: Float[np.ndarray, "mediator episode"], mediator: str) -> Interval:
-        if mediator not in self.mediators:
-            raise unknown_name("mediator", mediator, self.mediators, limit=40)
+        require_known("mediator", mediator, self.mediators, limit=40)
         total = np.zeros_like(self.total) if self.reason else self.total  # over 0 a share is NaN
         return ratio_interval(parts[self.mediators.index(mediator)], total, seed=self.settings.get("seed", 0))
 
@@ -322,8 +321,7 @@ class _Swap:
         decode: Callable[[Tensor], Tensor] | None,
         runs: tuple[Rollout, Rollout] | None = None,
     ) -> None:
-        if outcome not in get_args(_Outcome):
-            raise unknown_name("outcome", outcome, get_args(_Outcome))
+        require_known("outcome", outcome, get_args(_Outcome))
         require(
             outcome != "state" or decode is not None or model.is_handwired,
             f"{model.config.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "

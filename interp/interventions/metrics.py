@@ -17,9 +17,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from interp.checks import checked, unique
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.interventions.pairs import Pair, Readout
-from interp.model.layout import RoundLayout
 
 CLIP = 1e-6
 """Smallest probability whose logarithm is taken."""
@@ -36,22 +35,19 @@ class Metric:
     needs_update: bool = False
 
 
-def _log_probabilities(predictions: Tensor, layout: RoundLayout) -> Float[Tensor, "*batch outcome"]:
-    """Log-probabilities of outcomes, clipped at log 1e-6."""
-    return layout.distribution(predictions).clamp_min(CLIP).log()
+def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
+    """The distribution over outcomes at the round that is read."""
+    return pair.layout.distribution(readout.predictions.select(-1 - pair.layout.prediction_axes, -1))
 
 
-def _final(readout: Readout, pair: Pair) -> Tensor:
-    """Predictions at the round that is read."""
-    return readout.predictions.select(-1 - pair.layout.prediction_axes, -1)
+def _logs(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
+    """Log-probabilities of outcomes at the round that is read, clipped at log 1e-6."""
+    return _probabilities(readout, pair).clamp_min(CLIP).log()
 
 
 def _risen_and_fallen(pair: Pair) -> tuple[Tensor, Tensor]:
     """Per episode, the outcomes whose log-probability rises most and falls most from corrupted to clean."""
-    clean, corrupted = (
-        _log_probabilities(_final(r, pair), pair.layout) for r in (pair.clean_readout, pair.corrupted_readout)
-    )
-    change = clean - corrupted
+    change = _logs(pair.clean_readout, pair) - _logs(pair.corrupted_readout, pair)
     return change.argmax(-1), change.argmin(-1)
 
 
@@ -61,18 +57,16 @@ def _pick(values: Float[Tensor, "*batch outcome"], outcome: Tensor) -> Tensor:
 
 def _logit_diff(readout: Readout, pair: Pair) -> Tensor:
     risen, fallen = _risen_and_fallen(pair)
-    logs = _log_probabilities(_final(readout, pair), pair.layout)
+    logs = _logs(readout, pair)
     return torch.where(risen == fallen, torch.zeros((), dtype=logs.dtype), _pick(logs, risen) - _pick(logs, fallen))
 
 
 def _probability(readout: Readout, pair: Pair) -> Tensor:
-    risen, _ = _risen_and_fallen(pair)
-    return _pick(pair.layout.distribution(_final(readout, pair)), risen)
+    return _pick(_probabilities(readout, pair), _risen_and_fallen(pair)[0])
 
 
 def _agreement(readout: Readout, pair: Pair) -> Tensor:
-    choice = pair.layout.distribution(_final(readout, pair)).argmax(-1)
-    clean = pair.layout.distribution(_final(pair.clean_readout, pair)).argmax(-1)
+    choice, clean = (_probabilities(given, pair).argmax(-1) for given in (readout, pair.clean_readout))
     return (choice == clean).to(readout.predictions.dtype)
 
 
@@ -126,6 +120,5 @@ def metric(name: str | Metric) -> Metric:
     """The metric of that key; a :class:`Metric` is returned as it is."""
     if isinstance(name, Metric):
         return name
-    if name not in METRICS:
-        raise unknown_name("metric", name, METRICS)
+    require_known("metric", name, METRICS)
     return METRICS[name]

@@ -39,7 +39,7 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
 from interp.interventions.sites import Site, resolve
 from interp.interventions.swaps import Edit, edited
@@ -95,8 +95,7 @@ class Writer:
             f"a variable is moved in latents or in the residual stream, not at {str(place)!r}, inside a head",
         )
         for key in keys:
-            if key not in values:
-                raise unknown_name("variable", key, values, limit=40)
+            require_known("variable", key, values, limit=40)
         at = select_rounds(rounds, run.n_rounds)
         decoded = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
         if place == Site("latent"):
@@ -234,8 +233,7 @@ def move(
     """
     require_comparable(model, algorithm, outcome)
     require((to is None) != (by is None), "give one of to= (what the variable becomes) and by= (what is added to it)")
-    if variable not in writer.shapes:
-        raise unknown_name("variable of this writer", variable, writer.shapes)
+    require_known("variable of this writer", variable, writer.shapes)
     run = rollout(model.eval(), episodes, commit=commit)
     at = select_rounds(rounds, run.n_rounds)
     state, inputs = algorithm.at(algorithm.run(episodes), at)

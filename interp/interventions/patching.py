@@ -35,11 +35,11 @@ from transformer_lens.patching import PatchingResult as Statistics
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.round_patcher import Patched, RoundPatcher, activations, next_round, tile
+from interp.interventions.round_patcher import Patched, RoundPatcher, next_round, tile
 from interp.interventions.sites import ALIASES, Site, resolve, sites
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
@@ -53,11 +53,8 @@ _Direction = Literal["denoising", "noising"]
 class PatchingResult(Tabled):
     """Effects of patching each site on its own.
 
-    Attributes:
-        values, clean, corrupted: the metric of the patched runs, and of the two unpatched ones.
-        direction: "denoising" or "noising".
-        round, read: where the patch acts and where it is read.
-        propagate: whether the patch runs on into later rounds.
+    ``values``, ``clean`` and ``corrupted`` are the metric of the patched runs, and of the two unpatched ones; the other
+    choices are as in :func:`sweep`.
     """
 
     sites: tuple[Site, ...]
@@ -210,8 +207,7 @@ def sweep(
 
 
 def _measure(metric: str | Metric, direction: str) -> Metric:
-    if direction not in get_args(_Direction):
-        raise unknown_name("direction", direction, get_args(_Direction))
+    require_known("direction", direction, get_args(_Direction))
     return find_metric(metric)
 
 
@@ -225,10 +221,9 @@ def run_cells(
 ) -> Float[Tensor, "site episode"]:
     """The metric with each cell patched on its own."""
     base, source = _sides(pair, direction)
-    known = activations(pair.model, source, pair.round, list(dict.fromkeys(cell.hook for cell in cells)))
     later = pair.read > pair.round or measure.needs_update
     values: list[Tensor | None] = [None] * len(cells)
-    patcher = RoundPatcher(pair.model, base, pair.round, known, update=later, chunk=chunk)
+    patcher = RoundPatcher(pair.model, base, pair.round, source, update=later, chunk=chunk)
     for step in patcher.cells(cells):
         measured = measure.measure(_read_on(pair, base, step, propagate), pair)
         for cell, value in zip(step.cells, measured, strict=True):
@@ -257,11 +252,9 @@ def _readout(predictions: list[Tensor], latents: Tensor, n: int) -> Readout:
 
 @dataclass(frozen=True)
 class RoundMap:
-    """Effects of patching one site at some rounds, read at the same rounds.
+    """Effects of patching one site at some rounds, read at the same rounds: patched minus base, NaN before the patch.
 
-    Attributes:
-        effects: patched minus base; NaN before the patch.
-        gaps: source minus base, unpatched.
+    ``gaps`` are the unpatched differences, source minus base.
     """
 
     site: str
@@ -328,8 +321,7 @@ def round_map(
             step = next_round(model, base, t, latents, active)
             predictions, latents = step.prediction, step.latents
         if t in at_rounds:
-            patcher = RoundPatcher(model, base, t, activations(model, source, t, [place.hook]), update=True)
-            (patched,) = patcher.cells([place])
+            (patched,) = RoundPatcher(model, base, t, source, update=True).cells([place])
             predictions = torch.cat([predictions, patched.predictions]) if active else patched.predictions
             latents = torch.cat([latents, patched.latents]) if active else patched.latents
             at, column = replace(pair, round=t, read=t), active

@@ -67,7 +67,7 @@ class RoundPatcher:
     """Patches round ``t`` of ``run``, the base; holds what every cell reuses.
 
     Args:
-        source: activations of the source run at this round, by hook name.
+        source: the run that activations are taken from.
         update: whether what follows the prediction is needed: the update, and the choice that the patched model
             commits where a round holds one.
         chunk: rows run at once; by default ``CHUNK_CPU`` or ``CHUNK_ACCELERATOR``.
@@ -78,7 +78,7 @@ class RoundPatcher:
         model: HookedLatentTransformer,
         run: Rollout,
         t: int,
-        source: dict[str, Tensor],
+        source: Rollout,
         *,
         update: bool,
         chunk: int | None = None,
@@ -96,7 +96,8 @@ class RoundPatcher:
 
     def cells(self, cells: Sequence[Site]) -> Iterator[Patched]:
         """Patch each cell on its own, in batches."""
-        layout = self.run.layout
+        layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
+        source = activations(self.model, self.source, self.t, hooks)
         end = layout.n_positions if self.update else layout.predict_position + 1
         starts = [0 if cell.position is None else layout.position(cell.position) for cell in cells]
         beyond = [i for i, start in enumerate(starts) if start >= end]
@@ -110,12 +111,12 @@ class RoundPatcher:
             by_hook.setdefault(cells[i].hook, []).append(i)
         for indices in _packed(list(by_hook.values()), max(1, self.chunk // len(self.latents))):
             start = min(starts[i] for i in indices)
-            yield self._chunk(indices, [cells[i] for i in indices], min(start, layout.predict_position), end)
+            patches = _Patches([cells[i] for i in indices], source, layout)
+            yield self._chunk(indices, patches, cells[indices[0]].layer, min(start, layout.predict_position), end)
 
-    def _chunk(self, indices: list[int], cells: list[Site], start: int, end: int) -> Patched:
-        n, layer, layout = len(cells), cells[0].layer, self.run.layout
+    def _chunk(self, indices: list[int], patches: _Patches, layer: int | None, start: int, end: int) -> Patched:
+        n, layout = len(indices), self.run.layout
         rows, before = self.base.each(partial(tile, times=n)), tile(self.latents, n)
-        patches = _Patches(cells, self.source, layout)
         if layer is None:
             return self._whole(indices, rows, before, patches)
         with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):

@@ -19,7 +19,7 @@ from typing import Literal
 from torch import Tensor
 
 from interp.checks import checked, fit, non_empty, unique
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
@@ -86,10 +86,8 @@ _TEXT = re.compile(r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@
 @checked
 def component(name: str) -> Component:
     """The component of that name."""
-    key = ALIASES.get(name, name)
-    if key not in COMPONENTS:
-        raise unknown_name("component", name, [*COMPONENTS, *ALIASES], limit=20)
-    return COMPONENTS[key]
+    require_known("component", name, [*COMPONENTS, *ALIASES], limit=20)
+    return COMPONENTS[ALIASES.get(name, name)]
 
 
 @dataclass(frozen=True)
@@ -165,10 +163,9 @@ class Site:
         if self.position is not None:
             position = layout.position(self.position)
             if self.component == "latent":
-                if position not in layout.latent_positions:
-                    valid = [layout.labels[i] for i in layout.latent_positions]
-                    raise unknown_name("latent position", self.position, valid)
-                position = layout.latent_positions.index(position)
+                latents = [layout.labels[i] for i in layout.latent_positions]
+                require_known("latent position", self.position, latents)
+                position = latents.index(self.position)
         head: slice | int = slice(None) if self.head is None else self.head
         by_axis = {"pos": position, "latent": position, "head": head}
         return slice(None), *(by_axis[axis] for axis in self.kind.axes.split())

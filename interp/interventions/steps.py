@@ -44,11 +44,9 @@ from interp.statistics import Interval, ratio_interval
 class StepResult(Tabled):
     """Closure of a decoded state under an algorithm's update.
 
-    Attributes:
-        keys: the carried variables that were decoded.
-        horizon: rounds that were run on.
-        missed: squared distance between the decoded state and the algorithm's, in units of each variable's step.
-        varied: squares of the algorithm's steps about the round's mean.
+    The carried variables ``keys`` were decoded, ``horizon`` rounds on. ``missed`` is the squared distance between the
+    decoded state and the algorithm's, in units of each variable's step; ``varied`` is the squares of the algorithm's
+    steps about the round's mean.
     """
 
     keys: tuple[str, ...]

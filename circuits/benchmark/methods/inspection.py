@@ -21,7 +21,7 @@ from interp.model.transformer import HookedLatentTransformer
 
 
 def _attention(subject: KnownMachine, material: Material) -> Answer:
-    written = material.contributions(material.pair(material.corruptions[0])).values.norm(dim=-1)  # source episode pos
+    written = material.contributions(material.pair(material.corruptions[0])).norm(dim=-1)  # source episode pos
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
     with torch.no_grad():
