@@ -26,9 +26,9 @@ Not here: what a machine computes (the algorithms of ``interp.tasks``), learned 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from interp.lazy import named
+from interp.lazy import facade
 
 if TYPE_CHECKING:
     from circuits.basis import Basis, Direction, PositionCode
@@ -38,24 +38,6 @@ if TYPE_CHECKING:
     from circuits.registry import build, differentiable, from_origin, load, models
     from circuits.stated import Edge
     from circuits.verification import verify
-
-_HOMES = {
-    "Basis": "circuits.basis:Basis",
-    "Circuit": "circuits.circuit:Circuit",
-    "Direction": "circuits.basis:Direction",
-    "Edge": "circuits.stated:Edge",
-    "Head": "circuits.heads:Head",
-    "Location": "circuits.circuit:Location",
-    "Neuron": "circuits.heads:Neuron",
-    "PositionCode": "circuits.basis:PositionCode",
-    "build": "circuits.registry:build",
-    "compile": "circuits.compiler:compile_circuit",
-    "differentiable": "circuits.registry:differentiable",
-    "from_origin": "circuits.registry:from_origin",
-    "load": "circuits.registry:load",
-    "models": "circuits.registry:models",
-    "verify": "circuits.verification:verify",
-}
 
 __all__ = [
     "Basis",
@@ -75,12 +57,15 @@ __all__ = [
     "verify",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'circuits' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return named(_HOMES[name])
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = facade(
+    __name__,
+    {
+        "circuits.basis": "Basis Direction PositionCode",
+        "circuits.circuit": "Circuit Location",
+        "circuits.heads": "Head Neuron",
+        "circuits.registry": "build differentiable from_origin load models",
+        "circuits.stated": "Edge",
+        "circuits.verification": "verify",
+    },
+    compile="circuits.compiler:compile_circuit",
+)

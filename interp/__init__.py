@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import logging
 import warnings
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from interp.errors import InputError
-from interp.lazy import enter, named
+from interp.lazy import enter, facade
 from interp.rooms import strangers
 
 if TYPE_CHECKING:
@@ -37,21 +37,12 @@ for sentence in strangers():
 
 enter(tasks="interp.tasks", circuits="circuits.registry")
 
-_HOMES = {
-    "load": "interp.library",
-    "models": "interp.library",
-    "Rollout": "interp.model.run",
-    "play": "interp.model.rollout",
-    "replay": "interp.model.replay",
-    "rollout": "interp.model.rollout",
-}
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module 'interp' has no attribute {name!r}; it has {', '.join(__all__)}")
-    return named(f"{_HOMES[name]}:{name}")
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = facade(
+    __name__,
+    {
+        "interp.library": "load models",
+        "interp.model.replay": "replay",
+        "interp.model.rollout": "play rollout",
+        "interp.model.run": "Rollout",
+    },
+)

@@ -6,7 +6,8 @@ build them stand above it: both are named, and imported when somebody asks.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from types import ModuleType
 from typing import Any
@@ -31,6 +32,24 @@ def named(name: str) -> Any:
     """The object called ``"module:name"``."""
     module, _, attribute = name.partition(":")
     return getattr(import_module(module), attribute)
+
+
+def facade(
+    package: str, homes: Mapping[str, str], **renamed: str
+) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+    """``__getattr__`` and ``__dir__`` of a package whose names are imported when they are first asked for.
+
+    ``homes``: module -> the names that it holds, a space apart; ``renamed``: a name of the package -> "module:name".
+    """
+    known = {name: f"{home}:{name}" for home, names in homes.items() for name in names.split()} | renamed
+
+    def get(name: str) -> Any:
+        if name not in known:
+            names = ", ".join(sys.modules[package].__all__)
+            raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {names}")
+        return named(known[name])
+
+    return get, lambda: list(sys.modules[package].__all__)
 
 
 def enter(**modules: str) -> None:

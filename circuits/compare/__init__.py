@@ -14,34 +14,11 @@ In this room:
   :mod:`circuits.compare.where` (what is held where, and where effects travel);
 * :mod:`circuits.compare.variants`: machines for which the right verdict is known.
 
-Not here: the families and the episodes that tell them apart, which belong to each task
-(``Task.algorithms``). Importing this package imports no torch.
+Not here: the families and the episodes that tell them apart, which belong to each task (``Task.algorithms``).
 """
 
-from __future__ import annotations
-
-from typing import TYPE_CHECKING, Any
-
 from circuits.compare.algorithm import AlgorithmPart, FamilyScore, explain
-from interp.lazy import named
-
-if TYPE_CHECKING:
-    from circuits.compare.driver import Comparison, run
-    from circuits.compare.question import FULL, QUICK, Effort, Verdict
-
-_HOMES = {
-    "Comparison": "circuits.compare.driver:Comparison",
-    "Effort": "circuits.compare.question:Effort",
-    "FULL": "circuits.compare.question:FULL",
-    "QUICK": "circuits.compare.question:QUICK",
-    "Verdict": "circuits.compare.question:Verdict",
-    "run": "circuits.compare.driver:run",
-}
+from circuits.compare.driver import Comparison, run
+from circuits.compare.question import FULL, QUICK, Effort, Verdict
 
 __all__ = ["FULL", "QUICK", "AlgorithmPart", "Comparison", "Effort", "FamilyScore", "Verdict", "explain", "run"]
-
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}; it has {', '.join(__all__)}")
-    return named(_HOMES[name])

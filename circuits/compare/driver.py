@@ -25,6 +25,7 @@ from circuits.compare.question import FULL, Compared, Effort, Samples, Subject, 
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.compare.where import WHERE
+from circuits.registry import handwired, models
 from interp import tasks
 from interp.checks import checked
 from interp.display import Tabled
@@ -224,8 +225,6 @@ def _loaded(
     """
     if not isinstance(reference, str):
         return reference
-    from circuits.registry import handwired, models
-
     if reference not in models():
         return load(reference)
     record = handwired(reference)

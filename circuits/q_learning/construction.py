@@ -9,18 +9,8 @@ import numpy as np
 from circuits.basis import Coordinates
 from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, in_words, names, needs_float64, softmax_only, softmax_pair
+from circuits.q_learning import layers
 from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, edges, partial, sites
-from circuits.q_learning.layers import (
-    Wiring,
-    adding_heads,
-    adding_neurons,
-    evaluating_heads,
-    evaluating_neurons,
-    fetching_heads,
-    routing_heads,
-    selecting_heads,
-    value_bound,
-)
 from interp.errors import require, unknown_name
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -80,7 +70,7 @@ def q_learning(
     for name, value in {"relative_tau": relative_tau, "hardness": hardness, "heavy": heavy, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
     require(beta is None or bool(np.isfinite(beta) and beta > 0), f"beta must be a number > 0 or None, got {beta!r}")
-    bound = value_bound(rewards, gamma)
+    bound = layers.value_bound(rewards, gamma)
     arguments["rewards"] = [float(reward) for reward in rewards]
     _require_rewards(variant, signed, float(rewards[0]), "rewards")
     layout = QLearningRound(n_states, n_actions)
@@ -94,7 +84,9 @@ def q_learning(
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
-    wiring = Wiring(basis, n_states, n_actions, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness)
+    wiring = layers.Wiring(
+        basis, n_states, n_actions, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness
+    )
     heads = softmax_only(_heads(wiring), eta, lambda head: softmax_pair(head, wiring.sink, epsilon, heavy))
     neurons = _neurons(wiring)
     ids, buf1 = basis["id"], basis["buf1"]
@@ -197,15 +189,15 @@ _WORDS_BOLTZMANN = """
 """
 
 
-def _heads(wiring: Wiring) -> tuple[Head, ...]:
+def _heads(wiring: layers.Wiring) -> tuple[Head, ...]:
     """All heads, in order."""
-    last = fetching_heads(wiring) if wiring.variant == "softmlp" else adding_heads(wiring)
-    heads = (*routing_heads(wiring), *evaluating_heads(wiring), *selecting_heads(wiring), *last)
+    last = layers.fetching_heads(wiring) if wiring.variant == "softmlp" else layers.adding_heads(wiring)
+    heads = (*layers.routing_heads(wiring), *layers.evaluating_heads(wiring), *layers.selecting_heads(wiring), *last)
     return in_words(heads, _WORDS + _WORDS_OF[wiring.variant] + (_WORDS_BOLTZMANN if wiring.beta else ""))
 
 
-def _neurons(wiring: Wiring) -> tuple[Neuron, ...]:
+def _neurons(wiring: layers.Wiring) -> tuple[Neuron, ...]:
     """MLP_2 (head 2.2 as neurons) and, in "softmlp", MLP_4."""
     if wiring.variant == "lin":
         return ()
-    return (*evaluating_neurons(wiring), *(adding_neurons(wiring) if wiring.variant == "softmlp" else ()))
+    return (*layers.evaluating_neurons(wiring), *(layers.adding_neurons(wiring) if wiring.variant == "softmlp" else ()))
