@@ -210,14 +210,8 @@ def sites_summary(frame: pd.DataFrame) -> str:
     """The worst of every form, and the rows that fall short."""
     off = pd.DataFrame({key: (frame[key] - 1).abs() for key in ("score", "slope")})
     worst = frame.assign(score_off=off["score"], slope_off=off["slope"]).groupby(["machine", "form"], sort=False)
-    table = worst.agg(
-        rows=("score", "size"),
-        score_off=("score_off", "max"),
-        slope_off=("slope_off", "max"),
-        wrong=("wrong", "max"),
-        placebo=("placebo", "max"),
-        placebo_worst=("placebo_worst", "max"),
-    )
+    measures = ("score_off", "slope_off", "wrong", "placebo", "placebo_worst")
+    table = worst.agg(rows=("score", "size"), **{name: (name, "max") for name in measures})
     short = ~(off.max(axis=1, skipna=False) <= EXACT) | (frame["wrong"] > NOTHING) | (frame["placebo"] > NOTHING)
     columns = ["form", "variable", "outcome", "score", "slope", "wrong", "wrong_at", "placebo", "placebo_worst"]
     listed = frame.loc[short, columns].to_string(index=False) if short.any() else "none"

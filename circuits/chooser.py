@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from circuits.basis import Basis, PositionCode
-from circuits.heads import fixed_offset
+from circuits.heads import fixed_offset, numbered
 from interp.checks import checked
 from interp.errors import require
 
@@ -80,7 +80,7 @@ def chooser_table(
     """
     import pandas as pd
 
-    labels = tuple(f"t_{i}" for i in range(1, n_positions + 1))
+    labels = numbered("t", n_positions)
     codes = {"one-hot": PositionCode.one_hot(labels)}
     codes |= {f"sinusoidal, {k} lines": PositionCode.sinusoidal(labels, k, seed) for k in n_lines}
     rows = []

@@ -124,7 +124,6 @@ def _write_embeddings(model: HookedLatentTransformer, circuit: Circuit) -> None:
 
 
 def _write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> None:
-    """The four matrices of one head."""
     n_scores, n_moves = len(head.scores), len(head.moves)
     attn.W_Q[index, :, :n_scores] = rows([query for query, _ in head.scores], circuit).T
     attn.W_K[index, :, :n_scores] = rows([key for _, key in head.scores], circuit).T
@@ -133,12 +132,10 @@ def _write_head(attn: Attention, index: int, head: Head, circuit: Circuit) -> No
 
 
 def _write_mlp(mlp: MLP, neurons: Sequence[Neuron], circuit: Circuit) -> None:
-    """The neurons of one layer."""
     n = len(neurons)
-    if n:
-        mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
-        mlp.b_in[:n] = torch.tensor([neuron.bias for neuron in neurons], dtype=torch.float64)
-        mlp.W_out[:n] = rows([neuron.write for neuron in neurons], circuit)
+    mlp.W_in[:, :n] = rows([neuron.read for neuron in neurons], circuit).T
+    mlp.b_in[:n] = torch.tensor([neuron.bias for neuron in neurons], dtype=torch.float64)
+    mlp.W_out[:n] = rows([neuron.write for neuron in neurons], circuit)
 
 
 def rows(directions: Sequence[Direction], circuit: Circuit) -> Float[Tensor, "direction d_model"]:

@@ -12,8 +12,8 @@ so its four matrices are the columns and rows ``q_r, k_r, v_r, o_r``. A neuron a
 ``theta = 1 - Delta/2``; g is at most 0 on tokens that must fire and at least 1 on the others. A query without content
 or target goes to the sink, whose value is zero: a silent head outputs exactly 0.
 
-:func:`soften` turns a hard head into softmax with W_Q scaled by the inverse temperature eta; :func:`heavy_sink` and
-:func:`softmax_pair` turn linear heads into softmax heads that sum instead of averaging.
+:func:`softmax_only` turns hard heads into softmax with W_Q scaled by the inverse temperature eta; :func:`heavy_sink`
+and :func:`softmax_pair` turn linear heads into softmax heads that sum instead of averaging.
 """
 
 from __future__ import annotations
@@ -71,6 +71,11 @@ class Neuron:
     def n_nonzero(self) -> int:
         """How many of its weights are not 0."""
         return len(self.read.coefficients) + len(self.write.coefficients) + (self.bias != 0.0)
+
+
+def numbered(letter: str, n: int) -> tuple[str, ...]:
+    """The labels ``e_1 ... e_n`` of like tokens or positions."""
+    return tuple(f"{letter}_{i}" for i in range(1, n + 1))
 
 
 def names(parts: Iterable[Head | Neuron]) -> tuple[str, ...]:
@@ -144,12 +149,6 @@ def shift_terms(basis: Basis, offset: int) -> tuple[Term, ...]:
     return tuple(terms)
 
 
-def _soften(head: Head, eta: float) -> Head:
-    """A hard head as softmax at inverse temperature ``eta``: W_Q is scaled."""
-    scores = tuple((eta * query, key) for query, key in head.scores)
-    return replace(head, rule="softmax", scores=scores)
-
-
 def softmax_only(
     heads: Sequence[Head], eta: float | None, linear: Callable[[Head], Iterable[Head]]
 ) -> tuple[Head, ...]:
@@ -160,7 +159,11 @@ def softmax_only(
     if eta is None:
         return tuple(heads)
     require(bool(math.isfinite(eta) and eta > 0), f"eta must be a number > 0 or None, got {eta!r}")
-    by_rule = {"hard": lambda head: (_soften(head, eta),), "softmax": lambda head: (head,), "linear": linear}
+
+    def softened(head: Head) -> Iterable[Head]:
+        return (replace(head, rule="softmax", scores=tuple((eta * query, key) for query, key in head.scores)),)
+
+    by_rule = {"hard": softened, "softmax": lambda head: (head,), "linear": linear}
     return tuple(made for head in heads for made in by_rule[head.rule](head))
 
 

@@ -60,12 +60,7 @@ class VerificationResult(Tabled):
         frame = self.to_frame()
         keys = ["size", "dtype", "variable"]
         worst = frame.groupby(keys, sort=False, dropna=False)
-        table = worst.agg(
-            error=("error", "max"),
-            relative=("relative", "max"),
-            tolerance=("tolerance", "min"),
-            undecided=("undecided", "max"),
-        )
+        table = worst.agg({"error": "max", "relative": "max", "tolerance": "min", "undecided": "max"})
         return table.assign(passed=worst["passed"].all()).reset_index()
 
 

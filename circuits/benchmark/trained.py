@@ -41,7 +41,6 @@ class Recipe:
 
     Attributes:
         machine: name of the handwired machine that computes the same.
-        form: what tables call its kind.
         algorithm: what it imitates.
         sizes: of the task; ``sampling`` holds further arguments of its sampler.
         idle: heads as (layer, head) that must not matter.
@@ -53,7 +52,6 @@ class Recipe:
     """
 
     machine: str
-    form: str
     algorithm: Algorithm
     sizes: Mapping[str, int]
     ties: tuple[Tie, ...]
@@ -100,7 +98,6 @@ def recipes() -> dict[str, Recipe]:
     return {
         "wma": Recipe(
             machine="wma-handwired",
-            form="trained",
             algorithm=experts.algorithm("weighted_majority", gain=0.6),
             sizes={"n_experts": 3},
             ties=(
@@ -113,7 +110,6 @@ def recipes() -> dict[str, Recipe]:
         ),
         "qlearning": Recipe(
             machine="qlearning-handwired",
-            form="trained",
             algorithm=mdps.algorithm("q_learning", alpha=0.5, gamma=0.8, beta=4.0),
             sizes={"n_states": 2, "n_actions": 2},
             ties=(
@@ -155,7 +151,7 @@ def _shipped() -> dict[str, tuple[str, int]]:
     names = {}
     for folder in sorted(WEIGHTS.glob("*-*")):
         kind, _, seed = folder.name.rpartition("-")
-        names[f"{known[kind].machine} {known[kind].form}, seed {seed}"] = kind, int(seed)
+        names[f"{known[kind].machine} trained, seed {seed}"] = kind, int(seed)
     return names
 
 
@@ -178,7 +174,7 @@ def load(kind: str, seed: int) -> KnownMachine:
     return KnownMachine(
         name=names[kind, seed],
         machine=recipe.machine,
-        form=recipe.form,
+        form="trained",
         variant="trained",
         model=model.eval(),
         algorithm=recipe.algorithm,

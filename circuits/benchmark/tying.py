@@ -84,9 +84,6 @@ def masks(tie: Tie, n_pairs: int, rng: np.random.Generator) -> Bool[NDArray[np.b
     return (rng.random((n_pairs, len(tie.elements))) < 0.5) | (rng.random(n_pairs) < 0.5)[:, None]
 
 
-# The algorithm's side.
-
-
 def counterfactual(
     algorithm: Algorithm, values: Values, pairs: Pairs, tie: Tie | None, chosen: NDArray[np.bool_], horizon: int
 ) -> NDArray[np.float64]:
@@ -111,9 +108,6 @@ def counterfactual(
         state, after = algorithm.step(state, inputs_now, do if step == 0 else None)
         distributions.append(algorithm.distribution(after)[:, 0])
     return np.stack(distributions, 1)
-
-
-# The model's side.
 
 
 @dataclass(frozen=True)

@@ -292,9 +292,6 @@ def _draws(n_episodes: int, seed: int) -> Array:
     return resample_weights(n_episodes, seed=seed)
 
 
-# Behaviour.
-
-
 @dataclass(frozen=True)
 class Failure:
     """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.

@@ -134,11 +134,6 @@ class CircuitPart:
     reference_looks: tuple[Look, ...]
     settings: dict[str, Any] = field(default_factory=dict)
 
-    @property
-    def look_alikes(self) -> list[Look]:
-        """Heads of the model that attend as if they read the state, and carry little."""
-        return [look for look in self.looks if look.is_look_alike]
-
     def to_frame(self) -> pd.DataFrame:
         """One row a measurement: a path's two shares, the similarity, each pair of heads, each head's R2 and share."""
         rows = [row for path in self.paths for row in _path_rows(path)]
@@ -173,31 +168,26 @@ class CircuitPart:
         }
 
 
-def circuits(
-    subject: Subject,
-    reference: Subject,
-    untrained: Sequence[Subject],
-    reference_untrained: Sequence[Subject],
-    effort: Effort,
-) -> CircuitPart:
+def circuits(compared: Compared) -> CircuitPart:
     """Paths, roles, edges and look-alikes of two models, beside fresh models of both shapes with the same samples."""
+    (subject, reference), effort = compared.pair, compared.effort
+    fresh = compared.untrained, compared.reference_untrained
     algorithm = _algorithm(reference)
     state = _state(reference, algorithm)
-    every = (subject, reference, *untrained, *reference_untrained)
+    every = (subject, reference, *fresh[0], *fresh[1])
     decoders = [s.decoder(algorithm, state) if algorithm is not None and state else None for s in every]
     profiles = [profile(s, decode, effort) for s, decode in zip(every, decoders, strict=True)]
     similarity, roles = match(profiles[0], profiles[1], effort.seed)
     null = tuple(match(other, profiles[1], effort.seed)[0].estimate for other in profiles[2:])
     claimed = _inputs(reference, algorithm)
     inputs = [cause for cause in _inputs(subject, algorithm) if cause in claimed]
-    measured = [_mediated(s, d, inputs, effort) for s, d in zip((subject, reference), decoders, strict=False)]
-    controls = [
-        [_mediated(s, None, inputs, effort, fresh=True) for s in several]
-        for several in (untrained, reference_untrained)
-    ]
+    measured = [_mediated(s, d, inputs, effort) for s, d in zip(compared.pair, decoders, strict=False)]
+    controls = [[_mediated(s, None, inputs, effort, fresh=True) for s in several] for several in fresh]
     layout = subject.run(subject.samples.test).layout
     edges = needed(subject, effort), needed(reference, effort)
-    seen = [looks(s, algorithm, m[0], effort) for s, m in zip((subject, reference), measured, strict=True)]
+    seen = [looks(s, algorithm, m[0], effort) for s, m in zip(compared.pair, measured, strict=True)]
+    rounds = {"rounds": effort.at, "untrained_rounds": effort.at[::_CONTROL_ROUNDS]}
+    rules = {"state": state, "ablation": "mean", "looks": LOOKS, "little": LITTLE, "seed": effort.seed}
     return CircuitPart(
         subject.name,
         reference.name,
@@ -213,15 +203,7 @@ def circuits(
         shared(*edges, roles, profiles[1].heads, effort.seed),
         tuple(seen[0]),
         tuple(seen[1]),
-        {
-            "rounds": effort.at,
-            "untrained_rounds": effort.at[::_CONTROL_ROUNDS],
-            "state": state,
-            "ablation": "mean",
-            "looks": LOOKS,
-            "little": LITTLE,
-            "seed": effort.seed,
-        },
+        rounds | rules,
     )
 
 
@@ -237,9 +219,6 @@ def _state(subject: Subject, algorithm: Algorithm | None) -> str:
         return ""
     values = algorithm.run(subject.samples.known)
     return next((key for key in algorithm.state if np.ptp(np.asarray(values[key], dtype=np.float64), 0).any()), "")
-
-
-# Paths.
 
 
 def _mediated(
@@ -300,9 +279,6 @@ def _high(values: Sequence[float]) -> float:
     return max((value for value in values if np.isfinite(value)), default=float("nan"))
 
 
-# Edges.
-
-
 def needed(subject: Subject, effort: Effort) -> Needed:
     """The fewest best-scored edges that do what the whole model does, at the last round that is looked at."""
     task, t = subject.task, effort.at[-1]
@@ -330,15 +306,11 @@ def shared(mine: Needed, theirs: Needed, roles: Sequence[Role], heads: Sequence[
     if mine.reason or theirs.reason:
         return None
     other = frozenset(theirs.edges)
-    matched = {_number(role.head): _number(role.reference) for role in roles}
-    rng, known = np.random.default_rng([seed, 11]), [_number(head) for head in heads]
+    # The number of a head that is named "1.0 2.1 fetch z" is "1.0".
+    matched = {role.head.split()[0]: role.reference.split()[0] for role in roles}
+    rng, known = np.random.default_rng([seed, 11]), [head.split()[0] for head in heads]
     counts = [_common(mine, other, dict(zip(matched, rng.permutation(known), strict=False))) for _ in range(_N_RANDOM)]
     return Shared(_common(mine, other, matched), float(np.mean(counts)), max(counts))
-
-
-def _number(head: str) -> str:
-    """The "1.0" of a head that is named "1.0 2.1 fetch z"."""
-    return head.split()[0]
 
 
 def _common(mine: Needed, other: frozenset[tuple[str, str]], matched: Mapping[str, str]) -> int:
@@ -350,9 +322,6 @@ def _common(mine: Needed, other: frozenset[tuple[str, str]], matched: Mapping[st
         return end
 
     return sum((renamed(s), renamed(d)) in other for s, d in mine.edges)
-
-
-# The verdict.
 
 
 def judge_circuit(part: CircuitPart) -> Verdict:
@@ -383,10 +352,6 @@ def _apart(a: Interval, b: Interval) -> Interval:
     return Interval(abs(gap), nearest, max(abs(low), abs(high)))
 
 
-def _compute(compared: Compared) -> CircuitPart:
-    return circuits(*compared.pair, compared.untrained, compared.reference_untrained, compared.effort)
-
-
 CIRCUIT = Question(
-    "circuit", CircuitPart, _compute, lambda compared: judge_circuit(compared.parts["circuit"]), of_two=True
+    "circuit", CircuitPart, circuits, lambda compared: judge_circuit(compared.parts["circuit"]), of_two=True
 )

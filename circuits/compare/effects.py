@@ -101,9 +101,6 @@ def effects(
     return EffectsPart(tuple(found), {"rounds": effort.at, "ridge": RIDGE, "seed": effort.seed})
 
 
-# Moves of the carried state.
-
-
 def _in_latents(
     subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
 ) -> list[Effect]:
@@ -181,9 +178,6 @@ def _stated(own: Algorithm, rival: Algorithm, m: _Move, subject: Subject, effort
     return wants
 
 
-# Inputs, at the tokens that say them.
-
-
 def _at_inputs(
     subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
 ) -> list[Effect]:
@@ -195,11 +189,11 @@ def _at_inputs(
         usable, places = {k: a for k, a in algorithms.items() if _speaks_of(a, claim)}, claim.places
         if own not in usable.values():
             continue
-        results = {key: _interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
+        results = {key: interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
         apart = [p for p in (place.placebo(subject.model.config.d_model, effort.seed) for place in places) if p]
-        placebo = _interchanged(subject, own, claim, apart, effort).score().estimate
+        placebo = interchanged(subject, own, claim, apart, effort).score().estimate
         fresh = max(
-            (_interchanged(u, own, claim, places, effort).score().estimate for u in untrained[:1]), default=float("nan")
+            (interchanged(u, own, claim, places, effort).score().estimate for u in untrained[:1]), default=float("nan")
         )
         where = " + ".join(str(place.site) for place in places)
         first = next(r for k, r in results.items() if usable[k] is own)
@@ -219,11 +213,15 @@ def _carrying(algorithm: Algorithm) -> Algorithm:
     return replace(algorithm, memory=algorithm.state[0], written=NEXT + algorithm.state[0])
 
 
-def _interchanged(
-    s: Subject, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort
+def interchanged(
+    s: Subject, algorithm: Algorithm, claim: Claim, places: Sequence[Place], effort: Effort, *, exact: bool = False
 ) -> InterchangeResult:
-    test, other = s.samples.test, s.samples.other
-    decode = s.decoder(algorithm, algorithm.memory) if claim.outcome == "state" else None
+    """A claim's variable set to that of other episodes at ``places``.
+
+    The state is read by a fitted decoder; where ``exact``, by the weights of a handwired model themselves.
+    """
+    test, other, fitted = s.samples.test, s.samples.other, not (exact and s.model.is_handwired)
+    decode = s.decoder(algorithm, algorithm.memory) if claim.outcome == "state" and fitted else None
     return interchange(
         s.model, test, other, algorithm, claim.variable, places, outcome=claim.outcome, rounds=effort.at, decode=decode
     )

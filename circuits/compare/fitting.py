@@ -21,6 +21,7 @@ from scipy import optimize, special
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Episodes, Family, Searched, Values
 from interp.errors import InputError, require
+from interp.model.rollout import rollout
 
 Array = NDArray[np.float64]
 Predict = Callable[[Any], Array]
@@ -36,7 +37,6 @@ def predictor(subject: Any) -> Predict:
     if isinstance(subject, Algorithm):
         return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
     if hasattr(subject, "run_with_hooks"):
-        from interp.model.rollout import rollout
 
         def of_a_model(episodes: Any) -> Array:
             run = rollout(subject, episodes)
@@ -198,17 +198,10 @@ def _refined(
     for size in (0.5, 0.25) if moved else ():
         corners = np.tile(best, (len(moved) + 1, 1))
         corners[1:] += np.diag(np.where(best + size <= last, size, -size))
+        limits = {"maxfev": STEPS_PER_PARAMETER * len(moved), "xatol": 1e-3, "fatol": 1e-9}
+        options, bounds = {"initial_simplex": corners, **limits}, [(0, end) for end in last]
         result = optimize.minimize(
-            lambda steps: loss(at(steps)),
-            best,
-            method="Nelder-Mead",
-            bounds=[(0, end) for end in last],
-            options={
-                "initial_simplex": corners,
-                "maxfev": STEPS_PER_PARAMETER * len(moved),
-                "xatol": 1e-3,
-                "fatol": 1e-9,
-            },
+            lambda steps: loss(at(steps)), best, method="Nelder-Mead", bounds=bounds, options=options
         )
         best, least = result.x, float(result.fun)
     return (least, at(best)) if moved else (loss(point), point)

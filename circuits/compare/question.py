@@ -27,6 +27,7 @@ from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
+from interp.interventions.sites import Site
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -164,26 +165,24 @@ class Subject:
 
     def claims(self) -> list[Claim]:
         """What the task claims of any model of its kind, at the places that these rounds have."""
-        labels, found = self.run(self.samples.test).layout.labels, []
-        for claim in self.task.analysis.claims(self.model):
-            places = tuple(p for p in claim.places if p.site.position is None or p.site.position in labels)
-            if places:
-                found.append(replace(claim, places=places))
-        return found
+        at = None, *self.run(self.samples.test).layout.labels
+        return _at(self.task.analysis.claims(self.model), lambda site: site.position in at)
 
     def inputs(self, algorithm: Algorithm) -> list[Claim]:
         """What the task claims of the algorithm's inputs, at the tokens of these rounds that say them."""
-        found = []
-        for claim in self.claims():
-            places = tuple(p for p in claim.places if p.site.component == "embed" and p.site.position is not None)
-            if places and not claim.control and claim.variable in algorithm.of_the_inputs:
-                found.append(replace(claim, places=places))
-        return found
+        said = [c for c in self.claims() if not c.control and c.variable in algorithm.of_the_inputs]
+        return _at(said, lambda site: site.component == "embed" and site.position is not None)
 
     def causes(self, algorithm: Algorithm) -> list[tuple[str, ...]]:
         """The tokens at which the task says that an input acts on the state, each once."""
         sites = [tuple(str(p.site) for p in c.places) for c in self.inputs(algorithm) if c.outcome == "state"]
         return list(dict.fromkeys(sites))
+
+
+def _at(claims: Sequence[Claim], belongs: Callable[[Site], bool]) -> list[Claim]:
+    """The claims at those of their places whose sites belong; without claims that are left with none."""
+    places = [tuple(place for place in claim.places if belongs(place.site)) for claim in claims]
+    return [replace(claim, places=some) for claim, some in zip(claims, places, strict=True) if some]
 
 
 def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:

@@ -191,10 +191,13 @@ class _Round:
         first, head = without or (0, None)
         layers = range(first, self.model.config.n_layers)
         past = (KeyValues(*(self.kept[kind, layer][:, :end] for kind in "kv")) for layer in layers)
-        hooks = []
-        if head is not None:
-            mean = self.kept["z", first][:, end, head].mean(0)
-            hooks = [(f"blocks.{first}.attn.hook_z", _setting(head, mean))]
+
+        def averaged(z: Float[Tensor, "row pos head d_head"], hook: Any) -> Tensor:
+            z = z.clone()
+            z[:, :, head] = self.kept["z", first][:, end, head].mean(0)
+            return z
+
+        hooks = [] if head is None else [(f"blocks.{first}.attn.hook_z", averaged)]
         with torch.no_grad():
             with self.model.hooks(fwd_hooks=hooks):
                 resid = self.model.run_from(self.kept["resid_pre", first][:, end : end + 1], first, past=past)
@@ -221,17 +224,6 @@ class _Round:
         return torch.einsum("rkd,de,rke->kr", part, write @ write.T, part).clamp_min(0)
 
 
-def _setting(head: int, value: Tensor) -> Callable[[Tensor, Any], Tensor]:
-    """A hook that sets a head's output."""
-
-    def set_(z: Float[Tensor, "batch pos head d_head"], hook: Any) -> Tensor:
-        z = z.clone()
-        z[:, :, head] = value
-        return z
-
-    return set_
-
-
 def _over(parts: Array, whole: Array) -> Array:
     """Parts over their whole; 0 where that is nothing."""
     return np.asarray(np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0))
@@ -240,9 +232,6 @@ def _over(parts: Array, whole: Array) -> Array:
 def _name(model: HookedLatentTransformer, layer: int, head: int) -> str:
     names = model.config.head_names
     return f"{layer}.{head}" + (f" {names[layer][head]}" if names else "")
-
-
-# Look-alikes.
 
 
 @dataclass(frozen=True)

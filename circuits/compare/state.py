@@ -126,7 +126,8 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
                 cases.append((source, "shuffled", ""))
                 cases += [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
             for giver, control, number in cases:
-                missed = _missed(giver, target, own, effort, supplied, shuffled=control == "shuffled")
+                mapped = _stitched(giver, target, effort, supplied, shuffled=control == "shuffled")
+                missed = _divergence(_run(target, mapped, effort.at, effort.horizon), own)
                 score = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed).complement
                 found.append(Stitching(giver.name + number, target.name, supplied, control, score))
     settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_episodes": effort.test}
@@ -140,14 +141,6 @@ def _cut(target: Subject, effort: Effort) -> tuple[Array, Array]:
     initial = run.latents[:, :1].expand(-1, len(effort.at), -1, -1)
     own = np.stack([_distribution(target, run.predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
     return _divergence(_run(target, initial, effort.at, effort.horizon), own), own
-
-
-def _missed(
-    source: Subject, target: Subject, own: Array, effort: Effort, supplied: tuple[str, ...], *, shuffled: bool
-) -> Array:
-    """Divergence of the stitched target from its own predictions, ``[episode, start]``."""
-    mapped = _stitched(source, target, effort, supplied, shuffled=shuffled)
-    return _divergence(_run(target, mapped, effort.at, effort.horizon), own)
 
 
 def _stitched(

@@ -97,7 +97,6 @@ def with_distractors(model: HookedLatentTransformer, n: int = 2, seed: int = 0) 
 
     They read what the model's own parts write. Without LayerNorm they write to ``n`` new coordinates, which nothing
     reads: the latents hold them, too. With LayerNorm, whose scale new coordinates would change, they write nothing.
-
     """
     require(n >= 1, f"n must be an integer >= 1, got {n}")
     config, has_norm = model.config, model.config.normalization_type is not None

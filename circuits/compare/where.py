@@ -13,19 +13,19 @@ What this is NOT: a proof that the best claimed site is the best there is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from circuits.compare.question import Effort, Question, Subject, bounds
+from circuits.compare.effects import interchanged
+from circuits.compare.question import Compared, Effort, Question, Subject, bounds
 from circuits.compiler import wired
 from circuits.registry import from_origin
 from interp.algorithm import Algorithm
-from interp.decoder import Decoder
-from interp.interventions.interchange import Claim, interchange
+from interp.interventions.interchange import Claim
 from interp.interventions.mediation import EffectMap, effect_map
 from interp.statistics import Interval
 
@@ -87,27 +87,18 @@ class WherePart:
         return pd.DataFrame(rows)
 
 
-def where(
-    subject: Subject,
-    reference: Subject,
-    algorithms: Sequence[Algorithm],
-    untrained: Sequence[Subject],
-    reference_untrained: Sequence[Subject],
-    effort: Effort,
-) -> WherePart:
+def where(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     """Sites and maps of two models, by the algorithm of each; of the fresh models of each shape the first is taken."""
     held: list[Held] = []
     maps: list[tuple[str, EffectMap]] = []
-    causes = _causes(subject, reference, algorithms)
-    for s, algorithm, fresh in zip(
-        (subject, reference), algorithms, (untrained[:1], reference_untrained[:1]), strict=True
-    ):
-        held += _held(s, algorithm, fresh, effort)
+    # The latents, which act on the prediction, and the inputs of both models that act on the state.
+    mine, theirs = (set(s.causes(a)) for s, a in zip(compared.pair, algorithms, strict=True))
+    causes = {("latent",): "prediction", **dict.fromkeys(sorted(mine & theirs), "state")}
+    effort, untrained = compared.effort, (compared.untrained, compared.reference_untrained)
+    for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
+        held += _held(s, algorithm, fresh[:1], effort)
         maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
     return WherePart(tuple(held), tuple(maps), {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
-
-
-# Sites.
 
 
 def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Effort) -> list[Held]:
@@ -118,9 +109,11 @@ def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Ef
             claims.setdefault((claim.variable, claim.outcome), []).append(claim)
     found = []
     for (variable, outcome), several in claims.items():
-        scores = [_score(s, algorithm, claim, effort) for claim in several]
+        scores, *controls = [
+            [interchanged(u, algorithm, c, c.places, effort, exact=True).score(effort.seed) for c in several]
+            for u in (s, *(() if s.model.is_handwired else fresh))
+        ]
         best = max(range(len(several)), key=lambda i: scores[i].estimate)
-        controls = [] if s.model.is_handwired else [[_score(u, algorithm, c, effort) for c in several] for u in fresh]
         found.append(
             Held(
                 STATE if variable == algorithm.memory else variable,
@@ -142,51 +135,16 @@ def _claims(s: Subject) -> Sequence[Claim]:
     return wired(from_origin(origin)) if "circuit" in origin and not origin.get("edits") else s.claims()
 
 
-def _score(s: Subject, algorithm: Algorithm, claim: Claim, effort: Effort) -> Interval:
-    test, other = s.samples.test, s.samples.other
-    decode = _decoder(s, algorithm) if claim.outcome == "state" else None
-    result = interchange(
-        *(s.model, test, other, algorithm, claim.variable, claim.places),
-        outcome=claim.outcome,
-        rounds=effort.at,
-        decode=decode,
-    )
-    return result.score(effort.seed)
-
-
-def _decoder(s: Subject, algorithm: Algorithm) -> Decoder | None:
-    """Of the carried variable; none where the weights themselves say how to read it."""
-    return None if s.model.is_handwired else s.decoder(algorithm, algorithm.memory)
-
-
-# Maps.
-
-
-def _causes(subject: Subject, reference: Subject, algorithms: Sequence[Algorithm]) -> Mapping[tuple[str, ...], str]:
-    """The latents, which act on the prediction, and the inputs of both models that act on the state."""
-    mine, theirs = (set(s.causes(a)) for s, a in zip((subject, reference), algorithms, strict=True))
-    return {("latent",): "prediction", **dict.fromkeys(sorted(mine & theirs), "state")}
-
-
 def _map(s: Subject, algorithm: Algorithm, cause: tuple[str, ...], outcome: str, effort: Effort) -> EffectMap:
-    test, other = s.samples.test, s.samples.other
-    return effect_map(
-        *(s.model, test, other, list(cause)),
-        outcome=outcome,
-        rounds=effort.at[::_MAP_ROUNDS],
-        decode=_decoder(s, algorithm) if outcome == "state" else None,
-    )
+    test, other, rounds = s.samples.test, s.samples.other, effort.at[::_MAP_ROUNDS]
+    fitted = outcome == "state" and not s.model.is_handwired
+    decode = s.decoder(algorithm, algorithm.memory) if fitted else None
+    return effect_map(s.model, test, other, list(cause), outcome=outcome, rounds=rounds, decode=decode)
 
 
 WHERE = Question(
     "where",
     WherePart,
-    lambda compared: where(
-        *compared.pair,
-        [s.task.explains(s.model) for s in compared.pair],
-        compared.untrained,
-        compared.reference_untrained,
-        compared.effort,
-    ),
+    lambda compared: where(compared, [s.task.explains(s.model) for s in compared.pair]),
     of_two=True,
 )

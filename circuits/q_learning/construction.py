@@ -8,7 +8,7 @@ import numpy as np
 
 from circuits.basis import Coordinates
 from circuits.circuit import Circuit
-from circuits.heads import Head, Neuron, in_words, names, needs_float64, softmax_only, softmax_pair
+from circuits.heads import Head, Neuron, in_words, names, needs_float64, numbered, softmax_only, softmax_pair
 from circuits.q_learning import layers
 from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, edges, partial, sites
 from interp.errors import require, unknown_name
@@ -72,7 +72,11 @@ def q_learning(
     require(beta is None or bool(np.isfinite(beta) and beta > 0), f"beta must be a number > 0 or None, got {beta!r}")
     bound = layers.value_bound(rewards, gamma)
     arguments["rewards"] = [float(reward) for reward in rewards]
-    _require_rewards(variant, signed, float(rewards[0]), "rewards")
+    require(
+        rewards[0] >= 0 or signed or variant == "lin",
+        f"rewards as low as {float(rewards[0]):g} are outside [0, inf), what variant {variant!r} is proven for; load "
+        "it with signed=True (doubled neurons) or use variant 'lin'",
+    )
     layout = QLearningRound(n_states, n_actions)
     tokens = tuple(token.strip("<>") for token in layout.vocabulary)
     blocks = ("id", "buf1", "buf2", "buf3") if variant == "lin" else ("id", "buf1", "buf2")
@@ -84,9 +88,8 @@ def q_learning(
         f"tau = {slope:g} is below {finest:g}, what float64 resolves of values up to M = {bound:g}, so that ties would "
         "not be broken; give no tau, one above that bound, or 0 to average over ties",
     )
-    wiring = layers.Wiring(
-        basis, n_states, n_actions, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness
-    )
+    labels = numbered("s", n_states), numbered("a", n_actions)
+    wiring = layers.Wiring(basis, *labels, variant, alpha, gamma, bound, signed, slope, beta, eta and hardness)
     heads = softmax_only(_heads(wiring), eta, lambda head: softmax_pair(head, wiring.sink, epsilon, heavy))
     neurons = _neurons(wiring)
     ids, buf1 = basis["id"], basis["buf1"]
@@ -138,15 +141,6 @@ def _float64_only(variant: str, eta: float | None, slope: float, bound: float) -
     return ""
 
 
-def _require_rewards(variant: str, signed: bool, lowest: float, what: str) -> None:
-    """Refuse negative rewards where the neurons would clip them."""
-    require(
-        lowest >= 0 or signed or variant == "lin",
-        f"{what} as low as {lowest:g} are outside [0, inf), what variant {variant!r} is proven for; load it with "
-        "signed=True (doubled neurons) or use variant 'lin'",
-    )
-
-
 _WORDS = """
 1.1  actions look one token back                         id(a) += u_{s_t}; id(a_i) += u_{s'}
 1.2  Select looks two tokens back                        id(Select) += u_{s'}
@@ -190,7 +184,6 @@ _WORDS_BOLTZMANN = """
 
 
 def _heads(wiring: layers.Wiring) -> tuple[Head, ...]:
-    """All heads, in order."""
     last = layers.fetching_heads(wiring) if wiring.variant == "softmlp" else layers.adding_heads(wiring)
     heads = (*layers.routing_heads(wiring), *layers.evaluating_heads(wiring), *layers.selecting_heads(wiring), *last)
     return in_words(heads, _WORDS + _WORDS_OF[wiring.variant] + (_WORDS_BOLTZMANN if wiring.beta else ""))

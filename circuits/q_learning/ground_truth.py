@@ -20,6 +20,7 @@ import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
 from circuits.circuit import Circuit, Location, VerificationPlan
+from circuits.heads import numbered
 from circuits.q_learning.layers import value_bound
 from circuits.stated import Carried, Edge, present, table
 from interp.algorithm import Algorithm, Values
@@ -48,9 +49,8 @@ def sites(
     lin = variant == "lin"
     ids, buf1, buf2 = basis["id"], basis["buf1"], basis["buf2"]
     columns = basis["buf3"] if lin else buf1
-    states = tuple(f"s_{i}" for i in range(1, layout.n_states + 1))
-    actions = tuple(f"a_{i}" for i in range(1, layout.n_actions + 1))
-    latents = tuple(f"c_{i}" for i in range(1, layout.n_actions + 1))
+    states, actions = numbered("s", layout.n_states), numbered("a", layout.n_actions)
+    latents = numbered("c", layout.n_actions)
 
     def axes(name: str, hook: str, label: str, block: Axes, names: Sequence[str], drives: str) -> Location:
         """Every axis in ``names`` at one position."""
@@ -133,8 +133,6 @@ def sites(
     }
 
 
-# Which part reads what.
-
 _EDGES = """
 tokens     1.1, 1.4                 query     constant  a CANDIDATES a* Update        actions; Update does not fire
 tokens     1.2                      query     constant  Select                        who asks for s'
@@ -191,15 +189,13 @@ tokens   3.1, 3.2  key       constant  <BOS> a Qnext CANDIDATES a*    the sink; 
 1.1      4.1       value     content   a                              s_t
 """
 _EDGES_ADDING = """
-tokens    4.2     query     constant  Update   who adds
-latents   4.2     query     constant  COLUMNS  their own Update; unused
-payloads  4.2     key       content   r        r_t
-1.3       4.2     value     content   r        s_t
-3.2       4.3     key       content   Select   max_a Q(s', a)
-2.1       4.3     value     content   Select   s_t
-4.1       update  residual  content   Update   a TD term
-4.2       update  residual  content   Update   a TD term
-4.3       update  residual  content   Update   a TD term
+tokens         4.2     query     constant  Update   who adds
+latents        4.2     query     constant  COLUMNS  their own Update; unused
+payloads       4.2     key       content   r        r_t
+1.3            4.2     value     content   r        s_t
+3.2            4.3     key       content   Select   max_a Q(s', a)
+2.1            4.3     value     content   Select   s_t
+4.1, 4.2, 4.3  update  residual  content   Update   a TD term
 """
 _EDGES_MLP = """
 tokens   4.1, 4.3  query  constant  Update   who adds
@@ -281,9 +277,9 @@ def edges(
     every = layout.labels
     groups = {
         "ALL": every,
-        "COLUMNS": [f"c_{i}" for i in range(1, layout.n_actions + 1)],
-        "CANDIDATES": [f"a_{i}" for i in range(1, layout.n_actions + 1)],
-        "STATES": [f"s'_{i}" for i in range(1, layout.n_actions + 1)],
+        "COLUMNS": numbered("c", layout.n_actions),
+        "CANDIDATES": numbered("a", layout.n_actions),
+        "STATES": numbered("s'", layout.n_actions),
         "LAST": [f"s'_{layout.n_actions}"],
         "PAUSE": ["Select"] if pause else [],
         # Only one-hot codes have no axis for what lies outside the round.
@@ -301,8 +297,6 @@ def edges(
     return table(lines, parts, groups)
 
 
-# What an interchange shows.
-
 NOT_CARRIED = {
     "embed@<BOS>": ("next_values", "prediction"),
     "resid_post[2]@Update": ("choice", "prediction"),
@@ -315,7 +309,7 @@ def carried(
     located: Mapping[str, Sequence[Location]], layout: QLearningRound, variant: str, greedy: bool
 ) -> tuple[Carried, ...]:
     """Which locations together hold a variable; ``greedy`` where the policy is the choice and nothing softer."""
-    lin, candidates = variant == "lin", tuple(f"a_{i}" for i in range(1, layout.n_actions + 1))
+    lin, candidates = variant == "lin", numbered("a", layout.n_actions)
     rows = (
         Carried("table", ("latent",), "prediction"),
         Carried("table", ("latent",), "state"),
@@ -358,8 +352,6 @@ def partial(variant: str) -> dict[tuple[str, str], str]:
         **by_variant,
     }
 
-
-# What verification compares.
 
 _KINDS = ("grid", "deterministic", "sparse")
 _TIE_WIDTH = 1e-5

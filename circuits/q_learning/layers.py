@@ -23,8 +23,8 @@ class Wiring:
     """One variant and its parameters; arguments as in :func:`~circuits.q_learning.q_learning`, ``bound`` is M."""
 
     basis: Basis
-    n_states: int
-    n_actions: int
+    states: tuple[str, ...]
+    actions: tuple[str, ...]
     variant: str
     alpha: float
     gamma: float
@@ -33,16 +33,6 @@ class Wiring:
     tau: float
     beta: float | None
     hardness: float | None
-
-    @property
-    def states(self) -> tuple[str, ...]:
-        """Labels ``s_1, s_2, ...``."""
-        return tuple(f"s_{i}" for i in range(1, self.n_states + 1))
-
-    @property
-    def actions(self) -> tuple[str, ...]:
-        """Labels ``a_1, a_2, ...``."""
-        return tuple(f"a_{i}" for i in range(1, self.n_actions + 1))
 
     @property
     def sink(self) -> Direction:
@@ -157,7 +147,7 @@ def _selection(
         return rule, ((sharpness * select, wiring.basis["buf2"]["Qnext"] - tau * order), *common)
     rows = match(wiring.basis, wiring.actions, "buf2", "id", sharpness)
     silent = (gate + 2.0 * sharpness * wiring.bound) * (one - select)
-    centred = ((-sharpness / wiring.n_actions) * wiring.basis["buf2"].sum(wiring.actions), wiring.acting)
+    centred = ((-sharpness / len(wiring.actions)) * wiring.basis["buf2"].sum(wiring.actions), wiring.acting)
     ordered = () if not tau else ((-sharpness * tau * select, order),)
     return rule, (*rows, centred, *ordered, common[0], (silent, wiring.sink))
 

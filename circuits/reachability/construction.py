@@ -151,10 +151,8 @@ def _neurons(basis: Basis, nodes: tuple[str, ...], gain: int) -> tuple[Neuron, .
     A node counts as reached from ``.75 / gain`` on, and as not reached up to ``.25 / gain``.
     """
     ids, near = basis["id"], basis["near"]
-    neurons: list[Neuron] = []
-    for node in nodes:
-        # From the second round on z holds the root, and z + r holds it twice.
-        neurons.append(Neuron("1 clip", 0, near[node], -1.0, -near[node]))
+    # From the second round on z holds the root, and z + r holds it twice.
+    neurons = [Neuron("1 clip", 0, near[node], -1.0, -near[node]) for node in nodes]
     for node in nodes:
         neurons.append(Neuron("2 reached", 1, 2.0 * gain * near[node], -0.5, ids[node]))
         neurons.append(Neuron("2 at most once", 1, 2.0 * gain * near[node], -1.5, -ids[node]))

@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from circuits.basis import Basis
 from circuits.circuit import Circuit, Location, VerificationPlan
+from circuits.heads import numbered
 from circuits.stated import Carried, Edge, table
 from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.episodes import joined
@@ -24,7 +25,7 @@ _BOTH = "prediction and update"
 def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> dict[str, tuple[Location, ...]]:
     """The locations of every variable; ``exact`` where heads are hard and linear, ``mean`` where 2.1 averages."""
     nodes = layout.outcomes
-    bound = tuple(f"{'e' if layout.marks else 't'}_{i}" for i in range(1, layout.n_edges + 1))
+    bound = numbered("e" if layout.marks else "t", layout.n_edges)
     candidates = ("c_1", "c_2")
 
     def each(name: str, hook: str, labels: tuple[str, ...], block: str, drives: str) -> Location:
@@ -47,8 +48,6 @@ def sites(basis: Basis, layout: ReachabilityRound, exact: bool, mean: bool) -> d
         "next_reached": (each("w?", _POST(1), ("w?",), "id", "update"),),
     }
 
-
-# Which part reads what.
 
 _EDGES = """
 positions            1.1, 1.2, 1.3, 1.4         query     constant  ALL        who asks; what the sink scores
@@ -116,17 +115,14 @@ tokens     2.1  key    constant  <w>  the sink
 def edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool, one_hot: bool) -> tuple[Edge, ...]:
     """Every edge, for at least two edges of the graph; ``mean`` where head 2.1 averages."""
     every = layout.labels
-
-    def numbered(letter: str) -> list[str]:
-        return [f"{letter}_{i}" for i in range(1, layout.n_edges + 1)]
-
+    sources, targets, marks = (numbered(letter, layout.n_edges) for letter in "ste")
     groups = {
         "ALL": every,
-        "SOURCES": numbered("s"),
-        "TARGETS": numbered("t"),
-        "NODES": [*numbered("s"), *numbered("t"), "c_1", "c_2", "r"],
-        "MARKS": numbered("e") if layout.marks else [],
-        "BOUND": numbered("e" if layout.marks else "t"),
+        "SOURCES": sources,
+        "TARGETS": targets,
+        "NODES": [*sources, *targets, "c_1", "c_2", "r"],
+        "MARKS": marks if layout.marks else (),
+        "BOUND": marks if layout.marks else targets,
         # Sinusoidal codes overlap with all others; one-hot ones are told by one axis, and none lies outside the round.
         "BACK1": every[:-1] if one_hot else every,
         "BACK2": every[:-2] if one_hot else every,
@@ -137,8 +133,6 @@ def edges(layout: ReachabilityRound, parts: Sequence[str], mean: bool, one_hot: 
     lines = _EDGES + (_EDGES_MARKED if layout.marks else _EDGES_UNMARKED)
     return table(lines + (_EDGES_AVERAGE if mean else "") + ("" if one_hot else _EDGES_SINUSOIDAL), parts, groups)
 
-
-# What an interchange shows.
 
 CARRIED = (
     Carried("reached", ("latent",), "prediction"),
@@ -156,9 +150,6 @@ CARRIED = (
 """Which locations together hold a variable, of all variants; one holds the rows whose locations it has."""
 NOT_CARRIED = {"embed@<w>": ("reached", "prediction"), "embed@p?": ("root", "state")}
 """Site -> a variable that it does not hold, and the outcome: controls."""
-
-
-# What verification compares.
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ReachabilityEpisodes:

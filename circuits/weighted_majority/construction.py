@@ -17,6 +17,7 @@ from circuits.heads import (
     match,
     names,
     needs_float64,
+    numbered,
     shift_terms,
     softmax_only,
     softmax_pair,
@@ -105,7 +106,7 @@ def weighted_majority(
         tokens={token: ids[_name(token)] for token in layout.vocabulary},
         latents=(basis.zero,),
         outcomes=(basis["buf3"]["q0"], basis["buf3"]["q1"]),
-        state=tuple(ids[expert] for expert in experts_of(n_experts)),
+        state=tuple(ids[expert] for expert in numbered("e", n_experts)),
         algorithm=algorithms.weighted_majority(log_gamma),
         sites=located,
         carried=present(CARRIED, located),
@@ -116,11 +117,6 @@ def weighted_majority(
     )
 
 
-def experts_of(n_experts: int) -> tuple[str, ...]:
-    """The tokens of the experts: e_1, e_2, ..."""
-    return tuple(f"e_{i}" for i in range(1, n_experts + 1))
-
-
 def _name(token: str) -> str:
     return token.strip("<>")
 
@@ -128,7 +124,7 @@ def _name(token: str) -> str:
 def _heads(basis: Basis, n: int, variant: str, log_gamma: float) -> tuple[Head, ...]:
     """Sections 1-3 of the round, layer by layer."""
     ids, buf1 = basis["id"], basis["buf1"]
-    experts, votes, sink, one = experts_of(n), ("q0", "q1"), ids["w"], basis.one
+    experts, votes, sink, one = numbered("e", n), ("q0", "q1"), ids["w"], basis.one
     tagged: Direction = buf1["w"] - sink  # The tag is on w too (it sees only itself): subtract it there.
     ask_z = ids["p?"] + ids["w?"] if variant == "P" else ids["p?"]
     prediction: tuple[Term, ...] = (

@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from circuits.basis import Axes, Basis, Direction
+from circuits.basis import Axes, Basis
 from circuits.circuit import Circuit, Location, VerificationPlan
+from circuits.heads import numbered
 from circuits.stated import Carried, Edge, table
 from interp.algorithm import Values
 from interp.tasks.experts import ExpertEpisodes, sample
@@ -26,7 +27,7 @@ _BOTH = "prediction and update"
 def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> dict[str, tuple[Location, ...]]:
     """The locations of every variable of one variant; ``exact`` where heads are hard and linear."""
     ids, buf1, buf2, buf3 = (basis[block] for block in ("id", "buf1", "buf2", "buf3"))
-    experts, votes = tuple(f"e_{i}" for i in range(1, n + 1)), tuple(f"p_{i}" for i in range(1, n + 1))
+    experts, votes = numbered("e", n), numbered("p", n)
     last = 2 if variant == "R" else 3
 
     def each(name: str, hook: str, label: str, block: Axes, drives: str) -> Location:
@@ -43,8 +44,7 @@ def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> 
         drives="update",
         one_hot=False,
     )
-    binding: tuple[Direction, ...] = tuple(buf1[expert] for expert in experts)
-    outcomes = ids["q0"], ids["q1"]
+    binding, outcomes = tuple(buf1[expert] for expert in experts), (ids["q0"], ids["q1"])
     updated = each("w?", _POST(last), "w?", ids, "update")
     return {
         "log_weights": (
@@ -55,8 +55,7 @@ def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> 
         "binding": (Location("votes", _POST(0), votes, binding, drives=_BOTH),),
         "votes": (
             Location.grid("embed", "hook_embed", votes, outcomes, _BOTH),
-            Location.grid("resid_post[0]", _POST(0), votes, outcomes, _BOTH),
-            Location.grid("resid_post[1]", _POST(1), votes, outcomes, _BOTH),
+            *(Location.grid(f"resid_post[{layer}]", _POST(layer), votes, outcomes, _BOTH) for layer in (0, 1)),
         ),
         "label": (Location.grid("w?", _POST(1), ("w?",), (buf3["q0"], buf3["q1"]), "update"),),
         **({"match": (score,)} if exact and variant == "R" else {}),
@@ -64,8 +63,6 @@ def sites(basis: Basis, n: int, variant: str, log_gamma: float, exact: bool) -> 
         "next_log_weights": (updated, score) if exact and variant == "P" else (updated,),
     }
 
-
-# Which part reads what.
 
 _EDGES = """
 tokens     1.1                 query     constant  VOTES y      which tokens bind
@@ -147,8 +144,6 @@ def edges(layout: ExpertRound, parts: Sequence[str], variant: str, exact: bool, 
     return table(lines, parts, groups)
 
 
-# What an interchange shows.
-
 CARRIED = (
     Carried("log_weights", ("latent",), "prediction"),
     Carried("log_weights", ("latent",), "state"),
@@ -174,9 +169,6 @@ NOT_CARRIED = {
     "embed@p?": ("label", "state"),
 }
 """Site -> a variable that it does not hold, and the outcome: controls."""
-
-
-# What verification compares.
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> ExpertEpisodes:

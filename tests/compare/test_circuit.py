@@ -12,7 +12,7 @@ import pytest
 import interp
 from circuits.compare import circuit
 from circuits.compare.circuit import CircuitPart, Needed, Path, Shared, circuits, needed, shared
-from circuits.compare.question import Effort, Samples, Subject
+from circuits.compare.question import Compared, Effort, Samples, Subject
 from circuits.compare.roles import Look, Role, looks, match, profile
 from circuits.compare.variants import rotated, with_distractors
 from interp.errors import InputError
@@ -37,7 +37,7 @@ def samples():
 
 def compared(model, reference, samples):
     fresh = [[Subject(untrained(m, i), samples) for i in range(n)] for m, n in ((model, 2), (reference, 1))]
-    return circuits(Subject(model, samples), Subject(reference, samples), *fresh, SMALL)
+    return circuits(Compared(Subject(model, samples), Subject(reference, samples), *fresh, SMALL, {}))
 
 
 @pytest.fixture(scope="module")
@@ -64,7 +64,7 @@ class Crossed:
         self.calls = []
         with session(), pytest.MonkeyPatch.context() as patch:
             patch.setattr(circuit, "mediate", lambda *a, **k: (self.calls.append(k), mediate(*a, **k))[1])
-            self.part = circuits(*self.pair, *self.fresh, SMALL)
+            self.part = circuits(Compared(*self.pair, *self.fresh, SMALL, {}))
 
 
 @pytest.fixture(scope="module")
@@ -258,7 +258,7 @@ def test_the_json_leaves_out_what_does_not_exist():
 
 
 def test_look_alikes_follow_a_variable_and_carry_little():
-    assert [look.head for look in _part().look_alikes] == ["1.0"]
+    assert [look.head for look in _part().looks if look.is_look_alike] == ["1.0"]
 
 
 def test_controls_are_measured_like_the_models_in_fewer_rounds(turned, samples):
@@ -324,7 +324,7 @@ def test_without_a_state_that_differs_the_latents_stand_for_it(samples, monkeypa
     monkeypatch.setattr(circuit, "_state", lambda reference, algorithm: "")
     monkeypatch.setattr(circuit, "needed", lambda subject, effort: Needed(subject.name, 0, 0, reason="not asked"))
     subject = Subject(handwired(), samples)
-    part = circuits(subject, subject, [Subject(untrained(handwired(), 0), samples)], [], SMALL)
+    part = circuits(Compared(subject, subject, [Subject(untrained(handwired(), 0), samples)], [], SMALL, {}))
     assert [path.outcome for path in part.paths] == ["prediction", "latents"] and part.settings["state"] == ""
     assert part.roles == match(*[profile(subject, None, SMALL)] * 2, SMALL.seed)[1]
 

@@ -6,7 +6,7 @@ import pytest
 
 import interp
 from circuits.compare.effects import effects
-from circuits.compare.question import Effort, Samples, Subject, shared_sizes
+from circuits.compare.question import Compared, Effort, Samples, Subject, shared_sizes
 from circuits.compare.state import stitch
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
@@ -90,7 +90,8 @@ def test_the_update_that_is_fitted_has_the_machines_rate_discount_and_maximum():
 def test_effect_maps_show_where_causes_arrive_and_sites_what_is_held(subjects):
     """Handwired: the latents' effect stands at <z>, then at p?; an untrained model holds nothing."""
     learned, wired, fresh = subjects
-    part = where(learned, wired, [bayes(), wired.task.explains(wired.model)], [fresh], [], SMALL)
+    compared = Compared(learned, wired, [fresh], [], SMALL, {})
+    part = where(compared, [bayes(), wired.task.explains(wired.model)])
     maps = {(name, m.cause): m.to_frame() for name, m in part.maps}
     exact = maps[wired.name, ("latent",)]
     assert exact.loc[0, "<z>"] == pytest.approx(1) and exact.loc[1, "p?"] == pytest.approx(1)

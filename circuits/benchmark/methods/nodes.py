@@ -12,6 +12,7 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 from torch import Tensor
@@ -66,15 +67,11 @@ def _mediated(subject: KnownMachine, material: Material) -> Answer:
     """The larger share of both exits; raw latents where the state has no exact readout."""
     through = {node: site for node, site in _sites(material).items() if site.component != _CAUSE}
     best = {node: 0.0 if node in through else 1.0 for node in material.items("nodes")}
+    models = subject.model, material.episodes(2), material.episodes(3)
+    options: dict[str, Any] = {"rounds": material.effort.round, "n_random": 0, "seed": material.seed}
+    options["runs"] = material.run(2), material.run(3)
     for outcome in ("prediction", "state" if subject.model.is_handwired else "latents"):
-        mediation = mediate(
-            *(subject.model, material.episodes(2), material.episodes(3), _CAUSE, list(through.values())),
-            outcome=outcome,
-            rounds=material.effort.round,
-            n_random=0,
-            runs=(material.run(2), material.run(3)),
-            seed=material.seed,
-        )
+        mediation = mediate(*models, _CAUSE, list(through.values()), outcome=outcome, **options)
         shares = np.abs(np.stack([mediation.lost, mediation.brought]).sum(-1)).max(0) / mediation.total.sum()
         for node, share in zip(through, shares[:-1].tolist(), strict=True):  # the last one is all of them jointly
             best[node] = max(best[node], share if share >= FAINT else 0.0)
@@ -82,7 +79,6 @@ def _mediated(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _outgoing(key: str, subject: KnownMachine, material: Material) -> Answer:
-    """The strongest edge that leaves each node."""
     scores = METHODS["edges", key].answer(subject, material).scores
     return Answer({n: max((v for (s, _), v in scores.items() if s == n), default=0.0) for n in material.items("nodes")})
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
@@ -35,7 +36,7 @@ from circuits.benchmark.questions.variables import values_of
 from circuits.compare.algorithm import explain
 from interp.algorithm import NEXT
 from interp.decoder import RIDGE, Affine, Decoder
-from interp.errors import InputError
+from interp.errors import require
 from interp.interventions.alignment import AlignmentError, AlignmentResult, align
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Site
@@ -46,9 +47,6 @@ from interp.model.transformer import HookedLatentTransformer
 
 _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
-
-
-# Linear probes.
 
 
 def probe(x: Tensor, y: Tensor, within_round: bool) -> tuple[Affine, float]:
@@ -106,9 +104,6 @@ def _activation(material: Material, site: str) -> Tensor:
     return material.once(("activation", place.hook), cached)[:, :, run.layout.position(str(place.position))]
 
 
-# Interchange.
-
-
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:
     """The best cosine over both outcomes, for every variable and site that is asked for."""
     decode = None if subject.model.is_handwired else material.once("state decoder", lambda: _reader(subject, material))
@@ -127,19 +122,12 @@ def _reader(subject: KnownMachine, material: Material) -> Callable[[Tensor], Ten
     run, key = material.run(1, material.effort.fits), subject.algorithm.state[0]
     state = run.layout.per_latent(torch.from_numpy(np.asarray(material.variables[NEXT + key], np.float64)))
     decoder = Decoder.fit(run.latents[:, 1:], state, ridge=RIDGE, per_latent=run.layout.n_latents > 1)
-
-    def read(latents: Tensor) -> Tensor:
-        return run.layout.state(decoder(latents))
-
-    return read
+    return lambda latents: run.layout.state(decoder(latents))
 
 
 def _cosine(effect: np.ndarray, wanted: np.ndarray) -> float:
     size = float(np.linalg.norm(effect) * np.linalg.norm(wanted))
     return float((effect * wanted).sum()) / size if size > 1e-9 else 0.0
-
-
-# Alignment.
 
 
 def _accuracies(subject: KnownMachine, material: Material) -> Answer:
@@ -152,22 +140,17 @@ def _learned(subject: KnownMachine, material: Material) -> Answer:
 
 def _aligned(subject: KnownMachine, material: Material, question: str) -> dict[tuple[str, str], AlignmentResult]:
     """What was learned of each item, without those that were refused; the last refusal where all of them were."""
-    results: dict[tuple[str, str], AlignmentResult] = {}
-    refused = None
-    for item in material.items(question):
-        learned = material.once(("das", *item), partial(_align, subject, material, *item))
-        if isinstance(learned, AlignmentResult):
-            results[item] = learned
-        else:
-            refused = learned
-    if not results and refused is not None:
-        raise InputError(f"no site could be aligned; of the last: {refused}")
+    asked = material.items(question)
+    learned = {item: material.once(("das", *item), partial(_align, subject, material, *item)) for item in asked}
+    results = {item: one for item, one in learned.items() if isinstance(one, AlignmentResult)}
+    require(bool(results) or not asked, f"no site could be aligned; of the last: {[None, *learned.values()][-1]}")
     return results
 
 
 def _align(subject: KnownMachine, material: Material, key: str, site: str) -> AlignmentResult | AlignmentError:
     effort = material.effort
     base, source = (material.episodes(batch, effort.fits) for batch in (4, 5))
+    options: dict[str, Any] = {"steps": effort.steps, "restarts": 1, "seed": material.seed}
 
     def runs(model: HookedLatentTransformer) -> tuple[Rollout, Rollout]:
         if model is subject.model:
@@ -176,18 +159,9 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
         return material.once(key, lambda: (rollout(model, base), rollout(model, source)))
 
     try:
-        return align(
-            *(subject.model, base, source, subject.algorithm, key, site),
-            steps=effort.steps,
-            restarts=1,
-            seed=material.seed,
-            runs=runs,
-        )
+        return align(subject.model, base, source, subject.algorithm, key, site, runs=runs, **options)
     except AlignmentError as error:
         return error
-
-
-# Fitted algorithms.
 
 
 def _fitted(subject: KnownMachine, material: Material) -> Answer:

@@ -38,9 +38,6 @@ def _held(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, .
     return places
 
 
-# At which sites.
-
-
 def _where(subject: KnownMachine, material: Material) -> Truth:
     """Every (variable, site): "held" where the variable is."""
     layout = subject.model.layout.fit(material.episodes())
@@ -52,9 +49,6 @@ def _where(subject: KnownMachine, material: Material) -> Truth:
                 site = str(Site(component, layer, position=label))
                 kinds[key, site] = "held" if site in true else ""
     return kinds
-
-
-# In which directions.
 
 
 def _bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
@@ -94,9 +88,6 @@ def _overlap(true: Tensor, answered: Tensor | None) -> float:
     return float((true.T @ answered[:, : true.shape[1]].double()).square().sum()) / true.shape[1]
 
 
-# Which exist.
-
-
 def _exist(subject: KnownMachine, material: Material) -> Truth:
     """Every variable: "held", or "" for one of another episode."""
     keys = list(_held(subject, material))
@@ -120,9 +111,6 @@ def _grade_existing(subject: KnownMachine, material: Material, answer: Answer) -
         scores["power"] = true / sum(map(bool, known.values()))
         scores["1-fdr"] = true / len(declared) if declared else 1.0
     return scores
-
-
-# Of which algorithm.
 
 
 def _families(subject: KnownMachine, material: Material) -> Truth:
