@@ -30,8 +30,6 @@ from interp.model.transformer import HookedLatentTransformer
 
 CARRIED = "carried_state"
 """What verification calls the state that the latents hold."""
-BESIDE_VARIABLES = (CARRIED, "residue", "position_code", "causality")
-"""The checks of every model that are about no single variable."""
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,9 @@ def verify(
         require(isinstance(count, int) and count >= 1, f"{label} must be an integer >= 1, got {count!r}")
     cases = [
         (size, given, build(name, **with_defaults(name, given, {**arguments, **size_arguments(record, size)})))
-        for size in (plan.sizes if sizes is None else map(_alone, sizes))
+        for size in (
+            plan.sizes if sizes is None else [n[0] if isinstance(n, tuple) and len(n) == 1 else n for n in sizes]
+        )
         for given in dtypes
     ]
     for _, given, circuit in cases:
@@ -137,11 +139,6 @@ def _span(counts: Iterable[int]) -> int | str:
     """A count, or from the smallest to the largest where sizes were run for different ones."""
     every = sorted(set(counts))
     return every[0] if len(every) == 1 else f"{every[0]} to {every[-1]}"
-
-
-def _alone(size: Size) -> Size:
-    """A size of one number as that number."""
-    return size[0] if isinstance(size, tuple) and len(size) == 1 else size
 
 
 def size_arguments(record: CircuitRecord, size: Size) -> dict[str, int]:

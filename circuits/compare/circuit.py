@@ -83,8 +83,8 @@ class Path:
     @property
     def discriminates(self) -> bool:
         """Whether one of the two models lies outside the range of its own untrained copies, by its interval."""
-        pairs = ((self.blocked, self.untrained), (self.reference_blocked, self.reference_untrained))
-        return any(found.high < _low(fresh) or found.low > _high(fresh) for found, fresh in pairs)
+        pairs = (self.blocked, _range(self.untrained)), (self.reference_blocked, _range(self.reference_untrained))
+        return any(share.high < low or share.low > high for share, (low, high) in pairs)
 
 
 @dataclass(frozen=True)
@@ -137,9 +137,9 @@ class CircuitPart:
     def to_frame(self) -> pd.DataFrame:
         """One row a measurement: a path's two shares, the similarity, each pair of heads, each head's R2 and share."""
         rows = [row for path in self.paths for row in _path_rows(path)]
-        null = {"untrained low": _low(self.untrained), "untrained high": _high(self.untrained)}
-        above = bool(self.similarity.low > _high(self.untrained))
-        rows.append({"name": "similarity of roles", **bounds(self.similarity), **null, "discriminates": above})
+        low, high = _range(self.untrained)
+        null = {"untrained low": low, "untrained high": high, "discriminates": bool(self.similarity.low > high)}
+        rows.append({"name": "similarity of roles", **bounds(self.similarity), **null})
         for role in self.roles:
             row = {"name": "role", "what": f"{role.head} ~ {role.reference}", "value": role.similarity}
             rows.append({**row, "weight": role.weight, "reference weight": role.reference_weight})
@@ -256,12 +256,8 @@ def _path(at: str, pair: Sequence[MediationResult], fresh: Sequence[Sequence[Med
 
 def _path_rows(path: Path) -> list[dict[str, Any]]:
     what = {"name": "mediated share", "what": f"{path.cause} -> {path.outcome}", "at": path.at}
-    fresh = {
-        "untrained low": _low(path.untrained),
-        "untrained high": _high(path.untrained),
-        "reference untrained low": _low(path.reference_untrained),
-        "reference untrained high": _high(path.reference_untrained),
-    }
+    names = [f"{whose}untrained {end}" for whose in ("", "reference ") for end in ("low", "high")]
+    fresh = dict(zip(names, (*_range(path.untrained), *_range(path.reference_untrained)), strict=True))
     blocked, held = bounds(path.blocked), bounds(path.reference_blocked, "reference ")
     return [
         {**what, "share": "blocked", **blocked, **held, **fresh, "discriminates": path.discriminates},
@@ -269,14 +265,10 @@ def _path_rows(path: Path) -> list[dict[str, Any]]:
     ]
 
 
-def _low(values: Sequence[float]) -> float:
-    """The smallest; a control that does not exist is no number, and compares as neither more nor less."""
-    return min((value for value in values if np.isfinite(value)), default=float("nan"))
-
-
-def _high(values: Sequence[float]) -> float:
-    """The largest, likewise."""
-    return max((value for value in values if np.isfinite(value)), default=float("nan"))
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """The smallest and the largest; a control that does not exist is no number, and is neither more nor less."""
+    known = [value for value in values if np.isfinite(value)] or [float("nan")]
+    return min(known), max(known)
 
 
 def needed(subject: Subject, effort: Effort) -> Needed:

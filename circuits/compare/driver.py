@@ -7,7 +7,6 @@ its own and an entry here.
 from __future__ import annotations
 
 import inspect
-import json
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
@@ -75,8 +74,7 @@ class Comparison(Tabled):
     @property
     def failures(self) -> tuple[Failure, ...]:
         """The rounds at which the two models differ most, worst first; none without a reference."""
-        failures: tuple[Failure, ...] = self.behaviour.failures
-        return failures
+        return tuple(self.behaviour.failures)
 
     @cached_property
     def frames(self) -> dict[str, pd.DataFrame]:
@@ -128,10 +126,6 @@ class Comparison(Tabled):
             "failures": json_values(self.failures),
             "settings": json_values(self.settings),
         }
-
-    def to_json(self) -> str:
-        """:meth:`to_dict` as text."""
-        return json.dumps(self.to_dict(), indent=2)
 
     def save(self, folder: str | Path) -> list[Path]:
         """Write ``comparison.json``, ``verdicts.csv`` and a CSV for each part."""

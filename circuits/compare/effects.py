@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 import torch
-from numpy.typing import NDArray
 
+from circuits.compare.fitting import Array
 from circuits.compare.question import Effort, Question, Subject, bounds
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import RIDGE, Affine
@@ -31,7 +31,6 @@ from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
 from interp.statistics import Interval
 
-Array = NDArray[np.float64]
 _SAME_STATE = 0.99
 """R2 from which on a rival's state counts as a linear map of the one that is moved."""
 
@@ -93,11 +92,8 @@ def effects(
     subject: Subject, algorithms: Mapping[str, Algorithm], untrained: Sequence[Subject], effort: Effort
 ) -> EffectsPart:
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
-    moved = next(iter(algorithms.values()))
-    found: list[Effect] = []
-    if moved.state:
-        found += _in_latents(subject, algorithms, untrained, effort)
-    found += _at_inputs(subject, algorithms, untrained, effort)
+    moves = (_in_latents, _at_inputs) if next(iter(algorithms.values())).state else (_at_inputs,)
+    found = [effect for moved in moves for effect in moved(subject, algorithms, untrained, effort)]
     return EffectsPart(tuple(found), {"rounds": effort.at, "ridge": RIDGE, "seed": effort.seed})
 
 
@@ -108,11 +104,8 @@ def _in_latents(
     writer = subject.writer(own)
     controls = [(u, u.writer(own, tuple(writer.shapes))) for u in untrained[:1]]
 
-    def result(
-        s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Mapping[str, Array] | None
-    ) -> InterchangeResult:
-        options: dict[str, Any] = {"rounds": effort.at, "by": m.change, "wants": wants}
-        return move(s.model, test, algorithm, m.variable, w, **options)
+    def result(s: Subject, algorithm: Algorithm, w: Writer, m: _Move, wants: Any = None) -> InterchangeResult:
+        return move(s.model, test, algorithm, m.variable, w, rounds=effort.at, by=m.change, wants=wants)
 
     found = []
     for m in _moves(own, writer, subject, effort):
@@ -122,8 +115,8 @@ def _in_latents(
             if algorithm is own or wants is not None:
                 results[key] = result(subject, algorithm, writer, m, wants)
         first = next(iter(results.values()))
-        placebo = result(subject, own, writer.placebo(effort.seed), m, None).score().estimate
-        fresh = max((result(u, own, w, m, None).score().estimate for u, w in controls), default=float("nan"))
+        placebo = result(subject, own, writer.placebo(effort.seed), m).score().estimate
+        fresh = max((result(u, own, w, m).score().estimate for u, w in controls), default=float("nan"))
         found += _graded(results, first, (m.variable, m.what, "latent", "prediction"), effort, placebo, fresh)
     return found
 
@@ -262,7 +255,7 @@ def _graded(
     return found
 
 
-def _flat(x: NDArray[Any]) -> Array:
+def _flat(x: np.ndarray) -> Array:
     return np.asarray(x, dtype=np.float64).reshape(*x.shape[:2], -1)
 
 

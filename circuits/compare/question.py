@@ -17,9 +17,6 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
-import numpy as np
-from numpy.typing import NDArray
-
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import check_fields
@@ -35,7 +32,6 @@ from interp.session import once
 from interp.statistics import Interval
 from interp.task import Task
 
-Array = NDArray[np.float64]
 Word = Literal["same", "different", "undecided"]
 
 

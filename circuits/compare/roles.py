@@ -38,11 +38,11 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
+from circuits.compare.fitting import Array
 from circuits.compare.question import Effort, Subject
 from interp.algorithm import Algorithm
 from interp.errors import require
@@ -53,7 +53,6 @@ from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, resample_weights
 
-Array = NDArray[np.float64]
 Decode = Callable[[Tensor], Tensor]
 LOOKS, LITTLE = 0.5, 0.15
 """A look-alike has at least the first number as R2, and at most the second as upper bound of the share it carries."""
@@ -111,6 +110,7 @@ def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
     """
     run, config = subject.run(subject.samples.test), subject.model.config
+    names = config.head_names
     ends = (run.layout.predict_position, run.layout.update_position)
     round_ = _Round.of(subject.model, run.layout, Rows.of(run, effort.at), decode)
     heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
@@ -124,7 +124,7 @@ def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
         for head in heads
     ]
     return Profile(
-        tuple(_name(subject.model, *head) for head in heads),
+        tuple(f"{layer}.{head}" + (f" {names[layer][head]}" if names else "") for layer, head in heads),
         run.layout.labels,
         np.array(lost),
         np.stack([by_episode((x - x.mean(0)).pow(2).sum(1)) for x in (plain[0], plain[1] - round_.state())]),
@@ -229,11 +229,6 @@ def _over(parts: Array, whole: Array) -> Array:
     return np.asarray(np.where(whole > _NOTHING, parts / np.where(whole > _NOTHING, whole, 1.0), 0.0))
 
 
-def _name(model: HookedLatentTransformer, layer: int, head: int) -> str:
-    names = model.config.head_names
-    return f"{layer}.{head}" + (f" {names[layer][head]}" if names else "")
-
-
 @dataclass(frozen=True)
 class Look:
     """What one head's attention follows best, such as "counts" at "p", and what it carries.
@@ -294,9 +289,7 @@ def _groups(layout: RoundLayout) -> dict[str, list[int]]:
     return {prefix: at for prefix, at in groups.items() if len(at) > 1}
 
 
-def _variables(
-    subject: Subject, algorithm: Algorithm, effort: Effort, sizes: set[int]
-) -> dict[str, NDArray[np.float64]]:
+def _variables(subject: Subject, algorithm: Algorithm, effort: Effort, sizes: set[int]) -> dict[str, Array]:
     """Variables before the update with one axis of a group's size, ``[episode x round, element]``."""
     values, given = algorithm.run(subject.samples.test), algorithm.of_the_inputs
     found = {}
@@ -307,7 +300,7 @@ def _variables(
     return found
 
 
-def _r2(attention: NDArray[np.float64], values: NDArray[np.float64], n_episodes: int, seed: int) -> Interval:
+def _r2(attention: Array, values: Array, n_episodes: int, seed: int) -> Interval:
     """Squared correlation of the two, about their means over elements; 0 where one of them does not differ."""
     x, y = (z - z.mean(-1, keepdims=True) for z in (values, attention))
     sums = np.stack([(a * b).reshape(n_episodes, -1).sum(1) for a, b in ((x, y), (x, x), (y, y))], -1)

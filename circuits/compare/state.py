@@ -27,16 +27,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 from torch import Tensor
 
-from circuits.compare.fitting import divergence
+from circuits.compare.fitting import Array, divergence
 from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
 from interp.decoder import RIDGE, Affine
 from interp.interventions.steps import run_on
 from interp.statistics import Interval, mean_interval, ratio_interval
 
-Array = NDArray[np.float64]
 _STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01

@@ -21,10 +21,9 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
 from circuits.compare.effects import EffectsPart
-from circuits.compare.fitting import search
+from circuits.compare.fitting import Array, search
 from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
 from interp.algorithm import Algorithm, Family
 from interp.decoder import RIDGE
@@ -159,7 +158,7 @@ def _updates(
             yield Update(subject.name, key, tuple(own.shapes), missing, decoded, manifold, horizon, scores[0], controls)
 
 
-def strange(algorithm: Algorithm, subject: Subject, writer: Writer, effort: Effort) -> dict[str, NDArray[np.float64]]:
+def strange(algorithm: Algorithm, subject: Subject, writer: Writer, effort: Effort) -> dict[str, Array]:
     """Changes of the decoded state that lead off the manifold: each element by its own random amount.
 
     A variable that does not vary between episodes, such as the round, is moved by itself for each episode, too, by up

@@ -70,17 +70,12 @@ def sites(
         return Location(name, hook, (label,), (direction,), scale=scale, drives=drives)
 
     reward: tuple[Location, ...] = (scalar("r", "hook_embed", "r", buf1["r"], "update"),)
-    td_error: tuple[Location, ...] = (
-        scalar("Update", "blocks.3.hook_attn_out", "Update", buf1.sum(states), "update", alpha),
-    )
     adds = "blocks.3.hook_mlp_out" if variant == "softmlp" else "blocks.3.hook_attn_out"
+    td_error: tuple[Location, ...] = (scalar("Update", adds, "Update", buf1.sum(states), "update", alpha),)
     if variant == "softmlp":
         fetched = buf2["Qcurr"] + buf2["r"] + gamma * buf2["Select"]
         reward = (*reward, scalar("Update", "blocks.3.hook_resid_mid", "Update", buf2["r"], "update"))
-        td_error = (
-            scalar("fetched", "blocks.3.hook_resid_mid", "Update", fetched, "update"),
-            scalar("Update", "blocks.3.hook_mlp_out", "Update", buf1.sum(states), "update", alpha),
-        )
+        td_error = (scalar("fetched", "blocks.3.hook_resid_mid", "Update", fetched, "update"), *td_error)
     if lin:
         next_state: tuple[Location, ...] = (
             axes("Select", _POST(0), "Select", buf2, states, "choice"),
@@ -126,8 +121,8 @@ def sites(
             axes("a", "hook_embed", "a", ids, actions, "update"),
             axes("Update", _POST(2), "Update", ids, actions, "which action's column the latent is, from then on"),
         ),
-        "reward": tuple(reward),
-        "td_error": tuple(td_error),
+        "reward": reward,
+        "td_error": td_error,
         "change": (axes("Update", adds, "Update", buf1, states, "update"),),
         "next_column": (axes("Update", _POST(3), "Update", buf1, states, "update"),),
     }

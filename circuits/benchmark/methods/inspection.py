@@ -16,7 +16,6 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
 from circuits.benchmark.method import FAINT, Method, register
 from circuits.benchmark.question import Answer
-from interp.model.components import MLP
 from interp.model.transformer import HookedLatentTransformer
 
 
@@ -52,18 +51,12 @@ def _composition(subject: KnownMachine, material: Material) -> Answer:
     return Answer(scores)
 
 
-def _mlp(model: HookedLatentTransformer, node: str) -> MLP:
-    mlp = model.blocks[int(node[4:])].mlp
-    assert mlp is not None
-    return mlp
-
-
 def _written(model: HookedLatentTransformer, source: str) -> Tensor:
     """What a source can write, ``[anything, d_model]``."""
     if source == "embed":
         return torch.cat([model.W_E, model.value_embed.table, model.W_pos, model.state_map])
     if source.startswith("mlp "):
-        return _mlp(model, source).W_out
+        return model.get_parameter(f"blocks.{source[4:]}.mlp.W_out")
     layer, head = map(int, source.split("."))
     attn = model.blocks[layer].attn
     return attn.W_V[head] @ attn.W_O[head]
@@ -76,9 +69,9 @@ def _read(model: HookedLatentTransformer, destination: str) -> Tensor:
     if destination == "prediction":
         return model.W_U
     if destination.startswith("mlp "):
-        return _mlp(model, destination).W_in
+        return model.get_parameter(f"blocks.{destination[4:]}.mlp.W_in")
     layer, head, port = destination.split(".")
-    return getattr(model.blocks[int(layer)].attn, f"W_{port.upper()}")[int(head)]
+    return model.get_parameter(f"blocks.{layer}.attn.W_{port.upper()}")[int(head)]
 
 
 register(

@@ -160,14 +160,9 @@ pose(
     Question(
         key="algorithm",
         name="which algorithm",
-        asked=(
-            "Which of the algorithms that the task's comparison knows does the machine compute, whatever its "
-            "parameters?"
-        ),
+        asked="Which algorithm known to the task's comparison does the machine compute, whatever its parameters?",
         true="The algorithm that the machine was constructed, or trained, to compute.",
-        scored=(
-            "Its rank among all families that do not contain it (AUROC); whether it was declared (recall, precision)."
-        ),
+        scored="Its rank among families that do not contain it (AUROC); whether it is declared (recall, precision).",
         headline="auroc",
         truth=_families,
         grade=lambda subject, material, answer: ranking(material.truth("algorithm"), answer, "computed"),

@@ -83,10 +83,7 @@ pose(
     Question(
         key="edges",
         name="which edges",
-        asked=(
-            "Which edges does a round have: which head, MLP or exit reads what which part wrote, and through which "
-            "port?"
-        ),
+        asked="Which edges does a round have: which head, MLP or exit reads what which part wrote, at which port?",
         true="The construction's own table of edges, which is checked against what parts read in running models.",
         scored=(
             "Content edges against edges that do not exist (AUROC, average precision, recall at the true size); "
