@@ -94,30 +94,14 @@ def match(basis: Basis, labels: Iterable[str], query: str, key: str, scale: floa
 
 
 def content_chooser(
-    name: str,
-    layer: int,
-    wanted: Sequence[Term],
-    moves: tuple[Term, ...],
-    sink: Direction,
-    theta: float = 0.5,
-    reads: str = "",
-    writes: str = "",
+    name: str, layer: int, wanted: Sequence[Term], moves: tuple[Term, ...], sink: Direction, theta: float = 0.5
 ) -> Head:
     """CC: a hard head that attends to the best match, or to the sink when none scores above ``theta``."""
     scores = (*wanted, (theta * sink.basis.one, sink))
-    return Head(name, layer, "hard", scores, moves, reads, writes)
+    return Head(name, layer, "hard", scores, moves)
 
 
-def fixed_offset(
-    name: str,
-    layer: int,
-    offset: int,
-    moves: tuple[Term, ...],
-    gate: Direction,
-    sink: Direction,
-    reads: str = "",
-    writes: str = "",
-) -> Head:
+def fixed_offset(name: str, layer: int, offset: int, moves: tuple[Term, ...], gate: Direction, sink: Direction) -> Head:
     """FO(g, -l): a hard head that attends ``offset`` positions back where ``gate`` <= 0, to the sink where >= 1."""
     basis = sink.basis
     shift = shift_terms(basis, offset)
@@ -125,7 +109,7 @@ def fixed_offset(
     sink_score = (1.0 - basis.positions.margin / 2) * basis.one + gate
     for query, key in shift:
         sink_score = sink_score - key.dot(p_1) * query
-    return Head(name, layer, "hard", (*shift, (sink_score, sink)), moves, reads, writes)
+    return Head(name, layer, "hard", (*shift, (sink_score, sink)), moves)
 
 
 def in_words(heads: Iterable[Head], lines: str) -> tuple[Head, ...]:

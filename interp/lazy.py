@@ -21,11 +21,7 @@ def lazy(name: str) -> Callable[..., Any]:
     >>> lazy("math:sqrt")(4)
     2.0
     """
-
-    def call(*args: Any, **kwargs: Any) -> Any:
-        return named(name)(*args, **kwargs)
-
-    return call
+    return lambda *args, **kwargs: named(name)(*args, **kwargs)
 
 
 def named(name: str) -> Any:
@@ -34,9 +30,7 @@ def named(name: str) -> Any:
     return getattr(import_module(module), attribute)
 
 
-def facade(
-    package: str, homes: Mapping[str, str], **renamed: str
-) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
+def facade(package: str, homes: Mapping[str, str], **renamed: str) -> tuple[Callable[[str], Any], Callable[[], Any]]:
     """``__getattr__`` and ``__dir__`` of a package whose names are imported when they are first asked for.
 
     ``homes``: module -> the names that it holds, a space apart; ``renamed``: a name of the package -> "module:name".
@@ -49,7 +43,7 @@ def facade(
             raise AttributeError(f"module {package!r} has no attribute {name!r}; it has {names}")
         return named(known[name])
 
-    return get, lambda: list(sys.modules[package].__all__)
+    return get, lambda: sys.modules[package].__all__
 
 
 def enter(**modules: str) -> None:

@@ -199,7 +199,7 @@ def detectable(
         of_control = references if control_references is None else control_references
         control = _Part.of(control_losses, of_control, n_folds, level)
         q, below, r = control.ratio, control.ratio - control.low, own.correlation(control)
-    if not (own.known and q > 0):  # NaN is not above 0
+    if isnan(own.ratio) or not q > 0:  # NaN is not above 0
         return nan
     # D^2 = (a (q - D))^2 + below^2 - 2 r a (q - D) below, a quadratic with one root between 0 and q.
     a = expm1(min(own.half, _WIDEST))
@@ -217,10 +217,6 @@ class _Part:
     high: float
     half: float
     contributions: Float[Array, " episode"]
-
-    @property
-    def known(self) -> bool:
-        return not isnan(self.ratio)
 
     @classmethod
     def of(cls, losses: ArrayLike, references: ArrayLike, n_folds: int, level: float, smallest: float = 0.0) -> _Part:
@@ -264,7 +260,7 @@ def _misses(hits: ArrayLike, steps: ArrayLike, n_folds: int, level: float) -> _P
     require(len(right) == len(scored), f"hits are of {len(right)} episodes and steps of {len(scored)}")
     require(bool((right <= scored).all()), "an episode has more hits than steps")
     part = _Part.of(scored - right, scored, n_folds, level, smallest=0.5)
-    return replace(part, high=min(part.high, 1.0) if part.known else nan)
+    return replace(part, high=nan if isnan(part.ratio) else min(part.high, 1.0))
 
 
 def _per_episode(values: ArrayLike) -> Float[Array, " episode"]:

@@ -106,13 +106,8 @@ def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source desti
             idle.add(f"mlp {layer}")
     kept = graph.exists.copy()
     kept[[name in idle for name in graph.sources]] = False
-    kept[:, [_node_of(name) in idle for name in graph.destinations]] = False
+    kept[:, [name.rsplit(".", 1)[0] in idle for name in graph.destinations]] = False  # "1.0.q" belongs to "1.0"
     return kept
-
-
-def _node_of(destination: str) -> str:
-    """The node that a destination belongs to: "1.0" of "1.0.q"; MLPs and exits are their own."""
-    return destination.rsplit(".", 1)[0]
 
 
 def _true_edges(circuit: Circuit) -> dict[_EdgeName, Kind]:

@@ -30,8 +30,6 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.training.muon import Muon, is_stack
 from interp.training.runs import Progression, read_state, write_state
 
-_LOSSES_FILE = "losses.jsonl"
-
 
 def _divergence(logits: Tensor, wanted: np.ndarray) -> Tensor:
     """Mean Kullback-Leibler divergence of predictions from ``wanted``, in nats: cross-entropy less its floor."""
@@ -142,7 +140,7 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
             run.save()
             means = {key: float(np.mean(losses)) for key, losses in sorted(seen.items())}
             record = {"step": run.step, "cpu_s": round(run.seconds, 1), **means}
-            with open(folder / _LOSSES_FILE, "a", encoding="utf-8") as stream:
+            with open(folder / "losses.jsonl", "a", encoding="utf-8") as stream:
                 stream.write(json.dumps(record) + "\n")
             seen = {}
     if not (folder / "model").exists():

@@ -38,9 +38,8 @@ def _patched(own_round: bool, subject: KnownMachine, material: Material) -> Answ
 def _effects(subject: KnownMachine, material: Material, key: str, at: int) -> Float[np.ndarray, "patched read"]:
     """Mean sizes of the effects of each round's latents on each round's prediction; NaN on earlier ones."""
     clean, corrupted = sides(subject, material, key, at)
-    return np.asarray(
-        np.abs(round_map(subject.model, clean, corrupted, "latent", direction="noising").effects).mean(-1)
-    )
+    effects = round_map(subject.model, clean, corrupted, "latent", direction="noising").effects
+    return np.asarray(np.abs(effects).mean(-1))
 
 
 def _decodable(subject: KnownMachine, material: Material) -> Answer:
