@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.census import Count, census
 
 BUDGET = {
-    "circuits": 2189,
-    "circuits/benchmark": 2910,
-    "circuits/compare": 3020,
-    "circuits/q_learning": 892,
-    "circuits/reachability": 377,
-    "circuits/weighted_majority": 396,
+    "circuits": 2142,
+    "circuits/benchmark": 2824,
+    "circuits/compare": 2849,
+    "circuits/q_learning": 854,
+    "circuits/reachability": 366,
+    "circuits/weighted_majority": 384,
     "interp": 3231,
     "interp/cli": 1442,
     "interp/evaluation": 277,

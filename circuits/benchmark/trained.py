@@ -87,10 +87,6 @@ class Recipe:
         )
 
 
-def _columns(n_states: int, n_actions: int) -> dict[str, tuple[tuple[int, int], ...]]:
-    return {f"latent@c_{a + 1}": tuple((s, a) for s in range(n_states)) for a in range(n_actions)}
-
-
 def recipes() -> dict[str, Recipe]:
     """Every kind of trained subject."""
     experts, mdps = tasks.get("experts"), tasks.get("qlearning")
@@ -113,7 +109,7 @@ def recipes() -> dict[str, Recipe]:
             algorithm=mdps.algorithm("q_learning", alpha=0.5, gamma=0.8, beta=4.0),
             sizes={"n_states": 2, "n_actions": 2},
             ties=(
-                Tie("table", _columns(2, 2)),
+                Tie("table", {f"latent@c_{a + 1}": ((0, a), (1, a)) for a in range(2)}),
                 Tie("next_values", {"resid_post[1]@Select": ((0,), (1,))}),
                 Tie("td_error", {"resid_post[2]@Update": ((),)}, "state"),
             ),

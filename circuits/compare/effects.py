@@ -179,7 +179,9 @@ def _at_inputs(
     own = next(iter(algorithms.values()))
     found = []
     for claim in subject.inputs(own):
-        usable, places = {k: a for k, a in algorithms.items() if _speaks_of(a, claim)}, claim.places
+        usable, places = {k: a for k, a in algorithms.items() if claim.variable in a.keys}, claim.places
+        if claim.outcome == "state":
+            usable = {key: algorithm for key, algorithm in usable.items() if algorithm.written}
         if own not in usable.values():
             continue
         results = {key: interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
@@ -192,11 +194,6 @@ def _at_inputs(
         first = next(r for k, r in results.items() if usable[k] is own)
         found += _graded(results, first, (claim.variable, "input", where, claim.outcome), effort, placebo, fresh)
     return found
-
-
-def _speaks_of(algorithm: Algorithm, claim: Claim) -> bool:
-    """Whether the algorithm has the variable, and for a claim about the state writes one."""
-    return claim.variable in algorithm.keys and (claim.outcome == "prediction" or bool(algorithm.written))
 
 
 def _carrying(algorithm: Algorithm) -> Algorithm:

@@ -35,16 +35,9 @@ _BY_EDGES = (
 
 def _sites(material: Material) -> dict[str, Site]:
     """Every node and the site that holds what it writes."""
-    sites = {}
-    for node in material.items("nodes"):
-        if node == "embed":
-            sites[node] = Site("embed")
-        elif node.startswith("mlp "):
-            sites[node] = Site("mlp_out", int(node[4:]))
-        else:
-            layer, head = map(int, node.split("."))
-            sites[node] = Site("z", layer, head)
-    return sites
+    nodes = material.items("nodes")
+    others = {node: f"mlp_out[{node[4:]}]" if node.startswith("mlp ") else f"z[{node}]" for node in nodes}
+    return {node: Site.parse("embed" if node == "embed" else others[node]) for node in nodes}
 
 
 def _patched(direction: str, reading: str, subject: KnownMachine, material: Material) -> Answer:
