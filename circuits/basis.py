@@ -27,7 +27,7 @@ import numpy as np
 from jaxtyping import Float
 
 from interp.checks import check_fields, checked, integer
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 
 T = TypeVar("T")
 POS = "pos"
@@ -166,8 +166,7 @@ class Basis:
         return q * np.sign(np.diag(r))
 
     def __getitem__(self, block: str) -> Axes:
-        if block not in self._labels:
-            raise unknown_name("block", block, self._labels)
+        require_known("block", block, self._labels)
         return Axes(self, block)
 
     @property
@@ -201,8 +200,7 @@ class Coordinates:
     rotation: int | None = None
 
     def __post_init__(self) -> None:
-        if self.positions not in _POSITIONS:
-            raise unknown_name("position code", self.positions, _POSITIONS)
+        require_known("position code", self.positions, _POSITIONS)
 
     @property
     def one_hot(self) -> bool:

@@ -35,7 +35,7 @@ from circuits.heads import Head, Neuron, names
 from circuits.stated import Carried, Edge
 from interp.algorithm import Algorithm, Values, Variable
 from interp.checks import check_fields, checked, fit
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known, unknown_name
 from interp.model.layout import RoundLayout
 
 if TYPE_CHECKING:
@@ -217,8 +217,7 @@ class Circuit:
     @checked
     def locations(self, key: str, *names: str) -> tuple[Location, ...]:
         """The locations of a variable, in the order of computation: those called ``names``, or all of them."""
-        if key not in self.sites:
-            raise unknown_name(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
+        require_known(f"variable with a location in {self.name!r}", key, self.sites, limit=20)
         return tuple(self.location(key, name) for name in names) if names else self.sites[key]
 
     @checked

@@ -21,7 +21,7 @@ from circuits.basis import Direction
 from circuits.circuit import Circuit, Location
 from circuits.heads import Head, Neuron
 from interp.checks import MOST_GB, checked
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.interventions.interchange import Claim, Place
 from interp.interventions.sites import Site
 from interp.model.components import MLP, Attention
@@ -63,8 +63,7 @@ def _validate(circuit: Circuit) -> None:
     for token in circuit.layout.vocabulary:
         require(token in circuit.tokens, f"circuit {circuit.name!r} has no embedding for token {token!r}; give one")
     for token in (*circuit.tokens, *circuit.payloads):
-        if token not in circuit.layout.vocabulary:
-            raise unknown_name("token", token, circuit.layout.vocabulary)
+        require_known("token", token, circuit.layout.vocabulary)
     names = [head.name for head in circuit.heads]
     require(len(set(names)) == len(names), f"head names must differ, got {names}")
     require(

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from interp import library, tasks
 from interp.checks import MOST_GB, checked, integer, refuse_above, unique
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.lazy import named
 
 if TYPE_CHECKING:
@@ -105,8 +105,7 @@ RECORDS: dict[str, CircuitRecord] = unique(
 @checked
 def handwired(name: str) -> CircuitRecord:
     """The record of a handwired model; InputError where there is none."""
-    if name not in RECORDS:
-        raise unknown_name("handwired model", name, RECORDS)
+    require_known("handwired model", name, RECORDS)
     return RECORDS[name]
 
 
@@ -132,8 +131,7 @@ def build(name: str, *, max_gb: float = MOST_GB, **arguments: Any) -> Circuit:
     record = handwired(name)
     builder = record.build
     for argument in arguments:
-        if argument not in inspect.signature(builder).parameters:
-            raise unknown_name(f"argument of {name!r}", argument, inspect.signature(builder).parameters, limit=20)
+        require_known(f"argument of {name!r}", argument, inspect.signature(builder).parameters, limit=20)
     sizes = {
         size.name: integer(size.name, arguments.get(size.name, size.default), size.minimum)
         for size in tasks.get(record.task).sizes
@@ -156,8 +154,7 @@ def load(name: str, dtype: str = "float64", *, max_gb: float = MOST_GB, **argume
 
     from circuits.compiler import compile_circuit
 
-    if dtype not in DTYPES:
-        raise unknown_name("dtype", dtype, DTYPES)
+    require_known("dtype", dtype, DTYPES)
     circuit = build(name, max_gb=max_gb, **with_defaults(name, dtype, arguments))
     return compile_circuit(circuit, getattr(torch, dtype), max_gb=max_gb)
 

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from itertools import product
 from typing import Any, Literal, cast, get_args
 
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known, unknown_name
 
 EMBEDDINGS = ("tokens", "latents", "payloads", "positions")
 """The sources before the first layer: the tokens' own embedding, what the slots carry, scalar payloads, positions."""
@@ -86,8 +86,7 @@ def _positions(words: str, groups: Mapping[str, Sequence[str]]) -> tuple[str, ..
     """Labels and groups of them, as labels in the order of the round."""
     named: set[str] = set()
     for word in words.split():
-        if word not in groups and word not in groups["ALL"]:
-            raise unknown_name("position", word, (*groups, *groups["ALL"]), limit=40)
+        require_known("position", word, (*groups, *groups["ALL"]), limit=40)
         named.update(groups.get(word, (word,)))
     return tuple(label for label in groups["ALL"] if label in named)
 

@@ -23,7 +23,7 @@ from circuits.exactness import Check, check
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
 from interp.checks import checked, device_called
 from interp.display import Tabled
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.provenance import provenance
 
 if TYPE_CHECKING:
@@ -99,8 +99,7 @@ def verify(
     plan = record.plan
     dtypes = (dtype,) if isinstance(dtype, str) else tuple(dtype)
     for given in dtypes:
-        if given not in DTYPES:
-            raise unknown_name("dtype", given, DTYPES)
+        require_known("dtype", given, DTYPES)
     for label, count in (("n_rounds", n_rounds), ("n_episodes", n_episodes)):
         require(isinstance(count, int) and count >= 1, f"{label} must be an integer >= 1, got {count!r}")
     cases = [

@@ -5,12 +5,12 @@ from __future__ import annotations
 from tests.census import Count, census
 
 BUDGET = {
-    "circuits": 2142,
-    "circuits/benchmark": 2824,
+    "circuits": 2133,
+    "circuits/benchmark": 2816,
     "circuits/compare": 2849,
-    "circuits/q_learning": 854,
-    "circuits/reachability": 366,
-    "circuits/weighted_majority": 384,
+    "circuits/q_learning": 853,
+    "circuits/reachability": 365,
+    "circuits/weighted_majority": 383,
     "interp": 3231,
     "interp/cli": 1442,
     "interp/evaluation": 277,

@@ -18,7 +18,7 @@ from circuits.benchmark.methods import select
 from circuits.benchmark.questions import QUESTIONS
 from circuits.calibration import FORMS
 from interp.checks import checked, refuse_endless
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.files import writable
 from interp.finished import Finished
 from interp.progress import bar
@@ -109,8 +109,7 @@ def _subjects(subjects: Mapping[str, _Builder] | Sequence[str], quick: bool) -> 
         return subjects
     known = builders()
     for name in subjects:
-        if name not in known:
-            raise unknown_name("subject", name, known, limit=60)
+        require_known("subject", name, known, limit=60)
     names = subjects or (_QUICK_SUBJECTS if quick else known)
     return {name: known[name] for name in names}
 

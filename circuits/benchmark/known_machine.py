@@ -43,7 +43,7 @@ from circuits.stated import EMBEDDINGS, EXITS, Kind
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import checked
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
 from interp.interventions.swaps import Place
@@ -131,12 +131,10 @@ def build(machine: str, form: str, variant: str = "plain", *, quick: bool = True
         form: a key of :data:`circuits.calibration.FORMS`, in its small sizes where ``quick``.
         seed: of the rotation, the distractors or the position code.
     """
-    if variant not in VARIANTS:
-        raise unknown_name("variant", variant, VARIANTS)
+    require_known("variant", variant, VARIANTS)
     forms = [key for key, (name, _) in FORMS.items() if name == machine]
     handwired(machine)
-    if form not in forms:
-        raise unknown_name(f"form of {machine!r}", form, forms)
+    require_known(f"form of {machine!r}", form, forms)
     has = variants(machine, form)
     require(variant in has, f"{machine!r} {form!r} cannot be {variant}; take {', '.join(has)}")
     arguments = {**SIZES[quick][machine], **FORMS[form][1]}

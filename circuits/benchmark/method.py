@@ -26,7 +26,7 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import ANOTHER, EXITS, Case, Material
 from circuits.benchmark.question import Answer
 from circuits.benchmark.questions import QUESTIONS
-from interp.errors import InputError, unknown_name
+from interp.errors import InputError, require_known
 
 
 @dataclass(frozen=True)
@@ -51,8 +51,7 @@ METHODS: dict[tuple[str, str], Method] = {}
 def register(*methods: Method) -> None:
     """Add methods; a key that is taken is refused."""
     for method in methods:
-        if method.question not in QUESTIONS:
-            raise unknown_name("question", method.question, QUESTIONS)
+        require_known("question", method.question, QUESTIONS)
         name = method.question, method.key
         if METHODS.get(name, method) != method:
             raise InputError(f"a method {method.key!r} of {method.question!r} exists; choose another key")

@@ -24,7 +24,7 @@ from torch import Tensor
 from circuits.benchmark import tying
 from circuits.benchmark.trained import Recipe, batch_of, recipes
 from circuits.benchmark.tying import Batch, Pairs, Tie
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.muon import Muon, is_stack
@@ -125,8 +125,7 @@ def train(kind: str, seed: int, folder: str | Path, *, steps: int | None = None,
         every: steps between two checkpoints, each with a line of mean losses in ``losses.jsonl``.
     """
     known, folder = recipes(), Path(folder)
-    if kind not in known:
-        raise unknown_name("trained subject", kind, known)
+    require_known("trained subject", kind, known)
     recipe = known[kind] if steps is None else replace(known[kind], steps=steps)
     run = Run(recipe, f"{kind} seed {seed}", seed, folder)
     run.resume()

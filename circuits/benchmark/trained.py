@@ -23,7 +23,7 @@ from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.tying import Batch, Tie
 from interp import tasks
 from interp.algorithm import Algorithm
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.interventions.interchange import Claim
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
@@ -154,8 +154,7 @@ def _shipped() -> dict[str, tuple[str, int]]:
 def load(kind: str, seed: int) -> KnownMachine:
     """A shipped subject, in float64 like the handwired ones."""
     names = {pair: name for name, pair in _shipped().items()}
-    if (kind, seed) not in names:
-        raise unknown_name("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
+    require_known("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
     recipe, model = recipes()[kind], load_checkpoint(WEIGHTS / f"{kind}-{seed}").double()
     basis = tying.bases(recipe.ties, recipe.d_model, seed)
     claims = [

@@ -11,7 +11,7 @@ from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, in_words, names, needs_float64, numbered, softmax_only, softmax_pair
 from circuits.q_learning import layers
 from circuits.q_learning.ground_truth import NOT_CARRIED, algorithm, carried, edges, partial, sites
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.tasks.qlearning.layout import QLearningRound
 
 _NAME = "qlearning-handwired"
@@ -62,8 +62,7 @@ def q_learning(
     ones than float64.
     """
     arguments = coordinates.joined(locals())
-    if variant not in _VARIANTS:
-        raise unknown_name("variant", variant, _VARIANTS)
+    require_known("variant", variant, _VARIANTS)
     require(0 < alpha <= 1, f"alpha must lie in (0, 1], got {alpha!r}; the paper uses 0.1")
     require(0 <= gamma < 1, f"gamma must lie in [0, 1), got {gamma!r}; the paper uses 0.9, and 0 never bootstraps")
     require(tau is None or bool(np.isfinite(tau) and tau >= 0), f"tau must be a number >= 0 or None, got {tau!r}")

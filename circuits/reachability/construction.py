@@ -7,7 +7,7 @@ from circuits.circuit import Circuit
 from circuits.heads import Head, Neuron, content_chooser, copy, fixed_offset, in_words, match, names, softmax_only
 from circuits.reachability.ground_truth import CARRIED, NOT_CARRIED, edges, sites
 from circuits.stated import present
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.tasks.reachability.algorithms import breadth_first
 from interp.tasks.reachability.layout import ReachabilityRound
 
@@ -62,8 +62,7 @@ def reachability(
             positions need marks: heads are then as wide as there are nodes or lines, not positions.
     """
     arguments = coordinates.joined(locals())
-    if expand not in _EXPANSIONS:
-        raise unknown_name("way to expand", expand, _EXPANSIONS)
+    require_known("way to expand", expand, _EXPANSIONS)
     layout = ReachabilityRound(n_nodes, n_edges, marks=marks)
     require(
         marks or coordinates.one_hot,

@@ -24,7 +24,7 @@ from circuits.heads import (
 )
 from circuits.stated import present
 from circuits.weighted_majority.ground_truth import CARRIED, NOT_CARRIED, PARTIAL, edges, sites
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.layout import ExpertRound
 
@@ -80,8 +80,7 @@ def weighted_majority(
         coordinates: by the names of their fields: ``positions``, ``n_lines``, ``seed``, ``rotation``.
     """
     arguments = coordinates.joined(locals())
-    if variant not in _VARIANTS:
-        raise unknown_name("variant", variant, _VARIANTS)
+    require_known("variant", variant, _VARIANTS)
     for name, value in {"log_gamma": log_gamma, "heavy": heavy, "match_logit": match_logit, "epsilon": epsilon}.items():
         require(bool(np.isfinite(value) and value > 0), f"{name} must be a number > 0, got {value!r}")
     layout = ExpertRound(n_experts)

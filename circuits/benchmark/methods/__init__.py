@@ -17,7 +17,7 @@ from circuits.benchmark.material import Material
 from circuits.benchmark.method import METHODS, Method, register
 from circuits.benchmark.question import Answer, Question
 from circuits.benchmark.questions import QUESTIONS
-from interp.errors import unknown_name
+from interp.errors import require_known
 
 
 def _random(question: Question, subject: KnownMachine, material: Material) -> Answer:
@@ -42,11 +42,9 @@ def select(keys: Iterable[str] = (), questions: Iterable[str] = (), quick: bool 
     """
     keys, questions = list(keys), list(questions)
     for key in keys:
-        if key not in {known for _, known in METHODS}:
-            raise unknown_name("method", key, dict.fromkeys(known for _, known in METHODS), limit=40)
+        require_known("method", key, dict.fromkeys(known for _, known in METHODS), limit=40)
     for question in questions:
-        if question not in QUESTIONS:
-            raise unknown_name("question", question, QUESTIONS)
+        require_known("question", question, QUESTIONS)
     wanted = {*keys, "oracle", "random"}
     chosen = [m for m in METHODS.values() if not questions or m.question in questions]
     if keys:
