@@ -14,7 +14,7 @@ BUDGET = {
     "interp": 3231,
     "interp/cli": 1442,
     "interp/evaluation": 277,
-    "interp/interventions": 4746,
+    "interp/interventions": 4700,
     "interp/llm": 4604,
     "interp/model": 2324,
     "interp/tasks": 8399,

@@ -50,7 +50,7 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
-from interp.interventions.edge_graph import EXITS, EdgeGraph, Rebuilder
+from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
@@ -64,13 +64,10 @@ from interp.model.transformer import HookedLatentTransformer, RoundOutput
 from interp.provenance import provenance
 from interp.statistics import mean_interval
 
-_MOST_STEPS = 10_000
-"""Each is a forward and a backward pass; the integral is exact to rounding with far fewer."""
-_CANDIDATES = 4
-"""Reads that are cut, for every one that is given back at most."""
+_MOST_STEPS = 10_000  # each is a forward and a backward pass; the integral is exact to rounding with far fewer
+_CANDIDATES = 4  # reads that are cut, for every one that is given back at most
 _PROJECTIONS = 2
-_NOTHING = 1e-6
-"""A read whose effect is below it has none: what is left of rounding."""
+_NOTHING = 1e-6  # a read whose effect is below it has none: what is left of rounding
 
 
 @dataclass(frozen=True)
@@ -136,9 +133,9 @@ def _gradient(
     """The metric's derivative along each edge's difference, with the embedding between the two runs."""
     weights = torch.zeros(*graph.exists.shape, pair.n_episodes).to(difference).requires_grad_()
     # Each edge adds weight x difference to what its destination reads: at weight 0, the derivative is its score.
-    probe = Rebuilder(graph, weights, lambda source, written: difference[source])
+    probe = rebuilt(graph, weights, lambda source, written: difference[source])
     start = corrupted[0] + at * difference[0]
-    hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe.hooks]
+    hooks = [("blocks.0.hook_resid_pre", lambda activation, hook: start), *probe]
     with torch.enable_grad():
         prediction, latents = graph.forward(pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round], hooks)
         measured = measure.measure(Readout(prediction.unsqueeze(1), latents), pair)

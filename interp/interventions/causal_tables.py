@@ -67,9 +67,8 @@ def interchange_table(
 ) -> pd.DataFrame:
     """Which places carry which variables of the algorithm, with controls.
 
-    Args:
-        claims: to test; those of the task, whole activations where the variables could be, when None.
-        drawn: regime and sizes of the ``n_decoded`` episodes that a learned model's state decoder is fitted on.
+    The claims of the task are tested when None are given. ``drawn`` is the regime and the sizes of the ``n_decoded``
+    episodes that a learned model's state decoder is fitted on.
     """
     task, decode = catalog.of(model), None
     algorithm = task.explains(model)

@@ -14,8 +14,8 @@ round beside its update is no edge of a round: cutting every edge to "update" le
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import cached_property
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Literal, get_args
 
 import numpy as np
@@ -106,10 +106,10 @@ class EdgeGraph:
 
     def contributions(self, run: Rollout, t: int) -> Float[Tensor, "source episode pos d_model"]:
         """What every source writes in round ``t`` of ``run``, in the order of :attr:`sources`."""
-        recorder = _Recorder(self)
+        written: dict[str, Tensor] = {}
         with torch.no_grad():
-            self.forward(run.fed.at(t), run.latents[:, t], recorder.hooks)
-        return torch.stack([recorder.written[name] for name in self.sources])
+            self.forward(run.fed.at(t), run.latents[:, t], _recorded(self, written))
+        return torch.stack([written[name] for name in self.sources])
 
     def forward(
         self, rounds: EncodedRounds, latents: Tensor, hooks: list[tuple[str, HookFunction]]
@@ -133,9 +133,9 @@ class EdgeGraph:
         Edges with a ``keep`` between 0 and 1 carry a mixture of that and what their source writes now.
         """
         weights = (1 - torch.as_tensor(keep).to(ablated)).unsqueeze(-1)
-        cutter = Rebuilder(self, weights, lambda source, written: ablated[source] - written)
+        cut = rebuilt(self, weights, lambda source, written: ablated[source] - written)
         with torch.no_grad():
-            return self.forward(rounds, latents, cutter.hooks)
+            return self.forward(rounds, latents, cut)
 
 
 def ablated(
@@ -148,52 +148,39 @@ def ablated(
     return other if ablation == "resample" else torch.zeros_like(other)
 
 
-class _Recorder:
-    """Hooks that record what every source writes."""
+def _recorded(graph: EdgeGraph, written: dict[str, Tensor]) -> list[tuple[str, HookFunction]]:
+    """Hooks that record what every source writes, by its name."""
 
-    def __init__(self, graph: EdgeGraph) -> None:
-        self.graph, self.written = graph, dict[str, Tensor]()
-        self.hooks = [(hook, self._record(names)) for hook, names in graph.writers.items()]
+    def record(names: list[str], activation: Tensor, hook: object) -> None:
+        parts = activation.unbind(2) if activation.ndim == 4 else [activation]
+        written.update(zip(names, parts, strict=True))
 
-    def _record(self, names: list[str]) -> HookFunction:
-        def record(activation: Tensor, hook: object) -> None:
-            parts = activation.unbind(2) if activation.ndim == 4 else [activation]
-            self.written.update(zip(names, parts, strict=True))
-
-        return record
+    return [(hook, partial(record, names)) for hook, names in graph.writers.items()]
 
 
-class Rebuilder(_Recorder):
-    """Changes every destination's input by ``weights[s, d] change(s, what s writes now)``, summed over sources s."""
+def rebuilt(
+    graph: EdgeGraph, weights: Float[Tensor, "source destination episode_or_1"], change: Callable[[int, Tensor], Tensor]
+) -> list[tuple[str, HookFunction]]:
+    """Hooks that change every destination's input by ``weights[s, d] change(s, what s writes now)``, summed over s."""
+    written: dict[str, Tensor] = {}
 
-    def __init__(
-        self,
-        graph: EdgeGraph,
-        weights: Float[Tensor, "source destination episode_or_1"],
-        change: Callable[[int, Tensor], Tensor],
-    ) -> None:
-        super().__init__(graph)
-        self.weights, self.change = weights, change
-        self.hooks += [(hook, self._input(names)) for hook, names in graph.readers.items()]
-        self.hooks.append((f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post", self._exit))
+    def mixed(destinations: Sequence[str]) -> Float[Tensor, "destination episode pos d_model"]:
+        at = [graph.destinations.index(name) for name in destinations]
+        rows = [i for i in range(len(graph.sources)) if graph.exists[i, at[0]]]
+        changes = torch.stack([change(i, written[graph.sources[i]]) for i in rows])
+        return einsum(weights[rows][:, at], changes, "source at episode, source episode pos d -> at episode pos d")
 
-    def _mixed(self, destinations: list[str]) -> Float[Tensor, "destination episode pos d_model"]:
-        at = [self.graph.destinations.index(name) for name in destinations]
-        rows = [i for i in range(len(self.graph.sources)) if self.graph.exists[i, at[0]]]
-        changes = torch.stack([self.change(i, self.written[self.graph.sources[i]]) for i in rows])
-        weights = self.weights[rows][:, at]
-        return einsum(weights, changes, "source at episode, source episode pos d -> at episode pos d")
+    def read(names: list[str], resid: Tensor, hook: object) -> Tensor:
+        by_head = rearrange(mixed(names), "head episode pos d -> episode pos head d")
+        return resid + (by_head if resid.ndim == 4 else by_head[:, :, 0])
 
-    def _input(self, names: list[str]) -> HookFunction:
-        def rebuild(resid: Tensor, hook: object) -> Tensor:
-            mixed = rearrange(self._mixed(names), "head episode pos d -> episode pos head d")
-            return resid + (mixed if resid.ndim == 4 else mixed[:, :, 0])
-
-        return rebuild
-
-    def _exit(self, resid: Tensor, hook: object) -> Tensor:
+    def leave(resid: Tensor, hook: object) -> Tensor:
         """Rebuild the last residual stream: the update is read at the last position, the prediction before it."""
-        to_prediction, to_update = self._mixed(list(EXITS))
+        to_prediction, to_update = mixed(EXITS)
         last = torch.zeros_like(resid[0, :, :1])
         last[-1] = 1
         return resid + to_prediction * (1 - last) + to_update * last
+
+    reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]
+    end = f"blocks.{graph.model.config.n_layers - 1}.hook_resid_post"
+    return [*_recorded(graph, written), *reading, (end, leave)]

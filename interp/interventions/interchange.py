@@ -73,6 +73,7 @@ def interchange(
         rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         tolerance: how near an exactly read state must be.
+        runs: the rollouts of ``base`` and ``source``, where they are known.
 
     >>> import interp
     >>> from interp.interventions.interchange import interchange

@@ -17,13 +17,11 @@ for language models Vig et al., 2020); blocked is the total indirect effect as a
 Greenland, 1992).
 
 The two shares are equal where the mediators and everything beside them add up. They differ where these interact: of two
-redundant routes, each blocks nothing and carries everything; a pattern that selects among values which the cause
-changes, too, does either in part. For the same reasons, and because mediators in series hand on one effect, shares of
-single mediators need not add up to 1 or to the joint share, and may be negative or above 1. A frozen mediator meets
-activations that it never meets in a run: a share says how a computation is wired, not what happens in use.
-
-Read a share beside that of an untrained model: all head outputs at the place that is read mediate everything that comes
-from other positions, whatever the model, and random patterns can carry much of an effect, too.
+redundant routes, each blocks nothing and carries everything. For the same reason, and because mediators in series hand
+on one effect, shares of single mediators need not add up to 1 or to the joint share, and may be negative or above 1. A
+frozen mediator meets activations that it never meets in a run: a share says how a computation is wired, not what
+happens in use. Read it beside that of an untrained model: all head outputs at the place that is read mediate everything
+that comes from other positions, whatever the model, and random patterns can carry much of an effect, too.
 
 :func:`effect_map` gives the carried share of the residual stream after each layer, at each position: it says where a
 cause arrives, and in which layer two causes meet. A copy that is not read gives 0 there, and two activations that say
@@ -62,7 +60,6 @@ from interp.interventions.pairs import paired_runs
 from interp.interventions.round_patcher import tile
 from interp.interventions.sites import Site, sites
 from interp.interventions.swaps import CHUNK, Places, Rows, passed, resolve_places, swaps
-from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer, RoundOutput, untrained
 from interp.provenance import provenance
@@ -71,16 +68,14 @@ from interp.statistics import Interval, ratio_interval
 __all__ = ["EffectMap", "MediationResult", "effect_map", "mediate", "paths"]
 
 _Outcome = Literal["prediction", "state", "latents"]
-_ROUNDING = 100
-"""A total effect smaller than this counts as none; in units of the rounding of the outcome."""
+_ROUNDING = 100  # a total effect smaller than this counts as none; in units of the rounding of the outcome
 
 
 @dataclass(frozen=True)
 class MediationResult(Tabled):
-    """Shares of one effect, by mediator and for all mediators jointly, with their controls.
+    """Shares of one effect, with their controls, by mediator, and last for "all": all of them at once.
 
     Attributes:
-        mediators: the sites that are frozen, and last "all": all of them at once.
         total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an episode.
         moved: the share of pairs in which the swap changes the mediator at all.
         random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random.
@@ -184,18 +179,16 @@ def mediate(
     """Which share of the effect of ``cause`` on ``outcome`` passes ``through`` each mediator, and through all of them.
 
     Args:
-        base, source: episodes of the same sizes that pair up; each is run through its own history.
+        base, source, rounds, runs: as in :func:`interp.interventions.interchange.interchange`.
         cause: what is swapped from the source, all at once: sites, or places with a subspace each.
         through: the mediators; :func:`paths` lists those of a component.
         outcome: "prediction" (the distribution over outcomes), "state" (what the round writes into the algorithm's
             state) or "latents" (all latents that the round leaves). A swapped latent reaches the last two by itself,
             without any mediator, where updates are added to latents.
-        rounds: at which pairs are made, each apart from the others. The choice token of a round stays the base's.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         each: measure every mediator by itself, too; else only all of them at once, for less work.
         n_random: how often as many other mediators of the same components are drawn from between cause and outcome.
         with_untrained: measure an untrained model of the same shape, too: on its latents where ``outcome`` is "state".
-        runs: the rollouts of ``base`` and ``source``, where they are known.
     """
     integer("n_random", n_random, 0)
     swap = _Swap(model, base, source, cause, outcome, rounds, decode, runs)
@@ -204,7 +197,7 @@ def mediate(
     cases = [*((site,) for site in alone), mediators]
     draws = [[swap.routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
     sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
-    control, commit = None, swap.runs[0].commit
+    control = None
     if with_untrained:
         other = untrained(model, seed)
         control = mediate(
@@ -217,7 +210,7 @@ def mediate(
             rounds=swap.rounds,
             each=each,
             n_random=0,
-            runs=(rollout(other, base, commit=commit), rollout(other, source, commit=commit)),
+            runs=paired_runs(other, base, source, commit=swap.runs[0].commit),
             seed=seed,
         )
     per_episode = partial(np.add.reduceat, indices=range(0, len(sums.total), len(swap.rounds)), axis=-1)
@@ -234,7 +227,7 @@ def mediate(
         n_pairs=len(sums.total),
         reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
         untrained=control,
-        settings=swap.settings(commit=commit, n_random=n_random, seed=seed),
+        settings=swap.settings(commit=swap.runs[0].commit, n_random=n_random, seed=seed),
     )
 
 

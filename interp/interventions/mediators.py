@@ -19,10 +19,8 @@ from interp.model.layout import RoundLayout
 from interp.model.transformer import HookedLatentTransformer
 
 Sites = tuple[Site, ...]
-_Moment = tuple[int, int]
-"""When something is computed: its layer (-1 before the first) and the place of its component in that layer."""
-_Span = tuple[int, int]
-"""The first and the last position that something covers."""
+_Moment = tuple[int, int]  # when something is computed: its layer (-1 before the first), its component's place there
+_Span = tuple[int, int]  # the first and the last position that something covers
 
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 

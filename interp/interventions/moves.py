@@ -39,7 +39,7 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Episodes, Values
 from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
-from interp.errors import require, require_known
+from interp.errors import InputError, require, require_known
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
 from interp.interventions.sites import Site, resolve
 from interp.interventions.swaps import Edit, edited
@@ -48,8 +48,7 @@ from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.model.transformer import HookedLatentTransformer
 
-_HELD = 0.5
-"""A carried variable counts as decodable when the latents explain this share of what the others leave unexplained."""
+_HELD = 0.5  # a carried variable is decodable when the latents explain this share of what the others do not explain
 
 
 @dataclass(frozen=True)
@@ -264,14 +263,11 @@ def _change(
         "an algorithm without this variable has no value that it could be set from; give by= instead of to=",
     )
     try:
-        change = np.broadcast_to(asked if to is None else asked - np.asarray(before), shape)
+        return np.broadcast_to(asked if to is None else asked - np.asarray(before), shape)
     except ValueError:
-        change = np.zeros(0)
-    require(
-        change.shape == shape,
-        f"the variable has shape {shape} at the chosen rounds; {'by' if to is None else 'to'} has shape {asked.shape}",
-    )
-    return np.asarray(change, dtype=np.float64)
+        name = "by" if to is None else "to"
+        message = f"the variable has shape {shape} at the chosen rounds; {name} has shape {asked.shape}"
+        raise InputError(message) from None
 
 
 def _flat(x: NDArray[Any]) -> NDArray[np.float64]:

@@ -133,9 +133,8 @@ class PatchingResult(Tabled):
         numbers = self.fractions() if value == "fraction" else self.effects.mean(-1)
         rows = [_row_name(self.sites[i]) for i in patched]
         columns = [self.sites[i].position or "all" for i in patched]
-        table = pd.DataFrame({"row": rows, "column": columns, value: numbers[patched].numpy(force=True)})
-        wide = table.pivot(index="row", columns="column", values=value)
-        return wide.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))].rename_axis(index=None, columns=None)
+        table = pd.Series(numbers[patched].numpy(force=True), index=[rows, columns]).unstack()
+        return table.loc[list(dict.fromkeys(rows)), list(dict.fromkeys(columns))]
 
 
 def _row_name(site: Site) -> str:

@@ -60,10 +60,8 @@ from interp.statistics import Interval, ratio_interval
 __all__ = ["COLUMNS", "AlignmentError", "AlignmentResult", "align"]
 
 _FEWEST = {"train": 100, "stop training": 20, "score": 50}
-"""Informative pairs that each part of the episodes needs.
-
-Chosen with room to spare: the handwired Weighted Majority was found from 17; a score over 50 is known to within .14.
-"""
+"""Informative pairs that each part of the episodes needs, with room to spare: the handwired Weighted Majority was found
+from 17; a score over 50 is known to within .14."""
 COLUMNS = (
     *("variable", "site", "rank", "condition", "iia", "low", "high"),
     *("iia_informative", "low_informative", "high_informative", "train_accuracy", "n_informative"),

@@ -26,23 +26,15 @@ from torch import Tensor
 from interp.algorithm import Algorithm, Values
 from interp.errors import require
 
-_LARGEST = 8192
-"""Pairs of one part of the episodes: every base is paired with as many sources as fit."""
-_TIE = 1e-6
-"""A choice that changes when the variable moves by this share of its spread is a tie, which rounding decides."""
-_N_MOVES = 8
-"""Random moves by which ties are found."""
-_STOPPING_SHARE = 1 / 3
-"""Share of the episodes not scored that says when training stops."""
-_N_CROSSINGS = 128
-"""Informative pairs whose crossings are looked at."""
+_LARGEST = 8192  # pairs of one part of the episodes: every base is paired with as many sources as fit
+_TIE = 1e-6  # a choice that changes when the variable moves by this share of its spread is a tie, decided by rounding
+_N_MOVES = 8  # random moves by which ties are found
+_STOPPING_SHARE = 1 / 3  # share of the episodes not scored that says when training stops
+_N_CROSSINGS = 128  # informative pairs whose crossings are looked at
 _HALVINGS = 45
-_REACH = 0.02
-"""Share of the way from base to source within which a moved crossing is looked for."""
-_STEP = 1e-4
-"""How far an element moves, in standard deviations of the variable."""
-_SMALLEST = 1e-3
-"""Singular values below this share of the largest count as zero."""
+_REACH = 0.02  # share of the way from base to source within which a moved crossing is looked for
+_STEP = 1e-4  # how far an element moves, in standard deviations of the variable
+_SMALLEST = 1e-3  # singular values below this share of the largest count as zero
 
 
 @dataclass(frozen=True)

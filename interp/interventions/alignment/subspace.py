@@ -40,18 +40,12 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 
 _BATCH = 128
-_CHECK_EVERY = 10
-"""Steps between two looks at the stopping loss."""
-_PATIENCE = 10
-"""Looks without a smaller stopping loss that end a start."""
-_N_STOPPING = 512
-"""Pairs that the stopping loss is measured on."""
-_SOLVED = 1e-6
-"""A loss of this share of that of doing nothing is as good as none: no further step or start is needed."""
-_DIFFERS = 1e-5
-"""Directions in which base and source differ by less than this share of the most are not searched."""
-_SEEDS_APART = 1000
-"""Between the seeds of two starts."""
+_CHECK_EVERY = 10  # steps between two looks at the stopping loss
+_PATIENCE = 10  # looks without a smaller stopping loss that end a start
+_N_STOPPING = 512  # pairs that the stopping loss is measured on
+_SOLVED = 1e-6  # a loss of this share of that of doing nothing is as good as none: no further step or start is needed
+_DIFFERS = 1e-5  # directions in which base and source differ by less than this share of the most are not searched
+_SEEDS_APART = 1000  # between the seeds of two starts
 
 
 class RoundsFromSite:
