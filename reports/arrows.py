@@ -98,7 +98,8 @@ def strongest(frame: pd.DataFrame, labels: Sequence[str], n_layers: int) -> Figu
 
 _EXITS = {"prediction": LIGHT["blue"], "update": LIGHT["vermilion"]}
 """A colour for each exit of a round."""
-_Span = tuple[tuple[float, float], tuple[float, float]]
+_Point = tuple[float, float]
+_Span = tuple[_Point, _Point]
 _COLUMN = 0.17
 """Inches that a position takes at least: a rotated label."""
 _BELOW = -0.44
@@ -130,9 +131,6 @@ def _stream(labels: Sequence[str], n_layers: int, frame: pd.DataFrame, below: fl
     axes.spines[:].set_visible(False)
     axes.set(xlim=(-0.6, len(labels) - 0.4), ylim=(-0.25, n_layers + 0.25))
     return figure, axes
-
-
-_Point = tuple[float, float]
 
 
 def _arrow(start: _Point, end: _Point, colour: str, bow: float, head_width: float, **more: Any) -> FancyArrowPatch:
@@ -208,9 +206,13 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
         (x0, y0), (x1, y1) = place[edge["source"]], place[edge["target"]]
         half = len(columns) * _HALF_CHARACTER / WIDTH
         start, end = (x0 + half * len(edge["source"]), y0), (x1 - half * len(edge["target"]), y1)
-        axes.add_patch(_wire(start, end, _PORTS[edge["port"]], skips=x1 - x0 > 1))
+        bow = 0.25 if x1 - x0 > 1 else 0.04  # past the boxes of layers in between
+        bow = bow if y0 + y1 <= 0 else -bow
+        axes.add_patch(_arrow(start, end, _PORTS[edge["port"]], bow, 2.5, shrinkA=5, shrinkB=5, linewidth=1.5))
     for name, (x, y) in place.items():
-        _box(axes, name, x, y, is_exit=name in exits)
+        ink, weight = (INK, "bold") if name in exits else (LIGHT["grey"], "normal")
+        box = {"boxstyle": "round,pad=0.35", "facecolor": PAPER, "edgecolor": ink}
+        axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
     for x in range(len(columns)):
         title = f"layer {x + 1}" if x < len(layers) else "exits"
         axes.text(x, tallest / 2 + 0.45, title, ha="center", va="bottom", color=LIGHT["grey"], fontsize=8.5)
@@ -220,16 +222,3 @@ def wiring(layers: Sequence[Sequence[str]], edges: pd.DataFrame) -> Figure:
     handles = [axes.plot([], [], color=_PORTS[port], linewidth=2)[0] for port in ports]
     axes.legend(handles, [f"read by {port}" for port in ports], loc="upper center", bbox_to_anchor=(0.5, 0), ncols=4)
     return figure
-
-
-def _box(axes: Axes, name: str, x: float, y: float, is_exit: bool) -> None:
-    box = {"boxstyle": "round,pad=0.35", "facecolor": PAPER, "edgecolor": INK if is_exit else LIGHT["grey"]}
-    weight = "bold" if is_exit else "normal"
-    axes.text(x, y, name, ha="center", va="center", fontsize=9, fontweight=weight, bbox=box, zorder=3)
-
-
-def _wire(start: _Point, end: _Point, colour: str, skips: bool) -> FancyArrowPatch:
-    """From the right side of a box to the left side of another, bowed past the boxes of layers in between."""
-    bow = 0.25 if skips else 0.04
-    bow = bow if start[1] + end[1] <= 0 else -bow
-    return _arrow(start, end, colour, bow, 2.5, shrinkA=5, shrinkB=5, linewidth=1.5)

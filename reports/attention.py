@@ -36,6 +36,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from reports.html import TEMPLATES, environment, policy, stylesheet
+from reports.palette import LIGHT
 
 if TYPE_CHECKING:
     from interp.model.run import Rollout
@@ -47,9 +48,6 @@ Heads = Sequence[Mapping[str, str]]
 
 N_EPISODES, N_ROUNDS = 3, 10
 """Episodes and rounds that a reader can choose from: what :func:`show` takes of a longer run."""
-_POSITIVE, _NEGATIVE = "#0072b2", "#d05a00"
-_FRAME_HEIGHT = 900
-"""Pixels of a notebook's output."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +98,7 @@ class AttentionView:
         ]
         weights = np.concatenate([of_layer for of_layer, _, _ in packed], axis=2)
         record: dict[str, object] = {"labels": list(self.labels), "layers": layers, "episodes": list(self.episodes)}
-        record |= {"rounds": list(self.rounds), "colours": [_POSITIVE, _NEGATIVE]}
+        record |= {"rounds": list(self.rounds), "colours": [LIGHT["blue"], LIGHT["vermilion"]]}
         record["weights"] = base64.b64encode(weights.tobytes()).decode()
         return json.dumps(record, separators=(",", ":")).replace("<", "\\u003c")
 
@@ -135,16 +133,11 @@ class Shown:
         return f"Attention in {len(view.rounds)} rounds of {len(view.episodes)} episodes (drawn in a notebook)"
 
     def _repr_html_(self) -> str:
-        page = escape(_frame(self.view), quote=True)
-        style = f"width:100%;height:{_FRAME_HEIGHT}px;border:0"
-        return f'<iframe title="{escape(self.view.title)}" style="{style}" srcdoc="{page}"></iframe>'
-
-
-def _frame(view: AttentionView) -> str:
-    """A page with nothing but the view, for a frame in a notebook."""
-    carried = scripts()
-    settings = {"scripts": carried, "style": stylesheet(), "policy": policy(carried)}
-    return str(environment().get_template("frame.html.j2").render(view=view, **settings))
+        carried = scripts()
+        settings = {"scripts": carried, "style": stylesheet(), "policy": policy(carried)}
+        page = str(environment().get_template("frame.html.j2").render(view=self.view, **settings))
+        frame = f'<iframe title="{escape(self.view.title)}" style="width:100%;height:900px;border:0"'
+        return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
 
 
 @checked
@@ -160,7 +153,7 @@ def show(run: Rollout, heads: Heads | None = None) -> Shown:
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
     require(bool(names), f"the run caches no attention; give {example}")
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
-    patterns = [run.cache[name][:N_EPISODES, rounds].double().numpy(force=True) for name in names]
+    patterns = [run.cache[name][:N_EPISODES, rounds].numpy(force=True) for name in names]
     layers = [_layer(name) for name in names]
     numbered = [[f"{at + 1}.{head + 1}" for head in range(p.shape[2])] for at, p in zip(layers, patterns, strict=True)]
     called = numbered if heads is None else [list(heads[layer]) for layer in layers]

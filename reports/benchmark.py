@@ -14,9 +14,8 @@ import pandas as pd
 from circuits.benchmark import METHODS, Result
 from circuits.benchmark.known_machine import VARIANTS
 from circuits.benchmark.questions import QUESTIONS
-from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Report, Section
 
 _LEAD = (
@@ -88,10 +87,8 @@ def _blocks(result: Result, question: str) -> list[Any]:
 
 def _described(summary: pd.DataFrame, question: str) -> pd.DataFrame:
     known = {method: record.name for (of, method), record in METHODS.items() if of == question}
-    shown = summary.rename(columns={"cpu_s": "CPU s"}).round({"CPU s": 2})
+    shown = joined(summary.rename(columns={"cpu_s": "CPU s", "mean": "score"}).round({"CPU s": 2}))
     shown["what"] = [known.get(method, "") for method in shown["method"]]
-    bounds = zip(shown["mean"], shown["low"], shown["high"], strict=True)
-    shown["score"] = pd.Series([Interval(*of) for of in bounds], dtype=object, index=shown.index)
     return shown[["method", "what", "score", "subjects", "CPU s"]]
 
 

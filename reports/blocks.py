@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, get_args
 
 import numpy as np
 import pandas as pd
@@ -130,15 +130,6 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Group:
-    """Blocks folded behind a title, for what only some readers want."""
-
-    title: str
-    blocks: Sequence[Any]
-    kind: ClassVar[str] = "group"
-
-
-@dataclass(frozen=True)
 class NotComputed:
     """A visible box in place of what could not be computed: ``why``, and where it happened, folded."""
 
@@ -163,6 +154,22 @@ def joined(frame: pd.DataFrame) -> pd.DataFrame:
         triples = frame[[name, *pair]].astype(float).itertuples(index=False, name=None)
         whole[name] = pd.Series([Interval(*triple) for triple in triples], dtype=object, index=frame.index)
     return whole
+
+
+def pivoted(frame: pd.DataFrame, index: str, columns: str, values: str) -> pd.DataFrame:
+    """A row for each value of ``index``, a column for each of ``columns``, both in the order in which they first come.
+
+    >>> frame = pd.DataFrame({"of": ["b", "a"], "in": ["y", "x"], "value": [1.0, 2.0]})
+    >>> pivoted(frame, "of", "in", "value").columns.tolist()
+    ['of', 'y', 'x']
+    """
+    table = frame.pivot(index=index, columns=columns, values=values)[list(dict.fromkeys(frame[columns]))]
+    return table.loc[list(dict.fromkeys(frame[index]))].reset_index().rename_axis(columns=None)
+
+
+def badges(passed: Iterable[Any], yes: str = "pass", no: str = "fail") -> pd.Series[Any]:
+    """A column of badges, one for each truth."""
+    return pd.Series([Verdict(bool(one), yes if one else no) for one in passed], dtype=object)
 
 
 def csv_of(frame: pd.DataFrame) -> str:
@@ -246,7 +253,7 @@ def number(value: float | np.number[Any]) -> str:
 Word = Literal["pass", "fail", "cannot tell", "uninformative"]
 _NEAR = 0.05
 """A control that comes this close to a score makes it uninformative."""
-WORDS: tuple[Word, ...] = ("pass", "fail", "cannot tell", "uninformative")
+WORDS: tuple[Word, ...] = get_args(Word)
 
 
 @dataclass(frozen=True)

@@ -7,10 +7,10 @@ drawn by their keys; one that has no drawing here is a table.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -21,7 +21,7 @@ from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Report, Section, index_of, write_index
 from reports.parts.compared import PAGE, badge
 
@@ -85,9 +85,9 @@ def write(comparison: Comparison, folder: str | Path) -> Path:
 
 def _sections(comparison: Comparison) -> Iterator[Section]:
     """The parts with a drawing, in the order of the drawings; then the tables of the others."""
-    for key, drawing in _DRAWINGS.items():
-        if comparison.parts.get(key) is not None and (blocks := drawing.draw(comparison.parts[key], comparison)):
-            yield Section(drawing.title, [*([Prose(drawing.text)] if drawing.text else []), *blocks])
+    for key, (title, text, draw) in _DRAWINGS.items():
+        if comparison.parts.get(key) is not None and (blocks := draw(comparison.parts[key], comparison)):
+            yield Section(title, [*([Prose(text)] if text else []), *blocks])
     for key, frame in comparison.frames.items():
         if key not in _DRAWINGS:
             title = key.replace("_", " ").capitalize()
@@ -112,7 +112,7 @@ def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
         {
             "family": score.name,
             "parameters": ", ".join(f"{k} {v:.3g}" for k, v in score.parameters.items() if isinstance(v, float)),
-            "explained": _interval(whole[whole["family"] == score.key].iloc[0].to_dict()),
+            "explained": Interval(*whole.loc[whole["family"] == score.key, ["value", "low", "high"]].iloc[0]),
         }
         for score in part.scores.values()
     ]
@@ -153,11 +153,11 @@ def _trajectory(way: Trajectory) -> Figure:
 def _update(part: Any, comparison: Comparison) -> list[Any]:
     frame = comparison.frames["update"]
     steps = frame[frame["name"] == "step R2"].drop(columns=["name", "model"]).dropna(axis=1, how="all")
-    blocks = [_with_intervals(steps, "Step R2 of decoded states")]
+    blocks = [Table(joined(steps), "Step R2 of decoded states")]
     if len(fitted := frame[frame["name"] == "fitted update"]):
         shown = fitted[["algorithm", "parameters", "state", "value", "low", "high"]]
         caption = "Updates fitted to what one round makes of the decoded state, closest first"
-        blocks.append(_with_intervals(shown, caption))
+        blocks.append(Table(joined(shown), caption))
     return blocks
 
 
@@ -244,32 +244,13 @@ def _failures(part: Any, comparison: Comparison) -> list[Any]:
     return [Table(pd.DataFrame(rows, columns=columns), caption)]
 
 
-def _with_intervals(frame: pd.DataFrame, caption: str) -> Table:
-    """Estimates and bounds as one column."""
-    frame = frame.reset_index(drop=True)
-    values = pd.Series([_interval(row) for row in frame.to_dict("records")], dtype=object)
-    return Table(frame.assign(value=values).drop(columns=["low", "high"], errors="ignore"), caption)
-
-
-def _interval(row: Mapping[Any, Any]) -> Interval:
-    return Interval(float(row["value"]), float(row["low"]), float(row["high"]))
-
-
-class _Drawing(NamedTuple):
-    """How a part of a comparison is shown: the title of its section, what it is, and its blocks."""
-
-    title: str
-    text: str
-    draw: Callable[[Any, Comparison], Sequence[Any]]
-
-
-_DRAWINGS = {
-    "algorithm": _Drawing("Which algorithm", _ALGORITHM, _algorithm),
-    "state": _Drawing("State", _STATE, _state),
-    "update": _Drawing("Update", _UPDATE, _update),
-    "effects": _Drawing("Effects", _EFFECTS, _effects),
-    "circuit": _Drawing("Circuit", _CIRCUIT, _circuit),
-    "where": _Drawing("Where", _WHERE, _where),
-    "behaviour": _Drawing("Where they differ most", "", _failures),
+_DRAWINGS: dict[str, tuple[str, str, Callable[[Any, Comparison], Sequence[Any]]]] = {
+    "algorithm": ("Which algorithm", _ALGORITHM, _algorithm),
+    "state": ("State", _STATE, _state),
+    "update": ("Update", _UPDATE, _update),
+    "effects": ("Effects", _EFFECTS, _effects),
+    "circuit": ("Circuit", _CIRCUIT, _circuit),
+    "where": ("Where", _WHERE, _where),
+    "behaviour": ("Where they differ most", "", _failures),
 }
-"""The key of a question of :mod:`circuits.compare` -> its section, in page order."""
+"""The key of a question of :mod:`circuits.compare` -> its title, its text and what draws its blocks, in page order."""

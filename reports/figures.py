@@ -59,7 +59,9 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
     left.plot([], [], color=INK, label="transformer")
     left.set(xlabel="round", ylabel=ylabel, title="Transformer on algorithm")
     left.margins(x=0.01)
-    _legend_below(left)
+    if len(handles := left.get_legend_handles_labels()[0]) <= 14:
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
+        left.legend(**place, ncols=min(len(handles), 6), columnspacing=1.2)
     right.set(xlabel="round", ylabel="|difference|", title="Difference")
     right.margins(x=0.01)
     _difference_scale(right, np.abs(values - reference))
@@ -160,7 +162,6 @@ def heatmap(
     *,
     label: str,
     xlabel: str = "",
-    ylabel: str = "",
     limit: float | None = None,
 ) -> Figure:
     """A labelled grid: layer x position, head x position, round x round. Small grids carry their numbers.
@@ -274,13 +275,6 @@ def intervals(
     axes.spines["left"].set_visible(False)
     axes.tick_params(axis="y", length=0)
     return figure
-
-
-def _legend_below(axes: Axes) -> None:
-    handles, labels = axes.get_legend_handles_labels()
-    if len(handles) <= 14:
-        columns = min(len(handles), 6)
-        axes.legend(handles, labels, loc="upper center", bbox_to_anchor=(0.5, -0.17), ncols=columns, columnspacing=1.2)
 
 
 def _short(value: float) -> str:

@@ -32,7 +32,7 @@ from interp.provenance import provenance
 from interp.statistics import Interval
 from interp.tasks.experts import ExpertEpisodes
 from reports import figures, panels
-from reports.blocks import Figure, Prose, Summary, Table, Verdict
+from reports.blocks import Figure, Prose, Summary, Table, Verdict, joined
 from reports.page import Report, Section
 from reports.parts.closing import PAPER, PRINTED, commands, titled
 
@@ -82,7 +82,7 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
     runs, scores = reading.runs, score(reading.runs, others, seed)
     acts, notes = behaviour(runs, seed), note_table(runs)
     sections = [
-        Section("Summary", [Summary(_facts(runs, scores, acts))]),
+        Section("Summary", [Summary(_facts(runs, acts))]),
         _regret(scores),
         _final(scores),
         _answers(scores),
@@ -91,8 +91,10 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
         _prompts(runs),
         *([_set_aside(reading)] if len(reading.sentences) > 1 else []),
         _covered(bool(len(notes.to_frame()))),
-        commands(_shell(path, list(others)), _PYTHON.format(path=str(path))),
     ]
+    options = ["--models", *others] if others else []
+    shell = shlex.join(["interp", "llm", "report", str(path), *options])
+    sections.append(commands(shell, _PYTHON.format(path=str(path))))
     settings = provenance(bootstrap_seed=seed, wording=sorted({run.wording for run in runs}), runs=len(runs))
     return Report(
         "Language models as online learners",
@@ -103,7 +105,7 @@ def report(reading: Reading, others: dict[str, Predictor], path: Path, seed: int
     )
 
 
-def _facts(runs: Sequence[LLMRun], scores: LLMScores, acts: Sequence[Behaviour]) -> dict[str, Any]:
+def _facts(runs: Sequence[LLMRun], acts: Sequence[Behaviour]) -> dict[str, Any]:
     complete = sum(run.ended == "complete" for run in runs)
     missing, rounds = sum(int(run.missing.sum()) for run in runs), sum(run.rounds for run in runs)
     served = sorted({name for run in runs for name in run.served})
@@ -139,10 +141,8 @@ def _final(scores: LLMScores) -> Section:
             }
             for row in here[here["missing"] != "skipped"].itertuples()
         ]
-        rows += [
-            {"predictor": row.model, "condition": row.condition, "n": row.n, "paper": row.mean, "std": row.std}
-            for row in paper[paper["regime"] == regime].itertuples()
-        ]
+        printed = paper[paper["regime"] == regime].rename(columns={"model": "predictor", "mean": "paper"})
+        rows += printed[["predictor", "condition", "n", "paper", "std"]].to_dict("records")
         formats = {"regret": ".2f", "std": ".2f", "missing left out": ".2f", "accuracy": ".3f", "paper": ".1f"}
         frame = pd.DataFrame(rows)
         rounds = int(scores.curves.loc[scores.curves["regime"] == regime, "round"].max())
@@ -174,10 +174,10 @@ def _behaviour(acts: Sequence[Behaviour]) -> Section:
 
 
 def _agreement(one: Behaviour) -> pd.DataFrame:
-    telling = one.agreement[["telling", "telling_low", "telling_high"]].to_numpy(dtype=np.float64)
     whose = {"model": one.model, "condition": one.condition, "regime": one.regime}
-    counted = {"baseline": one.agreement["baseline"], "all rounds": one.agreement["all"]}
-    return pd.DataFrame({**whose, **counted, "telling rounds": [Interval(*map(float, row)) for row in telling]})
+    counted = joined(one.agreement[["baseline", "all", "telling", "telling_low", "telling_high"]].assign(**whose))
+    counted = counted.rename(columns={"all": "all rounds", "telling": "telling rounds"})
+    return counted[[*whose, "baseline", "all rounds", "telling rounds"]]
 
 
 def _notes(notes: NoteTable) -> Section:
@@ -221,11 +221,6 @@ def _prompts(runs: Sequence[LLMRun]) -> Section:
 def _set_aside(reading: Reading) -> Section:
     table = reading.table[reading.table["status"] == "set aside"][["path", "part", "why"]]
     return Section("What was not read", [Prose(_SET_ASIDE), Table(table, "Files and parts of files", collapsed=True)])
-
-
-def _shell(path: Path, models: Sequence[str]) -> str:
-    options = ["--models", *models] if models else []
-    return shlex.join(["interp", "llm", "report", str(path), *options])
 
 
 _PYTHON = """

@@ -22,7 +22,7 @@ from interp import files
 from interp.checks import checked
 from interp.errors import require
 from reports import attention
-from reports.blocks import Figure, Group, Prose, Table, cell
+from reports.blocks import Figure, Prose, Table, cell
 from reports.html import environment, policy, stylesheet
 
 
@@ -59,7 +59,7 @@ class Report:
         slugs = [section.slug for section in self.sections]
         twice = next((slug for slug in slugs if slugs.count(slug) > 1), None)
         require(twice is None, f"two sections are both called {twice!r}; give each its own title")
-        blocks = list(self._blocks())
+        blocks = [block for section in self.sections for block in section.blocks]
         views = [block for block in blocks if isinstance(block, attention.AttentionView)]
         scripts = attention.scripts() if views else []
         carried: dict[str, Any] = {"style": stylesheet(), "scripts": scripts, "policy": policy(scripts)}
@@ -72,12 +72,6 @@ class Report:
     def write(self, path: str | Path) -> Path:
         """Write the page to ``path``, atomically."""
         return files.write_text(path, self.html())
-
-    def _blocks(self) -> Iterator[Any]:
-        rest = [block for section in reversed(self.sections) for block in reversed(section.blocks)]
-        while rest:
-            yield (block := rest.pop())
-            rest += reversed(block.blocks) if isinstance(block, Group) else ()
 
 
 def _drawn(blocks: Sequence[Any]) -> dict[int, str]:

@@ -185,12 +185,6 @@ class Context:
         return first, second
 
     @cached_property
-    def pair_runs(self) -> tuple[Rollout, Rollout]:
-        """The model run over both batches of :attr:`pairs`."""
-        first, second = (interp.rollout(self.model, episodes) for episodes in self.pairs)
-        return first, second
-
-    @cached_property
     def smooth(self) -> HookedLatentTransformer:
         """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
         return differentiable(self.model)

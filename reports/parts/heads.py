@@ -18,10 +18,9 @@ from circuits.circuit import Circuit
 from circuits.registry import build
 from interp.interventions.attribution import strongest_reads
 from interp.library import handwired_models
-from interp.statistics import Interval
 from reports import arrows
-from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, spread
-from reports.blocks import Figure, Prose, Table
+from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread
+from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Section
 from reports.part import Context, Part
 
@@ -50,15 +49,8 @@ def _attend(context: Context) -> AttentionView:
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(context.model.config.n_layers)]
     run = interp.rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
-    return AttentionView(
-        [run.cache[name][:, :, : len(own)].numpy(force=True) for name, own in zip(names, context.heads, strict=True)],
-        run.layout.labels,
-        [list(own) for own in context.heads],
-        f"Attention of {context.name}",
-        episodes=tuple(episodes),
-        rounds=tuple(rounds),
-        first=(0, rounds.index(context.looked_at)),
-    )
+    first = (0, rounds.index(context.looked_at))
+    return replace(show(run, context.heads).view, episodes=tuple(episodes), first=first, opened=False)
 
 
 def _said(heads: Heads) -> str:
@@ -96,7 +88,8 @@ def _read(context: Context) -> pd.DataFrame:
     """The reads of one round: all that wrote something, of a circuit wired by hand; else the strongest."""
     if context.handwired:
         return _written(context)
-    reads = strongest_reads(context.model, context.pair_runs[0], context.looked_at, k=_SHOWN, seed=context.seed)
+    run = interp.rollout(context.model, context.pairs[0])
+    reads = strongest_reads(context.model, run, context.looked_at, k=_SHOWN, seed=context.seed)
     heads = [list(names) for names in context.heads]
     return reads.assign(head=[heads[at - 1][i - 1] for at, i in reads[["layer", "head"]].to_numpy().tolist()])
 
@@ -136,10 +129,8 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         f"The reads whose cut changes most in round {t}",
         f"Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: its head and its effect.",
     )
-    columns = ["head", "source", "target", "weight", "exit"]
-    effects = [Interval(*values) for values in reads[["effect", "low", "high"]].to_numpy()]
-    table = reads[columns].rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
-    table = table.assign(effect=pd.Series(effects, dtype=object))
+    table = joined(reads[["head", "source", "target", "weight", "exit", "effect", "low", "high"]])
+    table = table.rename(columns={"source": "reads", "target": "at", "exit": "matters most to"})
     caption = "The same reads, with 95 % intervals over episodes; weight is the mean attention"
     return Section(_LEARNED, [Prose(_READS.format(n=len(reads))), picture, Table(table, caption), *_beside(context)])
 

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pandas as pd
 
-from circuits.circuit import Circuit
+from circuits.compiler import wired
 from interp.interventions import causal_tables
-from interp.interventions.interchange import Claim
 from interp.statistics import Interval
 from reports import figures
-from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, judged, number
+from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, joined, judged, number
 from reports.part import Context, Part
 
 _TEXT = (
@@ -63,24 +62,23 @@ class _Tables:
     aligned: pd.DataFrame | None = None
 
 
-def part(claims: Callable[[Circuit], Sequence[Claim]] | None = None) -> Part:
+def part() -> Part:
     """Which places carry which variables of the algorithm, beside what chance would give.
 
-    ``claims`` gives those about a handwired model, from its circuit; without it they are the task's.
+    The places are those that a handwired model's circuit names; of a learned model, those that its task claims.
     """
 
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
-        wired = claims(context.circuit) if claims and context.handwired else None
+        claims = wired(context.circuit) if context.handwired else None
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
-        carried = causal_tables.interchange_table(model, bases, sources, t, seed, wired, n_decoded=known)
+        carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
         if context.handwired or context.quick or not context.task.analysis.aligned(model):
             return _Tables(carried)
         return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
 
     def applies(context: Context) -> bool:
-        wired = claims and context.handwired
-        return bool(context.algorithms and (wired or context.task.analysis.claims(context.model)))
+        return bool(context.algorithms and (context.handwired or context.task.analysis.claims(context.model)))
 
     return Part("interchange", "Interchange interventions", compute, _draw, applies, interchanged)
 
@@ -124,29 +122,36 @@ def _interval(row: Mapping[Any, Any], name: str) -> Interval:
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
     """The table of claims, and for a learned model the learned subspaces with their controls."""
-    rows = [
-        {
-            "variable": row["variable"].replace("_", " "),
-            "interchanged at": _where(row["places"]) + (" (control)" if row["control"] else ""),
-            "read in": _SHOWS[row["outcome"]],
-            "accuracy": Interval(row["iia_informative"], row["low"], row["high"]),
-            "score": _interval(row, "score"),
-            "slope": _interval(row, "slope"),
-            "doing nothing": row["chance_informative"],
-            "random direction": row["random"],
-            "random direction, score": row["random_score"],
-            "pairs": row["n_informative"],
-            "of all pairs": row["iia"],
-            "doing nothing, all pairs": row["chance"],
-        }
-        for row in computed.carried.to_dict("records")
+    carried = computed.carried
+    places = [
+        _where(at) + " (control)" * bool(control)
+        for at, control in zip(carried["places"], carried["control"], strict=True)
     ]
-    rounded = ("doing nothing", "random direction", "random direction, score", "of all pairs")
-    formats = dict.fromkeys((*rounded, "doing nothing, all pairs"), ".3f")
+    bounds = {bound: f"iia_informative_{bound}" for bound in ("low", "high")}
+    shown = joined(carried.rename(columns=bounds))[list(_COLUMNS)].assign(
+        variable=carried["variable"].str.replace("_", " "), places=places, outcome=carried["outcome"].map(_SHOWS)
+    )
+    formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     text = Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}")
     learned = [] if computed.aligned is None else _learned(computed.aligned)
-    return [text, Table(pd.DataFrame(rows), caption, formats), *learned]
+    return [text, Table(shown.rename(columns=_COLUMNS), caption, formats), *learned]
+
+
+_COLUMNS = {
+    "variable": "variable",
+    "places": "interchanged at",
+    "outcome": "read in",
+    "iia_informative": "accuracy",
+    "score": "score",
+    "slope": "slope",
+    "chance_informative": "doing nothing",
+    "random": "random direction",
+    "random_score": "random direction, score",
+    "n_informative": "pairs",
+    "iia": "of all pairs",
+    "chance": "doing nothing, all pairs",
+}
 
 
 def _learned(aligned: pd.DataFrame) -> list[object]:
@@ -264,16 +269,10 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         for key, name in _NAMES.items()
     ]
     drawn = figures.curves(pd.concat(curves), x="dose", xlabel=f"dose: {record.what}", ylabel=record.shows)
-    rows = [
-        {
-            "dose": row["dose"],
-            **{name: _interval(row, key) for key, name in _NAMES.items()},
-            "mean distance from the algorithm": row["mean_error"],
-            "largest": row["max_error"],
-            "of random directions, mean": row["random_mean_error"],
-        }
-        for row in frame.to_dict("records")
-    ]
+    columns = {"dose": "dose", **_NAMES, "mean_error": "mean distance from the algorithm", "max_error": "largest"}
+    columns["random_mean_error"] = "of random directions, mean"
+    distances = frame[["mean_error", "random_mean_error"]]
+    table = joined(frame).assign(**distances)[list(columns)].rename(columns=columns)
     moved = frame[frame["dose"] != 0]
     caption = (
         f"Mean {record.shows} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses "
@@ -282,5 +281,5 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     return [
         Prose(_STEERING_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
         Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
-        Table(pd.DataFrame(rows), "The same numbers", collapsed=True),
+        Table(table, "The same numbers", collapsed=True),
     ]

@@ -13,7 +13,7 @@ from interp.interventions.patching import PatchingResult, sweep
 from interp.statistics import Interval
 from reports import figures
 from reports.attention import Heads, heads_of
-from reports.blocks import Figure, Finding, Prose, Table, cell, judged
+from reports.blocks import Figure, Finding, Prose, Table, cell, joined, judged, pivoted
 from reports.part import Context, Part
 
 _LISTED = 0.01
@@ -190,11 +190,9 @@ def _by_size(curve: pd.DataFrame, n_edges: int) -> Picture:
 
 def _nodes(ablation: pd.DataFrame, heads: Heads) -> pd.DataFrame:
     """A row per node, a column per way to ablate it and exit that shows it."""
-    drops = [Interval(*values) for values in ablation[["drop", "low", "high"]].to_numpy()]
     how = ablation["metric"].str.replace("_", " ") + ", " + ablation["ablation"]
-    long = pd.DataFrame({"node": ablation["name"], "how": how, "drop": pd.Series(drops, dtype=object)})
-    wide = long.pivot(index="node", columns="how", values="drop").loc[list(dict.fromkeys(long["node"]))]
-    wide = wide[list(dict.fromkeys(long["how"]))].reset_index().rename_axis(columns=None)
+    long = joined(ablation[["name", "drop", "low", "high"]]).assign(how=how)
+    wide = pivoted(long, "name", "how", "drop").rename(columns={"name": "node"})
     return wide.assign(node=[_called(name, heads) for name in wide["node"]])
 
 

@@ -5,8 +5,9 @@ All three say how exactly a construction computes its algorithm; they are no evi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -16,7 +17,7 @@ from circuits.exactness import CARRIED, Check
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify
 from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, Verdict, number
+from reports.blocks import Figure, Finding, Prose, Table, badges, number
 from reports.part import Context, Part
 
 _TEXT = (
@@ -60,7 +61,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
-    every = checks.assign(size=[_size(size) for size in checks["size"]], passed=_badges(checks["passed"]))
+    every = checks.assign(size=[_size(size) for size in checks["size"]], passed=badges(checks["passed"]))
     return [
         Prose(_TEXT),
         Table(_worst(result.checks), f"Largest errors over {ran}. {relative}"),
@@ -94,12 +95,9 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
             judged = [check for check in of_variable if check.dtype == dtype]
             row[f"{dtype}, largest error"] = max(map(_judged, judged))
             row[f"{dtype}, bound"] = min(check.tolerance for check in judged)
-        rows.append(row | {"passed": _badges([all(check.passed for check in of_variable)])[0]})
-    return pd.DataFrame(rows)
-
-
-def _badges(passed: Iterable[Any]) -> pd.Series[Any]:
-    return pd.Series([Verdict(bool(p), "pass" if p else "fail") for p in passed], dtype=object)
+        rows.append(row | {"passed": all(check.passed for check in of_variable)})
+    frame = pd.DataFrame(rows)
+    return frame.assign(passed=badges(frame["passed"]))
 
 
 def _size(size: Any) -> str:
@@ -135,13 +133,13 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
         name, options = context.circuit.name, {"seed": context.seed, **arguments}
         return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
 
-    def draw(results: Mapping[int, VerificationResult], context: Context) -> list[object]:
-        return _draw_softened(results, outputs)
-
-    return Part("softening", "Softmax only", compute, draw, _wired, slow=True)
+    drawn = partial(_draw_softened, outputs)
+    return Part("softening", "Softmax only", compute, drawn, _wired, slow=True)
 
 
-def _draw_softened(results: Mapping[int, VerificationResult], outputs: Mapping[str, str]) -> list[object]:
+def _draw_softened(
+    outputs: Mapping[str, str], results: Mapping[int, VerificationResult], context: Context
+) -> list[object]:
     """Error against inverse temperature, in both precisions."""
     measured = [
         (eta, check.dtype, check.variable, check.error)

@@ -11,7 +11,6 @@ import numpy as np
 import pandas as pd
 from jaxtyping import Float
 
-from circuits.compiler import wired
 from interp.statistics import Interval, mean_interval
 from interp.tasks.experts import ExpertEpisodes, predictors
 from interp.tasks.experts import regret as scoring
@@ -19,7 +18,7 @@ from interp.tasks.experts.regret import Calibration, calibration
 from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.part import Context, Heading, Part
-from reports.parts import closing, heads, interchange, overview, patching, probing, verification
+from reports.parts import closing, heads, overview, patching, probing, verification
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
@@ -63,7 +62,6 @@ def parts() -> tuple[Part, ...]:
             ),
             probing.part(("log_weights", "log_weights_centred", "prediction"), n_claimed=2),
             patching.part(_DIFFERENCES, n_episodes=32),
-            interchange.part(wired),
             heads.attention("figures 1 and 7, right"),
         ),
         after={

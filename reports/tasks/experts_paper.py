@@ -19,7 +19,7 @@ from interp.tasks.experts import sample
 from interp.tasks.experts.evaluation import by_regime
 from interp.tasks.experts.evaluation.latent import attention_to_experts
 from reports import figures, panels
-from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
+from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
 from reports.part import Context, Part, learned
@@ -218,8 +218,7 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     theory = result.tables["theory"]
-    badges = [Verdict(bool(holds), "holds" if holds else "fails") for holds in theory["holds"]]
-    judged_statements = theory.assign(holds=pd.Series(badges, dtype=object))
+    statements = theory.assign(holds=badges(theory["holds"], "holds", "fails"))
     shown = {name: table for name, table in result.tables.items() if name != "regret_curves"}  # drawn by regime below
     pictures = [Figure(figure, _PICTURES[name], _PICTURES[name]) for name, figure in draw_tables(shown).items()]
     return [
@@ -227,5 +226,5 @@ def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
         Table(result.to_frame(), caption, collapsed=True),
         Table(result.tables["latent_control"], _CONTROL),
         *pictures,
-        Table(judged_statements, "The statements of the paper's appendix B, as numbers"),
+        Table(statements, "The statements of the paper's appendix B, as numbers"),
     ]

@@ -12,17 +12,16 @@ import numpy as np
 import pandas as pd
 
 from circuits.chooser import chooser_table
-from circuits.compiler import wired
 from interp.statistics import mean_interval
 from interp.tasks import mdp
 from interp.tasks.mdp import MDPEpisodes, MDPs
 from interp.tasks.qlearning import returns
 from interp.tasks.qlearning.agreement import AgreementResult, agreement
-from interp.tasks.qlearning.evaluation import reference_table
+from interp.tasks.qlearning.evaluation import policy, reference_table
 from reports import figures
-from reports.blocks import Figure, Finding, Prose, Table, Verdict, cell, judged
+from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
 from reports.part import Context, Heading, Part
-from reports.parts import closing, interchange, overview, patching, probing, verification
+from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
@@ -65,7 +64,6 @@ def parts() -> tuple[Part, ...]:
             ),
             probing.part(("table", "table_visited", "td_error", "reward")),
             patching.part(_DIFFERENCES, n_episodes=16),
-            interchange.part(wired),
         ),
         after={
             "compared": [verification.part(sizes=((4, 2), (8, 4)), n_episodes=5, said=_EXACT)],
@@ -97,8 +95,8 @@ _AGREEMENT_TEXT = (
 
 
 def _compare(context: Context) -> AgreementResult:
-    predictions = context.run.predictions.double().numpy(force=True)
-    return agreement(predictions, context.episodes, table=reference_table(context.model), seed=context.seed)
+    table = reference_table(context.model)
+    return agreement(policy(context.run), context.episodes, table=table, seed=context.seed)
 
 
 def _agreement_findings(result: AgreementResult, context: Context) -> list[Finding]:
@@ -222,7 +220,7 @@ def _draw_playing(played: list[_Played], context: Context) -> list[object]:
         Table(scores, returned, formats={"earned": ".2f"}),
     ]
     if context.handwired:
-        same = [Verdict(p.same_as_tabular, "every action equal" if p.same_as_tabular else "differs") for p in played]
+        same = badges([p.same_as_tabular for p in played], "every action equal", "differs")
         frame = pd.DataFrame({"world": [p.world for p in played], "model and tabular learner": same})
         blocks.append(Table(frame, "Same seed, same actions as the tabular learner that selects before it updates?"))
     return blocks

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -21,7 +20,7 @@ from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
 from reports import figures, panels
-from reports.blocks import Figure, Prose, Table
+from reports.blocks import Figure, Prose, Table, pivoted
 from reports.part import Context, Part, learned
 from reports.parts import verification
 from reports.parts.closing import Here, titled
@@ -121,8 +120,7 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
     six = panels.curves(frame[~long], by="panel", ylabel="reward so far")
     one = panels.curves(frame[long], by="panel", ylabel="reward so far", columns=1, height=2.6)
     last = frame[frame["round"] == frame.groupby("panel")["round"].transform("max")]
-    table = last.pivot(index="panel", columns="name", values="mean")[list(dict.fromkeys(last["name"]))]
-    table = table.loc[list(dict.fromkeys(last["panel"]))].reset_index().rename_axis(columns=None)
+    table = pivoted(last, "panel", "name", "mean")
     said = f"mean of {N_WORLDS} MDPs ({size}), with 95 % intervals over MDPs; every agent meets the same luck."
     return [
         Prose(
@@ -141,13 +139,14 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
 def _agree(context: Context) -> pd.DataFrame:
     """Agreement on untied steps, round by round, in the training grid and in five shifts away from it."""
     table, sizes = evaluation.reference_table(context.model), context.sizes
-    choices = context.run.predictions.double().numpy(force=True)
-    frames = [agreement_by_round(choices, context.episodes, table=table, seed=context.seed).assign(regime="grid")]
-    rounds = min(context.n_rounds, HORIZON)
+    ran, rounds = {"grid": (context.episodes, context.run)}, min(context.n_rounds, HORIZON)
     for regime in () if context.quick else SHIFTS:
         episodes = mdp.sample(N_SHIFTED, rounds, sizes["n_states"], sizes["n_actions"], context.seed, regime=regime)
-        policy = rollout(context.model, episodes).predictions.double().numpy(force=True)
-        frames.append(agreement_by_round(policy, episodes, table=table, seed=context.seed).assign(regime=regime))
+        ran[regime] = episodes, rollout(context.model, episodes)
+    frames = [
+        agreement_by_round(policy(run), episodes, table=table, seed=context.seed).assign(regime=regime)
+        for regime, (episodes, run) in ran.items()
+    ]
     return pd.concat(frames, ignore_index=True)
 
 
@@ -198,10 +197,10 @@ _EPSILON = 0.2
 def _select(context: Context) -> pd.DataFrame:
     """The probability of the greedy action, round by round, under each rule of head 3.1."""
     episodes = context.episodes.select(slice(min(24, len(context.episodes))))
-    greedy = {"greedy": ("greedy", context.run.predictions[: len(episodes)].double().numpy(force=True))}
-    uniform = np.full_like(greedy["greedy"][1], 1 / episodes.n_actions)
-    mixed = (1 - _EPSILON) * greedy["greedy"][1] + _EPSILON * uniform
-    policies = {**greedy, "epsilon-greedy": (f"ε-greedy, ε = {_EPSILON:g}, around the greedy head", mixed)}
+    greedy = policy(context.run)[: len(episodes)]
+    mixed = (1 - _EPSILON) * greedy + _EPSILON * np.full_like(greedy, 1 / episodes.n_actions)
+    policies = {"greedy": ("greedy", greedy)}
+    policies["epsilon-greedy"] = f"ε-greedy, ε = {_EPSILON:g}, around the greedy head", mixed
     arguments = context.circuit.arguments
     for beta in _BETAS:
         model = circuits.load(context.circuit.name, **{**arguments, "beta": beta})
@@ -273,13 +272,8 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
 # The decoded table.
 
 
-@dataclass(frozen=True)
-class _Decoded:
-    """Frobenius norm of the error by round, root mean square error by state at the end, rates by trajectory."""
-
-    errors: pd.DataFrame
-    by_state: pd.DataFrame
-    rates: pd.DataFrame
+_Decoded = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
+"""Frobenius norm of the error by round, root mean square error by state at the end, rates by trajectory."""
 
 
 def _decode(context: Context) -> _Decoded:
@@ -295,15 +289,16 @@ def _decode(context: Context) -> _Decoded:
     by_state = pd.DataFrame({"state": [f"s_{i + 1}" for i in range(read.shape[2])], **last})
     both = {"decoded table": read, "true table": episodes.q_tables}
     fitted = [rates.rates_by_episode(table, episodes).assign(source=name) for name, table in both.items()]
-    return _Decoded(pd.concat(frames), by_state, pd.concat(fitted, ignore_index=True))
+    return pd.concat(frames), by_state, pd.concat(fitted, ignore_index=True)
 
 
 def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
     """The error over rounds, the error by state, and the rates of every trajectory."""
+    errors, by_state, fitted = decoded
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
-    error = panels.curves(decoded.errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
-    picture = panels.rates(decoded.rates, {"alpha": alpha, "gamma": gamma})
-    quartiles = decoded.rates.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
+    error = panels.curves(errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
+    picture = panels.rates(fitted, {"alpha": alpha, "gamma": gamma})
+    quartiles = fitted.groupby("source", sort=False)[["alpha", "gamma"]].quantile(np.array([0.25, 0.5, 0.75]))
     quartiles = quartiles.rename_axis(["table", "quantile"]).reset_index()
     text, said = "With 95 % intervals over episodes.", "One point a trajectory; the cross is the true pair."
     return [
@@ -313,9 +308,9 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
             "used. From the decoded tables, each trajectory's own learning rate α and discount γ are regressed "
             f"(true: {alpha:g} and {gamma:g}); a single trajectory determines them loosely."
         ),
-        Figure(error, "Error of the decoded table over rounds", titled("13", text), decoded.errors),
-        Table(decoded.by_state, "Root mean square error of a state's values after the last round"),
-        Figure(picture, "α and γ of every trajectory", said, decoded.rates),
+        Figure(error, "Error of the decoded table over rounds", titled("13", text), errors),
+        Table(by_state, "Root mean square error of a state's values after the last round"),
+        Figure(picture, "α and γ of every trajectory", said, fitted),
         Table(quartiles, "Quartiles over trajectories"),
     ]
 

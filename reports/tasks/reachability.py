@@ -11,7 +11,6 @@ from typing import Any
 
 import pandas as pd
 
-from circuits.compiler import wired
 from interp.evaluation.plan import MODEL
 from interp.statistics import Interval
 from interp.tasks.reachability.evaluation import REGIMES, answers, episodes_for, reading
@@ -19,7 +18,7 @@ from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, exact
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, cell, judged
 from reports.part import Context, Heading, Part
-from reports.parts import interchange, learning, overview, patching, probing, verification
+from reports.parts import learning, overview, patching, probing, verification
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
 
@@ -61,7 +60,6 @@ def parts() -> tuple[Part, ...]:
             ),
             probing.part(("reached", "member", "prediction")),
             patching.part(_DIFFERENCES, n_episodes=32),
-            interchange.part(wired),
             learning.part("What it takes to learn", _LEARNED_BY),
         ),
         after={

@@ -27,7 +27,7 @@ from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 from reports import figures, part
 from reports.attention import AttentionView
-from reports.blocks import WORDS, Code, Figure, Finding, Findings, Group, NotComputed, Prose, Summary, Table
+from reports.blocks import WORDS, Code, Figure, Finding, Findings, NotComputed, Prose, Summary, Table
 from reports.build import build
 from reports.page import Report, Section
 from reports.parts import verification
@@ -119,7 +119,7 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "Verdicts", [Findings([(found, ("weights", "Weights")) for found in words]), Summary({"Model": "one"})]
         ),
         Section("Weights", [Prose("Text."), Figure(weights, "Weights", data=scores), Figure(grid, "Effects")]),
-        Section("Tables", [*tables, Group("More", [Table(scores, "Grouped")])]),
+        Section("Tables", tables),
         Section("Missing", [NotComputed("one is too few", "Traceback\n  line"), Code("interp models", "Code")]),
         Section("Attention", views),
     ]

@@ -17,7 +17,7 @@ import pytest
 from interp.errors import InputError
 from reports import figures
 from reports.attention import AttentionView, library_script
-from reports.blocks import Code, Figure, Group, Prose, Summary, Table, Verdict, cell, number
+from reports.blocks import Code, Figure, Prose, Summary, Table, Verdict, cell, number
 from reports.page import Report, Section
 
 LABELS = ("<w>", "e_1", "p?")
@@ -38,7 +38,7 @@ def small_report(*views: AttentionView) -> Report:
             Section(
                 "Summary", [Summary({"Exact": Verdict(True, "yes"), "n": 4}), Prose("One & two.\n\nThree **four**.")]
             ),
-            Section("Errors", [Table(frame, "All of them."), Group("More", [Table(frame, collapsed=True), *views])]),
+            Section("Errors", [Table(frame, "All of them."), Table(frame, collapsed=True), *views]),
             Section("Weights", [Figure(line, "Weights over rounds", "A caption."), Figure(line, "Again")]),
             Section("Reproduce", [Code("print('<script>')", "Python")]),
         ],
