@@ -12,7 +12,7 @@ where a head looks; it is not evidence that what it reads there matters.
     >>> model = interp.load("wma-handwired", n_experts=2)
     >>> hooks = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     >>> run = interp.rollout(model, experts.sample(2, 12, 2, seed=0), names_filter=hooks)
-    >>> show(run).view.rounds                                     # in a notebook, ``show(run)`` draws itself
+    >>> show(run).rounds                                          # in a notebook, ``show(run)`` draws itself
     (0, 1, 2, 4, 5, 6, 7, 9, 10, 11)
 """
 
@@ -113,6 +113,17 @@ class AttentionView:
         template = environment().get_template("attention.html.j2")
         return str(template.render(view=self, id=prefix, picture=picture, number=number))
 
+    def __repr__(self) -> str:
+        return f"Attention in {len(self.rounds)} rounds of {len(self.episodes)} episodes (drawn in a notebook)"
+
+    def _repr_html_(self) -> str:
+        """A frame of its own for a notebook: no request, and nothing of the notebook's is touched."""
+        carried = scripts()
+        settings = {"scripts": carried, "style": stylesheet(), "policy": policy(carried)}
+        page = str(environment().get_template("frame.html.j2").render(view=self, **settings))
+        frame = f'<iframe title="{escape(self.title)}" style="width:100%;height:900px;border:0"'
+        return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
+
 
 def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, bool]:
     """Bytes ``[episode, round, head, cell]`` of the cells at or below the diagonal, their scale, whether signed."""
@@ -122,27 +133,9 @@ def _packed(pattern: NDArray[np.float64]) -> tuple[NDArray[np.uint8], float, boo
     return levels.astype(np.uint8), round(scale, 4), signed
 
 
-@dataclass(frozen=True, eq=False)
-class Shown:
-    """A view that a notebook draws, in a frame of its own: no request, and nothing of the notebook's is touched."""
-
-    view: AttentionView
-
-    def __repr__(self) -> str:
-        view = self.view
-        return f"Attention in {len(view.rounds)} rounds of {len(view.episodes)} episodes (drawn in a notebook)"
-
-    def _repr_html_(self) -> str:
-        carried = scripts()
-        settings = {"scripts": carried, "style": stylesheet(), "policy": policy(carried)}
-        page = str(environment().get_template("frame.html.j2").render(view=self.view, **settings))
-        frame = f'<iframe title="{escape(self.view.title)}" style="width:100%;height:900px;border:0"'
-        return f'{frame} srcdoc="{escape(page, quote=True)}"></iframe>'
-
-
 @checked
-def show(run: Rollout, heads: Heads | None = None) -> Shown:
-    """The attention of a run, as an object that a notebook draws; it works offline.
+def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
+    """The attention of a run, as a view that a notebook draws; it works offline.
 
     Args:
         run: with cached patterns: ``names_filter=["blocks.0.attn.hook_pattern", ...]``. The first ``N_EPISODES``
@@ -157,7 +150,7 @@ def show(run: Rollout, heads: Heads | None = None) -> Shown:
     layers = [_layer(name) for name in names]
     numbered = [[f"{at + 1}.{head + 1}" for head in range(p.shape[2])] for at, p in zip(layers, patterns, strict=True)]
     called = numbered if heads is None else [list(heads[layer]) for layer in layers]
-    view = AttentionView(
+    return AttentionView(
         [pattern[:, :, : len(of_layer)] for pattern, of_layer in zip(patterns, called, strict=True)],
         run.layout.labels,
         called,
@@ -166,7 +159,6 @@ def show(run: Rollout, heads: Heads | None = None) -> Shown:
         rounds=tuple(run.cached_rounds[i] for i in rounds),
         opened=True,
     )
-    return Shown(view)
 
 
 def spread(n: int, wanted: int) -> list[int]:

@@ -10,8 +10,7 @@ from __future__ import annotations
 import re
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,6 @@ from reports.page import INDEX, Report, Section, write_index
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
     from reports.part import Context, Part
-
-
-_Step = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -109,15 +105,17 @@ def write_report(
     applying = [part for part in wanted if part.applies(context)]
     context.parts = tuple(part for part in applying if not (quick and part.slow))
     context.left_out = tuple(part.title for part in applying if quick and part.slow)
-    with session(), one_thread(), _steps(f"Report on {context.name}", len(context.parts)) as step:
-        report = _compose(context, step)
+    title, total = f"Report on {context.name}", len(context.parts)
+    with session(), one_thread(), display(title, total, completed=-1) as update:
+        report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
         path = report.write(folder / _page_name(context))
+        update(completed=total)
     write_index(folder)
     failed = [part for part in context.parts if part.key in context.failures]
     return Written(path, {part.title: context.reason(part.key) for part in failed})
 
 
-def _compose(context: Context, step: _Step = lambda what: None) -> Report:
+def _compose(context: Context, step: Callable[[str], None]) -> Report:
     """Compute and draw every part, and call ``step`` with the title of each as it begins, and once before drawing."""
     for part in context.parts:
         step(part.title)
@@ -175,11 +173,3 @@ def _sections(context: Context, part: Part) -> list[Section]:
         sections = [Section(part.title, sections)]
     context.sections[part.key] = sections[0]
     return sections
-
-
-@contextmanager
-def _steps(title: str, total: int) -> Iterator[_Step]:
-    """Call the step with what starts now; a bar on standard error shows it."""
-    with display(title, total, completed=-1) as update:
-        yield lambda what: update(advance=1, text=f"{title}: {what}")
-        update(completed=total)

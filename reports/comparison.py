@@ -44,9 +44,8 @@ _UPDATE = (
     "update of the first: on the states that occur, and off that manifold, on states that no episode reached."
 )
 _EFFECTS = (
-    "**Graded effects.** One variable is moved alone, and the move of the outcome is compared with its move in the "
-    "algorithm; a score of 1 is the whole effect. **Above rival** says by how much the first algorithm predicts the "
-    "move better than its rival."
+    "**Graded effects.** One variable is moved alone, and the outcome's move is compared with the algorithm's; a score "
+    "of 1 is the whole effect. **Above rival** says how much better than its rival the first algorithm predicts it."
 )
 _CIRCUIT = (
     "**Mediation.** Attention patterns are held at the values that they have without an effect, in both models. The "

@@ -242,28 +242,24 @@ _FINAL = (
 )
 _ANSWERS = (
     "A malformed answer is one that is not one JSON object with the right key and value, or that is cut at the token "
-    "limit. It is asked for again; when that does not help, the prediction is missing, never 0. Tokens are as the "
-    "server counts them."
+    "limit. It is asked for again; if that fails, the prediction is missing, never 0. The server counts tokens."
 )
 _ACTS = (
-    "**Telling rounds** are those where follow the leader, follow previous winners and the majority vote contradict "
-    "each other; elsewhere agreement says little. **eta** and **memory** are those of the weighted vote whose "
-    "choices agree best (0: majority vote; large eta with memory 1: follow the leader; with memory 0: last winners), "
-    "with the interval over episodes. The last two columns: in the second half, how often the model says what the "
-    "most accurate expert says, and the opposite of what the least accurate one says. Agreement is no evidence that "
-    "a model keeps weights."
+    "**Telling rounds** are those where follow the leader, follow previous winners and the majority vote disagree; "
+    "elsewhere agreement says little. **eta** and **memory** are those of the weighted vote whose choices agree best "
+    "(0: majority vote; large eta with memory 1: follow the leader; with memory 0: last winners), with the interval "
+    "over episodes. The last two columns: in the second half, how often the model says what the most accurate expert "
+    "says, and the opposite of what the least accurate one says. Agreement does not show that a model keeps weights."
 )
 _NOTES = (
-    "Formats follow the rules in `interp.llm.notes`, which look at the surface only. Readable: the note has a tally "
-    "for every expert. Exact: every tally is the true count. Best and worst: the note's top and bottom expert are the "
-    "best and the worst on the rounds played. Most and least accurate: they are so by their accuracy or, where that "
-    "is not given, by their record over the whole instance. In the anti-signal regime, the least accurate one is the "
-    "adversary."
+    "Formats follow rules (`interp.llm.notes`) that look at the surface only. Readable: the note has a tally for every "
+    "expert. Exact: every tally is the true count. Best and worst: the note's top and bottom expert are the best and "
+    "the worst on the rounds played. Most and least accurate: they are so by their accuracy or, where none is given, "
+    "by their record over the whole instance. In the anti-signal regime, the least accurate is the adversary."
 )
 _PROMPTS = "The system prompts, as they were sent; every further message is one JSON object with the keys they name."
 _SET_ASIDE = (
-    "Of each episode the longest consistent source is read (the rule is in `interp.llm.importer`); what was not read, "
-    "and why, is here."
+    "Of each episode the longest consistent source is read (by the rule in `interp.llm.importer`); the rest is here."
 )
 
 
@@ -333,7 +329,7 @@ def _covered(has_notes: bool) -> Section:
         "table 3": ("Notes" if has_notes else "", "formats by written rules" if has_notes else "no run wrote notes"),
     }
     rows = [
-        {"figure": number, "what it shows": PRINTED[number].shows, "where": at or "nowhere", "what differs": differs}
+        {"figure": number, "what it shows": PRINTED[number][0], "where": at or "nowhere", "what differs": differs}
         for number, (at, differs) in where.items()
     ]
     return Section(PAPER, [Table(pd.DataFrame(rows), "The paper's figures and tables on language models")])

@@ -74,13 +74,6 @@ Two names share a look only where they are one thing, or never stand on one page
 """
 
 
-def _assigned() -> dict[str, str]:
-    """Every name that has a look of its own: those of all tasks, and those that no task owns."""
-    from interp import tasks
-
-    return {name: look for task in tasks.every() for name, look in task.report.looks.items()} | _EVERYWHERE
-
-
 def looks(keys: Iterable[str]) -> dict[str, Look]:
     """A colour and a dash for each key: a known name always gets its own, others the first pairs that are still free.
 
@@ -92,7 +85,10 @@ def looks(keys: Iterable[str]) -> dict[str, Look]:
     >>> len({look.colour for look in new.values()})
     3
     """
-    keys, assigned = list(dict.fromkeys(keys)), _assigned()
+    from interp import tasks
+
+    keys = list(dict.fromkeys(keys))
+    assigned = {name: look for task in tasks.every() for name, look in task.report.looks.items()} | _EVERYWHERE
     taken = {key: tuple(assigned[key].split()) for key in keys if key in assigned}
     used = {hue for hue, _ in taken.values()}
     hues = [*(hue for hue in LIGHT if hue not in used), *(hue for hue in LIGHT if hue in used)]

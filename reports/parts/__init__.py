@@ -6,16 +6,3 @@
     >>> probing.part(targets=("log_weights",)).title
     'Probes'
 """
-
-__all__ = [
-    "closing",
-    "compared",
-    "default",
-    "heads",
-    "interchange",
-    "learning",
-    "overview",
-    "patching",
-    "probing",
-    "verification",
-]

@@ -7,7 +7,6 @@ each is on this page and in what it differs, or which report has it, or why none
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import pandas as pd
 
@@ -19,49 +18,35 @@ from reports.parts import probing
 PAPER = "The paper's figures"
 
 
-class _Printed(NamedTuple):
-    """A figure or table of the paper: what it ``shows``, and the ``report`` that has it."""
-
-    shows: str
-    report: str
-
-
-PRINTED: dict[str, _Printed] = {
-    "1": _Printed("regret over rounds; causal attention, experts", "wma-learned"),
-    "2": _Printed("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
-    "3": _Printed("the prompts of the LLM experiments", "interp llm report"),
-    "4": _Printed("regret of an LLM, stratified regime", "interp llm report"),
-    "5": _Printed("weights of handwired Weighted Majority", "wma-handwired"),
-    "6": _Printed("Q-values of handwired Q-learning", "qlearning-handwired"),
-    "7": _Printed("figure 1 again", "wma-learned"),
-    "8": _Printed("regret by number of good experts and by correlation", "wma-learned"),
-    "9": _Printed("attention to each expert over the layers", "wma-learned"),
-    "10": _Printed("attention on the 4-state chain", "qlearning-learned"),
-    "11": _Printed("reward over a long horizon", "qlearning-learned"),
-    "12": _Printed("probe of the reward, with residuals", "qlearning-learned"),
-    "13": _Printed("error of the decoded Q-table", "qlearning-learned"),
-    "14": _Printed("reward in six reward families", "qlearning-learned"),
-    "15": _Printed("regret of an LLM, three regimes", "interp llm report"),
-    "table 1": _Printed("final regret, DeepSeek-V3", "interp llm report"),
-    "table 2": _Printed("final regret, notes without history", "interp llm report"),
-    "table 3": _Printed("formats of the notes", "interp llm report"),
+PRINTED = {
+    "1": ("regret over rounds; causal attention, experts", "wma-learned"),
+    "2": ("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
+    "3": ("the prompts of the LLM experiments", "interp llm report"),
+    "4": ("regret of an LLM, stratified regime", "interp llm report"),
+    "5": ("weights of handwired Weighted Majority", "wma-handwired"),
+    "6": ("Q-values of handwired Q-learning", "qlearning-handwired"),
+    "7": ("figure 1 again", "wma-learned"),
+    "8": ("regret by number of good experts and by correlation", "wma-learned"),
+    "9": ("attention to each expert over the layers", "wma-learned"),
+    "10": ("attention on the 4-state chain", "qlearning-learned"),
+    "11": ("reward over a long horizon", "qlearning-learned"),
+    "12": ("probe of the reward, with residuals", "qlearning-learned"),
+    "13": ("error of the decoded Q-table", "qlearning-learned"),
+    "14": ("reward in six reward families", "qlearning-learned"),
+    "15": ("regret of an LLM, three regimes", "interp llm report"),
+    "table 1": ("final regret, DeepSeek-V3", "interp llm report"),
+    "table 2": ("final regret, notes without history", "interp llm report"),
+    "table 3": ("formats of the notes", "interp llm report"),
 }
-"""Number -> figure or table of the paper."""
+"""Number of a figure or table of the paper -> what it shows, and the report that has it."""
 _PAPER_TEXT = (
     "This table says where each figure of the paper that our models can make is shown. The paper's models are not "
     "ours: compare the numbers with those beside them here, not with the printed curves."
 )
 
 
-class Here(NamedTuple):
-    """Where a page has one of them: the ``key`` of the part that shows it, and what ``differs`` there."""
-
-    key: str
-    differs: str
-
-
-def paper(here: Mapping[str, Here]) -> Part:
-    """The list, at the end of a page; ``here`` is number -> where the page of this task has it, where it can."""
+def paper(here: Mapping[str, tuple[str, str]]) -> Part:
+    """The list, at the end of a page; ``here`` is number -> key of the part that shows it, and what differs there."""
 
     def draw(computed: None, context: Context) -> list[object]:
         return [Prose(_PAPER_TEXT), Table(_coverage(here, context), "The paper's figures and tables")]
@@ -69,21 +54,22 @@ def paper(here: Mapping[str, Here]) -> Part:
     return Part("paper", PAPER, lambda context: None, draw)
 
 
-def _coverage(here: Mapping[str, Here], context: Context) -> pd.DataFrame:
+def _coverage(here: Mapping[str, tuple[str, str]], context: Context) -> pd.DataFrame:
     titles = {part.key: part.title for part in context.parts}
     rows = []
-    for number, printed in PRINTED.items():
-        where, differs = f"the report on {printed.report}", ""
-        if printed.report.startswith("interp "):
-            where = f"the page of `{printed.report}`"
-        if (at := here.get(number)) is not None:
-            if at.key in titles:
-                where, differs = f"here: {titles[at.key]}", at.differs
+    for number, (shows, report) in PRINTED.items():
+        where, differs = f"the report on {report}", ""
+        if report.startswith("interp "):
+            where = f"the page of `{report}`"
+        if number in here:
+            key, differs_here = here[number]
+            if key in titles:
+                where, differs = f"here: {titles[key]}", differs_here
             elif context.quick:
-                where = f"the full report on {printed.report}"
-            if at.key in context.failures:
-                where, differs = "nowhere", f"not computed here: {context.reason(at.key)}"
-        rows.append({"figure": number, "what it shows": printed.shows, "where": where, "what differs": differs})
+                where = f"the full report on {report}"
+            if key in context.failures:
+                where, differs = "nowhere", f"not computed here: {context.reason(key)}"
+        rows.append({"figure": number, "what it shows": shows, "where": where, "what differs": differs})
     return pd.DataFrame(rows)
 
 
@@ -97,9 +83,6 @@ def titled(number: str, text: str) -> str:
 
 
 _REPRODUCE = "How to reproduce"
-_REPRODUCE_TEXT = (
-    "The same command with the same versions gives the same numbers. Seeds, versions and digests are below."
-)
 
 
 def reproduce() -> Part:
@@ -145,5 +128,6 @@ def _options(context: Context) -> list[str]:
 
 def commands(shell: str, python: str) -> Section:
     """The section, from a shell command (empty where there is none) and lines of Python."""
+    text = "The same command with the same versions gives the same numbers. Seeds, versions and digests are below."
     blocks = [Code(shell, "From a shell, in a checkout")] if shell else []
-    return Section(_REPRODUCE, [Prose(_REPRODUCE_TEXT), *blocks, Code(python, "From Python")])
+    return Section(_REPRODUCE, [Prose(text), *blocks, Code(python, "From Python")])

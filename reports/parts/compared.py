@@ -81,7 +81,6 @@ def badge(word: str, note: str) -> Verdict:
 
 
 def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Any]:
-    """A table of verdicts and a link for each comparison."""
     if not computed:
         return [Prose(_NONE), Code(f"interp compare {context.source} --report")]
     blocks: list[Any] = [Prose(_TEXT)]

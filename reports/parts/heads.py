@@ -50,7 +50,7 @@ def _attend(context: Context) -> AttentionView:
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(context.model.config.n_layers)]
     run = interp.rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
     first = (0, rounds.index(context.looked_at))
-    return replace(show(run, context.heads).view, episodes=tuple(episodes), first=first, opened=False)
+    return replace(show(run, context.heads), episodes=tuple(episodes), first=first, opened=False)
 
 
 def _said(heads: Heads) -> str:
@@ -58,8 +58,6 @@ def _said(heads: Heads) -> str:
     told = [f"{number} {text}" for of_layer in heads for number, text in of_layer.items() if text]
     return f"The heads are {', '.join(told)}." if told else "A head is called by its layer and its place in it."
 
-
-# One round.
 
 _WIRED, _LEARNED = "The circuit", "What the heads do"
 _SHOWN = 12
@@ -112,7 +110,6 @@ def _written(context: Context) -> pd.DataFrame:
 
 
 def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
-    """The reads as arrows, and what was wired, here or for the same task."""
     t, labels = context.looked_at, context.run.layout.labels
     if context.handwired:
         picture = Figure(
@@ -161,7 +158,6 @@ def _wiring(wired: Circuit) -> list[object]:
 
 
 def _picture(wired: Circuit) -> object:
-    """Heads in columns by layer, and an arrow for every edge between them."""
     table, edges = wired.to_frame(), pd.DataFrame([asdict(edge) for edge in wired.edges])
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
     return arrows.wiring(layers, edges[edges["source"].isin(table["head"])])

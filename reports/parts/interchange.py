@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 import pandas as pd
@@ -22,13 +21,12 @@ from reports.part import Context, Part
 
 _TEXT = (
     "In one round of an episode, an activation is set to its value in another episode. The outcome is compared with "
-    "the algorithm's own counterfactual: the same round with one variable set to its value there. **Accuracy** is "
-    "over pairs of episodes in which that changes the algorithm's outcome. **Score** compares how far the outcome "
-    "moved with how far it should have moved: 1 is the whole counterfactual effect in every pair, 0 no better than no "
-    "effect. **Slope** says whether the effect has the right size. The controls are **doing nothing** and **moving "
-    "the same activations as far in a random direction**. An accuracy of 1 says that these places hold the variable "
-    "in a form that the rest of the round uses, for such pairs. It is not evidence that they hold it alone, or that "
-    "no other place does."
+    "the algorithm's own counterfactual: the same round with one variable set to its value there. **Accuracy** is over "
+    "pairs of episodes in which that changes the algorithm's outcome. **Score** compares how far the outcome moved "
+    "with how far it should have moved: 1 is the whole counterfactual effect in every pair, 0 no better than no "
+    "effect. **Slope** says whether the effect has the right size. The controls are **doing nothing** and **moving the "
+    "same activations as far in a random direction**. An accuracy of 1 says that these places hold the variable in a "
+    "form that the rest of the round uses, for such pairs. It does not show that no other place does."
 )
 _WIRED = (
     "Only the subspace that the circuit names is interchanged. Controls are places that do not hold the variable, and "
@@ -41,11 +39,10 @@ _WHOLE = (
 )
 _ALIGNED = (
     "**Learned subspaces** (distributed alignment search) are directions at one place. They are trained on some "
-    "episodes so that interchanging them gives the counterfactual's choice, and scored on others. Methods that train "
-    "a basis find something in any network. Each basis therefore stands beside one that was trained for arbitrary "
-    "labels, one that was trained in a re-initialised model, and an equally large move in a random subspace. A basis "
-    "that does not beat all of them is not evidence that the place holds the variable; one that does need not be what "
-    "the model uses elsewhere."
+    "episodes so that interchanging them gives the counterfactual's choice, and scored on others. Methods that train a "
+    "basis find something in any network. Each basis therefore stands beside one trained for arbitrary labels, one "
+    "trained in a re-initialised model, and an equally large move in a random subspace. A basis that does not beat all "
+    "of them is no evidence that the place holds the variable; one that does need not be used elsewhere."
 )
 _QUICK_DECODED = 32
 """Episodes that a state decoder is fitted on in a quick report."""
@@ -54,12 +51,8 @@ _MOST = 0.5
 _SHOWS = {"prediction": "the prediction", "state": "what is written"}
 
 
-@dataclass(frozen=True)
-class _Tables:
-    """Tables of :mod:`interp.interventions.causal_tables`; ``aligned`` is None where no subspaces are learned."""
-
-    carried: pd.DataFrame
-    aligned: pd.DataFrame | None = None
+_Tables = tuple[pd.DataFrame, pd.DataFrame | None]
+"""What places carry, and learned subspaces, where there are any, of :mod:`interp.interventions.causal_tables`."""
 
 
 def part() -> Part:
@@ -74,8 +67,8 @@ def part() -> Part:
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
         carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
         if context.handwired or context.quick or not context.task.analysis.aligned(model):
-            return _Tables(carried)
-        return _Tables(carried, causal_tables.alignment_table(model, bases, sources, t, seed))
+            return carried, None
+        return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
     def applies(context: Context) -> bool:
         return bool(context.algorithms and (context.handwired or context.task.analysis.claims(context.model)))
@@ -85,8 +78,9 @@ def part() -> Part:
 
 def interchanged(computed: _Tables, context: Context) -> list[Finding]:
     """A finding for each outcome, and each way in which variables came out that should show in it."""
-    is_claim = ~computed.carried["control"].astype(bool)
-    claimed = computed.carried.merge(computed.carried.loc[is_claim, ["variable", "outcome"]].drop_duplicates())
+    carried = computed[0]
+    is_claim = ~carried["control"].astype(bool)
+    claimed = carried.merge(carried.loc[is_claim, ["variable", "outcome"]].drop_duplicates())
     best = [_best(rows) for _, rows in claimed.groupby(["variable", "outcome"], sort=False)]
     ways = [(word, outcome) for word in WORDS for outcome in _SHOWS]
     alike = [[row for row in best if (row["word"], row["outcome"]) == way] for way in ways]
@@ -121,8 +115,7 @@ def _interval(row: Mapping[Any, Any], name: str) -> Interval:
 
 
 def _draw(computed: _Tables, context: Context) -> list[object]:
-    """The table of claims, and for a learned model the learned subspaces with their controls."""
-    carried = computed.carried
+    carried, aligned = computed
     places = [
         _where(at) + " (control)" * bool(control)
         for at, control in zip(carried["places"], carried["control"], strict=True)
@@ -134,7 +127,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     text = Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}")
-    learned = [] if computed.aligned is None else _learned(computed.aligned)
+    learned = [] if aligned is None else _learned(aligned)
     return [text, Table(shown.rename(columns=_COLUMNS), caption, formats), *learned]
 
 
@@ -217,14 +210,11 @@ def _where(text: str) -> str:
     return _called(" + ".join(places))
 
 
-# Steering.
-
 _STEERING_TEXT = (
     "Doses of a state change are added to the latents that one round reads, by {how}. The prediction is compared with "
     "the algorithm's from the state changed in the same way. The control is random directions of equal norm on the "
     "same latents. Where a dose moves the prediction as it moves the algorithm's, the model uses this direction for "
-    "this state around these inputs. That is not evidence about large doses, which leave the range of states that "
-    "occur."
+    "this state around these inputs. That says nothing of large doses, which leave the range of states that occur."
 )
 _EXACT = "the one latent change that the circuit's readout sees"
 _FITTED = "how latents vary with the state, by least squares"
@@ -259,7 +249,6 @@ def steered(frame: pd.DataFrame, context: Context) -> list[Finding]:
 
 
 def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
-    """The dose-response, and how far it is from the algorithm's."""
     assert context.task.analysis.steering is not None
     record = context.task.analysis.steering()
     curves = [

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 from interp.library import SHIPPED
@@ -29,10 +28,10 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
 
 
 def _draw(computed: None, context: Context) -> list[object]:
-    """What the model is not, the findings of all parts, and what was run."""
     facts, table = {"Model": _describe(context.model), "Episodes": sampled(context)}, table_of(context)
     if context.quick:
-        facts["Quick report"] = f"less of everything, and without {_and(context.left_out)}"
+        left_out = ", ".join(f"“{title}”" for title in context.left_out) or "nothing that the full one has"
+        facts["Quick report"] = f"less of everything, and without {left_out}"
     return [Prose(_is_not(context)), *([table] if table.rows else []), Summary(facts)]
 
 
@@ -58,10 +57,6 @@ def _is_not(context: Context) -> str:
         return _ONE_RUN
     limits = re.search(r"^## Limits\n+(.*?)(?=^## |\Z)", (card / "README.md").read_text("utf-8"), re.M | re.S)
     return " ".join(re.findall(r"^- (.*)$", limits[1], re.M)) if limits else _ONE_RUN
-
-
-def _and(titles: Sequence[str]) -> str:
-    return ", ".join(f"“{title}”" for title in titles) or "nothing that the full one has"
 
 
 def sampled(context: Context) -> str:

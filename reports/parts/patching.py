@@ -22,9 +22,8 @@ _QUICK_EPISODES = 8
 """Episodes that are patched in a quick report, under the first difference alone."""
 _TEXT = (
     "Two runs differ in one thing. One activation of the clean run is put into the corrupted run, and a cell shows "
-    "the share of the difference between the two that comes back: **1 restores the clean run, 0 does nothing**. A "
-    "cell that lights up is evidence that the difference between these two inputs passes there. It does not say what "
-    "the activation means."
+    "which share of their difference comes back: **1 restores the clean run, 0 does nothing**. A cell that lights up "
+    "is evidence that the difference between the inputs passes there. It does not say what the activation means."
 )
 _SAYING = {"resid_pre": "by the residual stream before each layer", "head": "by each head's output"}
 
@@ -64,7 +63,6 @@ def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patche
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
-    """Heat maps of the residual stream and of the heads for each difference; then the cells that matter."""
     blocks: list[object] = [Prose(_TEXT)]
     for what, result in differences:
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
@@ -101,8 +99,6 @@ def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
             names[f"L{layer}H{head}"] = f"{name} {text}".strip()
     return grid.loc[[row for row in names if row in grid.index]].rename(index=names)
 
-
-# Circuits of edges.
 
 _EDGES_TEXT = (
     "An edge is what one head (or an MLP, or the embedding) writes, as another's query, key or value, or an exit, "
@@ -179,7 +175,6 @@ def _draw_edges(tables: Mapping[str, pd.DataFrame], context: Context) -> list[ob
 
 
 def _by_size(curve: pd.DataFrame, n_edges: int) -> Picture:
-    """Faithfulness of the best-scored edges, and of random circuits, over how many edges are kept."""
     sizes = curve[curve["size"] >= 1].drop_duplicates("size")
     best = sizes.assign(algorithm="model", name="best-scored edges", mean=sizes["faithfulness"])
     random = sizes.assign(algorithm="random", name="random circuits", mean=sizes["random_mean"])

@@ -25,9 +25,9 @@ _TEXT = (
     "state cannot help. A target is **represented** when the probe beats every control that counts by an interval that "
     "excludes zero. It is **not represented** when it does not, although this sample would have shown a probe that "
     "explains a tenth of what the control leaves. Between these it is **undecided**; it is **uninformative** when an "
-    "untrained model comes within .05 of the score. Intervals are of the score on new episodes of each probe, "
-    "refitted on all episodes. A high score says that the latents carry the target in a form that a linear map can "
-    "read; **it does not say that the model uses it**, which is what patching tests."
+    "untrained model comes within .05 of the score. Intervals are of the score on new episodes of each probe, refitted "
+    "on all episodes. A high score says that the latents carry the target in a form that a linear map can read; **it "
+    "does not say that the model uses it**, which is what patching tests."
 )
 _WORDS: dict[str, Word] = {
     "represented": "pass",
@@ -66,7 +66,6 @@ def part(targets: Sequence[str] = (), n_claimed: int = 1) -> Part:
 
 
 def _drawn(results: Sequence[ProbeResult], claimed: Sequence[str], constant: Sequence[str]) -> list[object]:
-    """Scores of some probes with their controls: the verdicts, a picture, then the numbers."""
     scores = pd.concat([_scores(result) for result in results], ignore_index=True)
     metrics = " and ".join(dict.fromkeys(_metric(result) for result in results))
     caption = (
@@ -94,7 +93,6 @@ def _left_out(results: Sequence[ProbeResult], constant: Sequence[str]) -> str:
 
 
 def _finding(result: ProbeResult, expected: bool = True) -> Finding:
-    """That the latents hold a target, and how it came out."""
     strongest = _strongest(result)
     return Finding(
         f"The latents hold the {result.target.key.replace('_', ' ')}, readable by a linear map",
@@ -106,7 +104,6 @@ def _finding(result: ProbeResult, expected: bool = True) -> Finding:
 
 
 def _strongest(result: ProbeResult) -> Control | None:
-    """The best of the controls that count."""
     counted = [control for control in result.controls.values() if control.counted]
     return max(counted, key=lambda control: control.score.estimate, default=None)
 
@@ -137,8 +134,6 @@ def _scores(result: ProbeResult) -> pd.DataFrame:
     values = [(name, score.estimate, score.low, score.high, control) for name, score, control in rows]
     return pd.DataFrame(values, columns=["name", "estimate", "low", "high", "control"])
 
-
-# The state over time.
 
 _READ = "The algorithm's memory, read from the latents themselves."
 _DECODED = "What a linear probe, fitted on other episodes, decodes from the latents after each round."

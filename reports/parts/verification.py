@@ -56,7 +56,6 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
-    """The largest error of every variable over sizes and locations, then every check."""
     checks = result.to_frame()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
@@ -80,7 +79,6 @@ def _exactness(result: VerificationResult, variable: str, text: str) -> Finding:
 
 
 def _judged(check: Check) -> float:
-    """The error that a check is judged by."""
     return check.error if check.by == "error" else check.relative
 
 
@@ -103,8 +101,6 @@ def _worst(checks: Sequence[Check]) -> pd.DataFrame:
 def _size(size: Any) -> str:
     return " × ".join(map(str, size)) if isinstance(size, tuple) else str(size)
 
-
-# Softmax only.
 
 ETAS = (10, 20, 30, 40, 60, 80)
 """Inverse temperatures: the leak of a head is about exp(-eta / 2), so float64 is exhausted near 80."""
@@ -140,7 +136,6 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
 def _draw_softened(
     outputs: Mapping[str, str], results: Mapping[int, VerificationResult], context: Context
 ) -> list[object]:
-    """Error against inverse temperature, in both precisions."""
     measured = [
         (eta, check.dtype, check.variable, check.error)
         for eta, result in results.items()
@@ -164,8 +159,6 @@ def _draw_softened(
         Table(table.reset_index().rename(columns={"what": "largest error"}), "The same numbers"),
     ]
 
-
-# Variants and sizes.
 
 _N_EPISODES, _N_ROUNDS = 4, 12
 """Of every check."""
@@ -237,7 +230,6 @@ def _drawn(errors: pd.DataFrame, sweep: Sweep) -> Figure:
 
 
 def _sizes(context: Context, sizes: Sequence[tuple[int, ...]]) -> pd.DataFrame:
-    """Layers, heads, d_model and weights of the exact circuit by size."""
     rows = []
     for size in sizes:
         given: dict[str, Any] = {of.name: value for of, value in zip(context.task.sizes, size, strict=True)}

@@ -5,8 +5,6 @@ Its own sections: regret beside the baselines, calibration, and how a learned mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 from jaxtyping import Float
@@ -32,8 +30,7 @@ _HANDWIRED = Heading(
 )
 _LEARNED = (
     "A transformer trained to predict with expert advice; its latent is the only thing that passes from round to "
-    "round. Here it is compared with other predictors, probed for what the latent holds, and patched to see what it "
-    "uses."
+    "round. Here it is compared with other predictors, probed for what its latent holds, and patched for what it uses."
 )
 _DIFFERENCES = (
     Difference("One expert's vote is flipped", "flip-vote"),
@@ -54,8 +51,7 @@ def parts() -> tuple[Part, ...]:
                 "Weights over time",
                 read="An expert that was right gains log γ = {gain:g}. The weights are read from the latent itself.",
                 decoded="What a linear probe, fitted on other episodes, decodes from the latent after each round, "
-                "beside Weighted Majority's log-weights (log γ = 1) less their mean, which is what its prediction "
-                "depends on.",
+                "beside Weighted Majority's log-weights (log γ = 1) less their mean, on which its prediction depends.",
                 probed="log_weights_centred",
                 units=("log-weight", "log-weight less the mean"),
                 shown=("The log-weights of episode {}", "The decoded log-weights of episode {}"),
@@ -72,15 +68,12 @@ def parts() -> tuple[Part, ...]:
             ],
             "circuit": [
                 verification.softening({"prediction": "P(y = 1)", "carried_state": "log-weights"}, n_episodes=10),
-                experts_paper.elsewhere(),
                 *experts_paper.parts(),
             ],
             "learning": [closing.paper(experts_paper.HERE)],
         },
     )
 
-
-# Regret.
 
 _MODEL = "model"
 _WITHIN = 0.01
@@ -90,18 +83,13 @@ _RIVALS = _BASELINES[:4]
 """Those that are told neither the prior nor the accuracies."""
 _REGRET = (
     "Regret is the number of mistakes beyond those of the best expert on the same rounds. It can be negative, since a "
-    "predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what any predictor "
-    "can do with these observations; the oracle knows the accuracies themselves. A predictor that was ever certain "
-    "and wrong has infinite log-loss."
+    "predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what these "
+    "observations allow; the oracle knows the accuracies. One that was ever certain and wrong has infinite log-loss."
 )
 
 
-@dataclass(frozen=True)
-class _Scored:
-    """A predictor's scores, and its regret after the last round minus the model's, paired by episode."""
-
-    score: scoring.RegretScore
-    beyond_model: Interval
+_Scored = tuple[scoring.RegretScore, Interval]
+"""A predictor's scores, and its regret after the last round minus the model's, paired by episode."""
 
 
 def _predictions_of(context: Context) -> Float[np.ndarray, "episode round"]:
@@ -120,7 +108,7 @@ def _score(context: Context) -> dict[str, _Scored]:
             predictions, episodes, name=name, decision=decision, reference=bayes, reference_name="bayes", seed=seed
         )
         beyond = scoring.regret(predictions, episodes, decision)[:, -1] - of_model
-        return _Scored(score, mean_interval(beyond, seed=seed))
+        return score, mean_interval(beyond, seed=seed)
 
     by_key = {_MODEL: scored(context.name, predictions, "threshold")}
     for key in _BASELINES:
@@ -131,19 +119,18 @@ def _score(context: Context) -> dict[str, _Scored]:
 
 
 def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Finding]:
-    """Whether the model learns who is right, and whether it predicts as well as can be."""
-    vote, bayes = by_key["majority_vote"], by_key["bayes"]
-    word = judged(vote.beyond_model, 0)
-    if vote.beyond_model.estimate <= 0 and vote.score.regret.estimate <= bayes.score.regret.estimate:
+    (vote, fewer), (bayes, _) = by_key["majority_vote"], by_key["bayes"]
+    word = judged(fewer, 0)
+    if fewer.estimate <= 0 and vote.regret.estimate <= bayes.regret.estimate:
         word = "uninformative"  # nobody can do better here than without a memory
-    regret = f"regret {vote.score.regret.estimate:.1f}, of the Bayes predictor {bayes.score.regret.estimate:.1f}"
+    regret = f"regret {vote.regret.estimate:.1f}, of the Bayes predictor {bayes.regret.estimate:.1f}"
     learns = Finding(
         "It learns whom to follow: fewer mistakes than a majority vote, which remembers nothing",
         word,
-        f"{cell(vote.beyond_model, '.1f')} fewer after {context.n_rounds} rounds",
+        f"{cell(fewer, '.1f')} fewer after {context.n_rounds} rounds",
         f"majority vote: {regret}",
     )
-    above, rivals = by_key[_MODEL].score.excess, [by_key[key].score for key in _RIVALS]
+    above, rivals = by_key[_MODEL][0].excess, [by_key[key][0] for key in _RIVALS]
     rival = min(rivals, key=lambda score: score.excess.estimate if score.excess else np.inf)
     as_good = Finding(
         f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
@@ -156,10 +143,8 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
 
 def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     episodes: ExpertEpisodes = context.episodes
-    curves = [
-        s.score.curve_frame().rename(columns={"regret": "mean"}).assign(algorithm=key) for key, s in by_key.items()
-    ]
-    drawn = figures.curves(pd.concat(curves), ylabel="regret (mistakes)")
+    curves = pd.concat(score.curve_frame().assign(algorithm=key) for key, (score, _) in by_key.items())
+    drawn = figures.curves(curves.rename(columns={"regret": "mean"}), ylabel="regret (mistakes)")
     caption = titled(
         "1 and 7, left",
         f"Mean regret over {len(episodes)} episodes of the {episodes.regime} regime, with 95 % intervals over "
@@ -169,9 +154,8 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     paired = "regret beyond the model's, paired"
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = [
-        (s.name, s.accuracy, s.regret, None if key == _MODEL else scored.beyond_model, s.log_loss, s.excess)
-        for key, scored in by_key.items()
-        for s in [scored.score]
+        (s.name, s.accuracy, s.regret, None if key == _MODEL else beyond, s.log_loss, s.excess)
+        for key, (s, beyond) in by_key.items()
     ]
     after = f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes"
     return [
@@ -179,9 +163,6 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
         Figure(drawn, "Regret over rounds beside the baselines", caption),
         Table(pd.DataFrame(rows, columns=columns), after, dict.fromkeys(("regret", paired), ".2f")),
     ]
-
-
-# Calibration.
 
 
 def _calibrate(context: Context) -> Calibration:

@@ -24,7 +24,7 @@ from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
 from reports.part import Context, Part, learned
 from reports.parts import verification
-from reports.parts.closing import Here, titled
+from reports.parts.closing import titled
 from reports.parts.probing import Held
 from reports.parts.verification import Sweep
 
@@ -36,11 +36,11 @@ _ATTENDED = 24
 """Episodes that attention is averaged over."""
 
 HERE = {
-    "1": Here("regret", "the picture of attention is under Attention; regret is never clipped"),
-    "5": Here("weights", "one episode; the largest difference is printed"),
-    "7": Here("regret", "as figure 1"),
-    "8": Here("robustness", "intervals over episodes; Bayes and the oracle added; a high-quality expert is U[.9, 1]"),
-    "9": Here("attention-to-experts", "experts are ranked by accuracy; also over rounds, and with the latent cut"),
+    "1": ("regret", "the picture of attention is under Attention; regret is never clipped"),
+    "5": ("weights", "one episode; the largest difference is printed"),
+    "7": ("regret", "as figure 1"),
+    "8": ("robustness", "intervals over episodes; Bayes and the oracle added; a high-quality expert is U[.9, 1]"),
+    "9": ("attention-to-experts", "experts are ranked by accuracy; also over rounds, and with the latent cut"),
 }
 
 
@@ -49,16 +49,14 @@ SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 
 
 
 def parts() -> tuple[Part, ...]:
-    """The parts, in page order; attention and robustness are of a learned model."""
+    """The parts, in page order; a handwired model needs only its weights and variants."""
     return (
+        Part("elsewhere", _ELSEWHERE, _evaluate, _draw_elsewhere, learned, _elsewhere_findings, slow=True),
         Part("weights", "Weights as shares", _weights, _draw_weights),
         verification.variants(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
         Part("attention-to-experts", "Attention to each expert", _attend, _draw_attention, learned),
     )
-
-
-# Weights.
 
 
 def _weights(context: Context) -> Held:
@@ -79,9 +77,6 @@ def _draw_weights(held: Held, context: Context) -> list[object]:
     return [Figure(drawn, "Shares of the weight over rounds", caption)]
 
 
-# Robustness.
-
-
 def _robustness(context: Context) -> pd.DataFrame:
     """Regret curves of the model and of baselines: of the evaluation where this report has it, else of six regimes."""
     if "elsewhere" in context.keys:
@@ -92,7 +87,6 @@ def _robustness(context: Context) -> pd.DataFrame:
 
 
 def _draw_robustness(curves: pd.DataFrame, context: Context) -> list[object]:
-    """By number of good experts, by correlation, then every regime in one figure."""
     frame = curves[curves["key"].isin(SHOWN)].rename(columns={"key": "algorithm", "regret": "mean"})
     last = frame[frame["round"] == frame["round"].max()]
     final = last.pivot(index="regime", columns="algorithm", values="mean").reindex(list(dict.fromkeys(frame["regime"])))
@@ -126,9 +120,6 @@ def _thinned(frame: pd.DataFrame) -> pd.DataFrame:
     return frame[keep].assign(name=frame["algorithm"].map(names))
 
 
-# Attention.
-
-
 def _attend(context: Context) -> pd.DataFrame:
     """The share of attention of the prediction's and the update's position, by layer and by moment."""
     episodes = sample(_ATTENDED, context.n_rounds, context.sizes["n_experts"], seed=context.seed + 2)
@@ -140,7 +131,6 @@ def _attend(context: Context) -> pd.DataFrame:
 
 
 def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Over the layers after the last round, then over rounds in each layer."""
     mean = frame[frame["head"] == "mean"].assign(layer=frame["layer"] + 1)
     readers = {"p?": "the prediction reads", "w?": "the update reads"}
     shown = mean.rename(columns={"target": "algorithm", "estimate": "mean"})
@@ -162,8 +152,7 @@ def _draw_attention(frame: pd.DataFrame, context: Context) -> list[object]:
     ]
 
 
-# Elsewhere.
-
+_ELSEWHERE = "Other regimes and longer episodes"
 _N_ELSEWHERE = 32
 """Episodes of each regime, at most."""
 _TEXT = (
@@ -182,19 +171,12 @@ _PICTURES = {
 }
 
 
-def elsewhere() -> Part:
-    """What ``interp evaluate`` measures, in short."""
-    title = "Other regimes and longer episodes"
-    return Part("elsewhere", title, _evaluate, _draw_elsewhere, learned, _elsewhere_findings, slow=True)
-
-
 def _evaluate(context: Context) -> suite.Evaluation:
     enough = max(suite.plan_of(context.model).min_episodes, min(context.n_episodes, _N_ELSEWHERE))
     return suite.evaluate(context.model, n_episodes=enough, seed=context.seed, with_theory=True)
 
 
 def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Finding]:
-    """Whether the model needs its latent, and the statements of the paper's appendix B."""
     control = result.tables["latent_control"].set_index("quantity")[["estimate", "low", "high"]]
     lost, cut = (Interval(*control.loc[name]) for name in ("lost when cut", "accuracy, cut"))
     theory = result.tables["theory"]["holds"]
@@ -214,7 +196,6 @@ def _elsewhere_findings(result: suite.Evaluation, context: Context) -> list[Find
 
 
 def _draw_elsewhere(result: suite.Evaluation, context: Context) -> list[object]:
-    """The summary by regime, controls, pictures, and the checks of the paper's appendix B."""
     n_episodes = result.settings["n_episodes"]
     caption = f"Means over {n_episodes} episodes of each regime (half as many where episodes are long)"
     theory = result.tables["theory"]

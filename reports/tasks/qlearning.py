@@ -35,9 +35,8 @@ _HANDWIRED = Heading(
     "algorithm, set free in MDPs, and looked into.",
 )
 _LEARNED = (
-    "A transformer trained to imitate Q-learning's choices; its latents, one per action, are the only thing that "
-    "passes from round to round. Here its choices are compared with the table's, its latents probed, and its rounds "
-    "patched."
+    "A transformer trained to imitate Q-learning's choices; only its latents, one per action, pass from round to "
+    "round. Here its choices are compared with the table's, its latents probed, its rounds patched."
 )
 _DIFFERENCES = (
     Difference("Latents are another episode's", "exchange-history"),
@@ -81,16 +80,14 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-# Agreement.
-
 _AGREEMENT = "Agreement with the table"
 _FEWEST = 20
 """Disputed steps below which agreement on them decides nothing."""
 _AGREEMENT_TEXT = (
     "The choice at `Select` is compared with the greedy action of the table that the round {when} with. Ties say "
     "nothing, so they are left out or broken at random. A table with γ = 0, which never bootstraps, agrees nearly as "
-    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables disagree, "
-    "does agreement show bootstrapping.**"
+    "often, so its agreement stands beside every number. **Only on disputed steps, where the two tables disagree, does "
+    "agreement show bootstrapping.**"
 )
 
 
@@ -100,7 +97,6 @@ def _compare(context: Context) -> AgreementResult:
 
 
 def _agreement_findings(result: AgreementResult, context: Context) -> list[Finding]:
-    """Whether the choices are the table's beyond what a table without bootstrapping gives."""
     untied, baseline, gain = (result.get(key) for key in ("untied", "untied_gamma0", "untied_gain"))
     findings = [
         Finding(
@@ -131,8 +127,6 @@ def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
     ]
 
 
-# Free rollouts: the model's own choices act in MDPs, beside tabular agents under the same luck.
-
 _N_PLAYED = 32
 """MDPs of each world, at most."""
 _MODEL, _SAME = "model", "greedy"
@@ -144,11 +138,10 @@ _AGENTS = {
     "optimal": "optimal within the rounds played",
 }
 _PLAYING_TEXT = (
-    "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. On MDPs "
-    "drawn at random, a random policy already earns most of what can be earned. Read the normalised score, (earned − "
-    "random) / (optimal − random), and the two worlds where control matters: a chain that pays only at its end, and a "
-    "ladder that is slow to climb and quick to fall from. Their actions are relabelled in every episode. The optimal "
-    "policy knows the MDP."
+    "The model's choice at `Select` is its next action. Every agent meets the same MDPs, starts and luck. In random "
+    "MDPs, a random policy earns most of what can be earned. Read the normalised score, (earned − random) / (optimal − "
+    "random), and the two worlds where control matters: a chain that pays only at its end, and a ladder, slow to climb "
+    "and quick to fall from. Their actions are relabelled in every episode. The optimal policy knows the MDP."
 )
 
 
@@ -175,7 +168,6 @@ def worlds(n_episodes: int, n_states: int, n_actions: int, seed: int) -> dict[st
 
 
 def _let_play(context: Context) -> list[_Played]:
-    """Let the model and the tabular agents act in each world."""
     return [
         _Played(world, played_by_all(context, mdps, context.n_rounds, _AGENTS, before_update=True))
         for world, mdps in worlds(min(context.n_episodes, _N_PLAYED), **context.sizes, seed=context.seed).items()
@@ -183,7 +175,6 @@ def _let_play(context: Context) -> list[_Played]:
 
 
 def _playing_findings(played: list[_Played], context: Context) -> list[Finding]:
-    """Whether the model, left to itself, acts as the tabular learner, or at least earns as much."""
     if context.handwired:
         same = all(world.same_as_tabular for world in played)
         text = "Left to itself, it takes the actions of the tabular learner"
@@ -208,7 +199,6 @@ def _earned_as_much(played: _Played, seed: int) -> Finding:
 
 
 def _draw_playing(played: list[_Played], context: Context) -> list[object]:
-    """Cumulative reward in the first world; returns and normalised scores in all."""
     seed = context.seed
     drawn = figures.curves(earned(played[0].agents, seed), ylabel="reward so far")
     caption = titled("2, left", f"Mean cumulative reward in {played[0].world}, with 95 % intervals over episodes.")
@@ -231,8 +221,6 @@ def _scores(played: _Played, seed: int) -> pd.DataFrame:
     rows = [(played.world, name, result.earned, result.score) for name, result in results]
     return pd.DataFrame(rows, columns=["world", "agent", "earned", "normalised score"])
 
-
-# The lemma on the chooser's margins.
 
 _LEAKS = (1e-4, 1e-8, 1e-12)
 _LEMMA_TEXT = (

@@ -23,7 +23,7 @@ from reports import figures, panels
 from reports.blocks import Figure, Prose, Table, pivoted
 from reports.part import Context, Part, learned
 from reports.parts import verification
-from reports.parts.closing import Here, titled
+from reports.parts.closing import titled
 from reports.parts.verification import Sweep
 
 N_WORLDS, HORIZON, LONG = 10, 50, 200
@@ -34,13 +34,13 @@ N_SHIFTED = 12
 _SOFT = ("softmlp",)
 
 HERE = {
-    "2": Here("agreement-by-step", "three figures here: reward is under Free rollouts, the probe under The update"),
-    "6": Here("state", "the largest difference is printed"),
-    "10": Here("chain", "one panel a layer, mean over heads, rounds and episodes"),
-    "11": Here("rewards", "10 MDPs; intervals over MDPs"),
-    "12": Here("update", "out of fold, beside the controls of every probe"),
-    "13": Here("decoded", "per round and per state, beside a table of zeros"),
-    "14": Here("rewards", "intervals instead of standard deviations; a random policy is added"),
+    "2": ("agreement-by-step", "three figures here: reward is under Free rollouts, the probe under The update"),
+    "6": ("state", "the largest difference is printed"),
+    "10": ("chain", "one panel a layer, mean over heads, rounds and episodes"),
+    "11": ("rewards", "10 MDPs; intervals over MDPs"),
+    "12": ("update", "out of fold, beside the controls of every probe"),
+    "13": ("decoded", "per round and per state, beside a table of zeros"),
+    "14": ("rewards", "intervals instead of standard deviations; a random policy is added"),
 }
 
 
@@ -65,8 +65,6 @@ def parts() -> tuple[Part, ...]:
         Part("chain", "Attention on the chain", _attend, _draw_chain, _serves_the_chain, slow=True),
     )
 
-
-# Reward.
 
 _AGENTS = {
     "greedy": "greedy Q-learning",
@@ -113,7 +111,6 @@ def earned(played: Mapping[str, tuple[str, MDPEpisodes]], seed: int) -> pd.DataF
 
 
 def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
-    """Six panels, then the long horizon."""
     long = frame["panel"] == f"{LONG} rounds"
     tenths = frame[frame["round"] % 10 == 0]
     size = f"{context.sizes['n_states']} states, {context.sizes['n_actions']} actions"
@@ -131,9 +128,6 @@ def _draw_families(frame: pd.DataFrame, context: Context) -> list[object]:
         Figure(one, "Reward over a long horizon", titled("11", f"Cumulative reward over {LONG} rounds, {said}")),
         Table(table.rename(columns={"panel": "rewards"}), "Mean reward at the end", collapsed=True),
     ]
-
-
-# Agreement.
 
 
 def _agree(context: Context) -> pd.DataFrame:
@@ -188,8 +182,6 @@ def _serves_the_chain(context: Context) -> bool:
     return low_s <= 4 <= high_s and low_a <= 2 <= high_a
 
 
-# Selection.
-
 _BETAS = (1.0, 10.0, 100.0)
 _EPSILON = 0.2
 
@@ -233,19 +225,15 @@ def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:
     return [Prose(text), Figure(picture, "How often the best is chosen", caption, frame)]
 
 
-# Probes of the update.
-
 _UPDATE = ("reward", "current_value", "bootstrapped_value", "td_error")
 
 
 def _probe_update(context: Context) -> list[ProbeResult]:
-    """Linear probes of the change of the written latent: the parts of the Bellman update."""
     runs = context.run, context.blank_run
     return probes.probe(context.model, context.episodes, _UPDATE, site="change", seed=context.seed, runs=runs)
 
 
 def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
-    """Scores of all parts, then what is read of the reward and of the TD error."""
     scores = []
     for result in results:
         controls = {name: control.score for name, control in result.controls.items()}
@@ -269,9 +257,6 @@ def _draw_update(results: list[ProbeResult], context: Context) -> list[object]:
     return blocks
 
 
-# The decoded table.
-
-
 _Decoded = tuple[pd.DataFrame, pd.DataFrame, pd.DataFrame]
 """Frobenius norm of the error by round, root mean square error by state at the end, rates by trajectory."""
 
@@ -293,7 +278,6 @@ def _decode(context: Context) -> _Decoded:
 
 
 def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
-    """The error over rounds, the error by state, and the rates of every trajectory."""
     errors, by_state, fitted = decoded
     alpha, gamma = (context.algorithm.parameters[name] for name in ("alpha", "gamma"))
     error = panels.curves(errors.assign(panel=""), by="panel", ylabel="Frobenius norm of the error", columns=1)
@@ -313,9 +297,6 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
         Figure(picture, "α and γ of every trajectory", said, fitted),
         Table(quartiles, "Quartiles over trajectories"),
     ]
-
-
-# The chain.
 
 
 def _attend(context: Context) -> pd.DataFrame:

@@ -6,7 +6,6 @@ nodes that are moved in its set do to its answers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
@@ -81,8 +80,6 @@ _LEARNED_BY = (
 )
 
 
-# Answers by round and depth.
-
 _TEXT = (
     "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
     "can know of a target d steps away before round d; parallel search knows from round d on, at every depth. Beside "
@@ -93,13 +90,8 @@ _TEXT = (
 )
 
 
-@dataclass(frozen=True)
-class _Answers:
-    """Accuracy by regime, predictor, depth and round; how sets are read and written."""
-
-    frame: pd.DataFrame
-    read: Read
-    write: Write
+_Answers = tuple[pd.DataFrame, Read, Write]
+"""Accuracy by regime, predictor, depth and round; how sets are read and written."""
 
 
 def _compute(context: Context) -> _Answers:
@@ -109,12 +101,11 @@ def _compute(context: Context) -> _Answers:
     frames = [
         answers(model, episodes_for(model, regime, context.n_episodes, seed), read, write, seed) for regime in REGIMES
     ]
-    return _Answers(pd.concat(frames, ignore_index=True), read, write)
+    return pd.concat(frames, ignore_index=True), read, write
 
 
 def _findings(data: _Answers, context: Context) -> list[Finding]:
-    """Whether the model knows of the deepest targets in the round that can first know, as heuristics do not."""
-    frame = data.frame
+    frame = data[0]
     known = frame[(frame["regime"] == REGIMES[0]) & (frame["n"] >= _FEW)]
     if known.empty:
         return []
@@ -135,8 +126,7 @@ def _findings(data: _Answers, context: Context) -> list[Finding]:
 
 
 def _draw(data: _Answers, context: Context) -> list[object]:
-    """A picture a regime, of the deepest targets; the table of the last round."""
-    frame = data.frame
+    frame = data[0]
     blocks: list[Any] = [Prose(_TEXT)]
     for regime, of in frame.groupby("regime", sort=False):
         depth = of["depth"].max()
@@ -151,26 +141,21 @@ def _draw(data: _Answers, context: Context) -> list[object]:
     return blocks
 
 
-# Nodes moved in the set.
-
 _MOVED = (
     "A set that can be decoded may still be idle. Here one node is changed in the set that the latent holds, in the "
     "round that first knows of the target. The target's share of the answer is compared with what parallel "
     "breadth-first search answers after the same change. A parent of the other candidate is the sharpest test: it "
-    "changes nothing at once, and a round later the search has expanded it. The control is another node, which leads "
-    "nowhere."
+    "changes nothing at once, and a round later the search has expanded it. The control is a node that leads nowhere."
 )
 
 
 def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Answers after moves; the share of sets that are decoded without an error."""
-    model, seed, known = context.model, context.seed, context.result("answers")
+    model, seed, (_, read, write) = context.model, context.seed, context.result("answers")
     episodes = episodes_for(model, REGIMES[0], context.n_episodes, seed)
-    return moved(model, episodes, known.read, known.write, seed), exact_sets(model, episodes, known.read, seed)
+    return moved(model, episodes, read, write, seed), exact_sets(model, episodes, read, seed)
 
 
 def _moved_findings(data: tuple[pd.DataFrame, pd.DataFrame], context: Context) -> list[Finding]:
-    """Whether the model expands a node that it was given, and no other."""
     later = data[0][data[0]["later"] == 1].set_index("move").to_dict("index")
     effect, control = (Interval(at["model"], at["low"], at["high"]).complement for at in (later[PARENT], later[OTHER]))
     return [

@@ -34,7 +34,7 @@ def test_interchange() -> None:
         row("unseen", NAN, NAN, NAN),
         row("elsewhere", 0.0, 0.0, 0.0, control=True),
     ]
-    found = interchange.interchanged(interchange._Tables(pd.DataFrame(rows)), None)  # type: ignore[arg-type]
+    found = interchange.interchanged((pd.DataFrame(rows), None), None)  # type: ignore[arg-type]
     names = [(finding.word, finding.claim.rpartition(": ")[2]) for finding in found]
     assert names == [
         ("pass", "carried"),

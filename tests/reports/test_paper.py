@@ -19,7 +19,7 @@ from reports.build import build
 from reports.figures import DIVERGING, SEQUENTIAL
 from reports.page import Section
 from reports.part import Part
-from reports.parts.closing import PRINTED, Here, paper
+from reports.parts.closing import PRINTED, paper
 from reports.tasks import experts, experts_paper, qlearning, qlearning_paper
 
 
@@ -27,13 +27,13 @@ from reports.tasks import experts, experts_paper, qlearning, qlearning_paper
 def test_every_figure_that_a_page_claims_has_a_part(task, module) -> None:  # type: ignore[no-untyped-def]
     """A number that the paper does not print, or a part that the page does not have, would send a reader nowhere."""
     keys = {part.key for part in task.parts()}
-    assert module.HERE.keys() <= PRINTED.keys() and {here.key for here in module.HERE.values()} <= keys
+    assert module.HERE.keys() <= PRINTED.keys() and {key for key, _ in module.HERE.values()} <= keys
 
 
 def test_every_figure_has_a_home() -> None:
     """Each figure is claimed by a page on experts or on Q-learning, or belongs to the page on language models."""
     claimed = experts_paper.HERE.keys() | qlearning_paper.HERE.keys()
-    elsewhere = {number for number, printed in PRINTED.items() if printed.report.startswith("interp llm")}
+    elsewhere = {number for number, (_, report) in PRINTED.items() if report.startswith("interp llm")}
     assert claimed | elsewhere == PRINTED.keys() and len(PRINTED) == 15 + 3
 
 
@@ -41,7 +41,7 @@ def test_the_list_says_where_and_why_not(tmp_path: Path) -> None:
     """A part of this page, another report, and a part that failed, each in its row."""
     shown = Part("shown", "What is shown", lambda context: 1, lambda one, context: Section("What is shown", []))
     failed = Part("failed", "Not here", lambda context: 1 // 0, lambda one, context: Section("Not here", []))
-    here = {"8": Here("shown", "smaller"), "9": Here("failed", ""), "10": Here("missing", "")}
+    here = {"8": ("shown", "smaller"), "9": ("failed", ""), "10": ("missing", "")}
     model = interp.load("wma-handwired", n_experts=2)
     with pytest.warns(UserWarning, match="Not here"):
         page = build(model, tmp_path, n_episodes=5, n_rounds=10, parts=(shown, failed, paper(here)))
