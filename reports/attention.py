@@ -142,14 +142,13 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
             episodes and ``N_ROUNDS`` rounds, evenly spaced, can be chosen from.
         heads: their names, :func:`heads_of`; 1.1, 1.2, ... when None.
     """
-    names = sorted((name for name in run.cache if name.endswith("attn.hook_pattern")), key=_layer)
+    layers = {int(name.split(".")[1]): name for name in run.cache if name.endswith("attn.hook_pattern")}
     example = "rollout(..., names_filter=['blocks.0.attn.hook_pattern', ...])"
-    require(bool(names), f"the run caches no attention; give {example}")
+    require(bool(layers), f"the run caches no attention; give {example}")
     rounds = spread(len(run.cached_rounds), N_ROUNDS)
-    patterns = [run.cache[name][:N_EPISODES, rounds].numpy(force=True) for name in names]
-    layers = [_layer(name) for name in names]
-    numbered = [[f"{at + 1}.{head + 1}" for head in range(p.shape[2])] for at, p in zip(layers, patterns, strict=True)]
-    called = numbered if heads is None else [list(heads[layer]) for layer in layers]
+    patterns = [run.cache[layers[at]][:N_EPISODES, rounds].numpy(force=True) for at in sorted(layers)]
+    numbers = {at: [f"{at + 1}.{head + 1}" for head in range(run.cache[layers[at]].shape[2])] for at in layers}
+    called = [numbers[at] if heads is None else list(heads[at]) for at in sorted(layers)]
     return AttentionView(
         [pattern[:, :, : len(of_layer)] for pattern, of_layer in zip(patterns, called, strict=True)],
         run.layout.labels,
@@ -164,10 +163,6 @@ def show(run: Rollout, heads: Heads | None = None) -> AttentionView:
 def spread(n: int, wanted: int) -> list[int]:
     """At most ``wanted`` of ``n`` indices, evenly spaced, the first and the last among them."""
     return sorted({int(i) for i in np.linspace(0, n - 1, min(n, wanted)).round()})
-
-
-def _layer(name: str) -> int:
-    return int(name.split(".")[1])
 
 
 @cache

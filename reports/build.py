@@ -97,8 +97,7 @@ def write_report(
     n_rounds = task.at_most(20 if quick else 100) if n_rounds is None else n_rounds
     least = task.at_most(10)
     require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
-    context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {})
-    context.quick = quick
+    context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick)
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     context.folder = folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work
@@ -140,8 +139,7 @@ def _compose(context: Context, step: Callable[[str], None]) -> Report:
 def _page_name(context: Context) -> str:
     """The file of a report: the model's name and what else it was given, so that two reports share it only if alike.
 
-    A model of its own weights (a checkpoint folder, an object, a circuit with other arguments than sizes) is told from
-    others of the name by its digest.
+    A model of its own weights (a folder, an object, a circuit with arguments beside sizes) is told by its digest.
     """
     sizes, arguments = context.asked
     words = [f"{option}-{value}" for option, value in sizes.items()]

@@ -134,7 +134,6 @@ def _state(part: StatePart, comparison: Comparison) -> list[Any]:
 
 
 def _trajectory(way: Trajectory) -> Figure:
-    """The probability of the first outcome over the rounds of one episode."""
     drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
     rounds = range(way.first + 1, way.first + 1 + len(way.own))
     frame = pd.concat(

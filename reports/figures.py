@@ -1,8 +1,7 @@
 """The pictures that several reports use: pure functions from arrays and frames to ``matplotlib.figure.Figure``.
 
 No pyplot and no state outside the call. Each algorithm keeps its colour (``reports.palette``); references are drawn in
-the page's ink. A figure shows only what it is given: intervals, controls and baselines are computed
-where the numbers are.
+the page's ink. A figure shows only the numbers that it is given.
 """
 
 from __future__ import annotations
@@ -118,8 +117,7 @@ def curves(
 
     Args:
         frame: tidy, with columns ``x``, ``algorithm`` (the key that picks the colour) and ``mean``; ``name`` (for the
-            legend), ``low`` and ``high`` (the band) where there are any. The first algorithm is the subject and is
-            drawn strongest.
+            legend), ``low`` and ``high`` (the band) where there are any. The first algorithm is drawn strongest.
         reference: horizontal lines, name -> value.
     """
     require_columns("frame", frame, x, "algorithm", "mean")

@@ -2,9 +2,8 @@
 
 ``build(path, models)`` reads traces (or other people's results), scores them beside the baselines, runs the named
 transformers (handwired or learned) on the same instances, and writes regret curves, final tables with the paper's
-beside them, what each model acts like, and what its notes say. The figure of regret with both worlds in it is the
-paper's headline comparison; a regime is comparable with the paper's only as far as instances are drawn alike, which
-its table says.
+beside them, what each model acts like, and what its notes say. Its figure of regret is the paper's headline
+comparison; a regime is comparable with the paper's only as far as instances are drawn alike, which its table says.
 """
 
 from __future__ import annotations
@@ -262,7 +261,6 @@ _SET_ASIDE = (
     "Of each episode the longest consistent source is read (by the rule in `interp.llm.importer`); the rest is here."
 )
 
-
 _DRAWN = {
     "weighted majority, eta U[.05, .5] per episode": ("weighted_majority", "weighted majority"),
     "follow the leader": ("follow_the_leader", "follow the leader"),
@@ -270,7 +268,6 @@ _DRAWN = {
     "majority vote": ("majority_vote", "majority vote"),
 }
 """The four baselines that the paper draws beside its models -> key and name here; the others are in the tables."""
-_OURS = {"wma-handwired": "handwired", "wma-learned": "learned"}
 _REGRET = (
     "Mistakes beyond those of the best expert on the same rounds, never clipped: a predictor that combines experts, "
     "or inverts one, can go below zero. A missing prediction counts as a mistake here. All predictors meet the same "
@@ -305,7 +302,8 @@ def _regret(scores: LLMScores) -> Section:
 def _beside(part: pd.DataFrame) -> pd.DataFrame:
     """The drawn baselines, and our own models."""
     part = part[(part["kind"] == "model") | part["model"].isin(list(_DRAWN))]
-    keys = {**{name: key for name, (key, _) in _DRAWN.items()}, **_OURS}
+    keys = {name: key for name, (key, _) in _DRAWN.items()}
+    keys |= {"wma-handwired": "handwired", "wma-learned": "learned"}
     return _banded(part, part["model"].map(keys).fillna(part["model"]), part["model"])
 
 

@@ -43,8 +43,7 @@ class Section:
 class Report:
     """A page: a title, a sentence that says what it shows, sections, and where the numbers come from.
 
-    ``index`` is where the list of reports is, relative to the page, where there is one; ``about`` is what that list
-    says of the page (:func:`write_index`).
+    ``index`` is the list of reports, relative to the page; ``about`` is what the list says of it (:func:`write_index`).
     """
 
     title: str
@@ -103,7 +102,7 @@ def _flat(record: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, st
 
 
 INDEX = "index.html"
-_COMPARISONS = "comparisons"
+COMPARISONS = "comparisons"
 """The folder of comparisons, one each in a folder of its own, beside the reports on models."""
 _HEAD = 20_000
 """Characters of a page in which it says what it is."""
@@ -130,12 +129,12 @@ def write_index(folder: str | Path) -> Path:
 def index_of(page: Path) -> Path | None:
     """The list that a comparison's page belongs to, beside the folder ``comparisons``; None where it lies elsewhere."""
     above = page.parent.parent
-    return above.parent / INDEX if above.name == _COMPARISONS else None
+    return above.parent / INDEX if above.name == COMPARISONS else None
 
 
 def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
     """What every page of a folder says about itself, with a link."""
-    for path in sorted([*folder.glob("*.html"), *folder.glob(f"{_COMPARISONS}/*/comparison.html")]):
+    for path in sorted([*folder.glob("*.html"), *folder.glob(f"{COMPARISONS}/*/comparison.html")]):
         with path.open(encoding="utf-8", errors="replace") as page:
             head = page.read(_HEAD)
         title = re.search(r"<title>(.*?)</title>", head)

@@ -33,7 +33,7 @@ from reports.blocks import Finding
 from reports.page import Section
 
 CAUSAL_EPISODES, QUICK_EPISODES = 24, 8
-"""Pairs of episodes for interchange, steering and circuits of edges; in a quick report."""
+"""Pairs of episodes for interchange, steering and circuits of edges; in a quick report, for patching, too."""
 
 
 class Heading(NamedTuple):

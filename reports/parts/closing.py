@@ -17,7 +17,6 @@ from reports.parts import probing
 
 PAPER = "The paper's figures"
 
-
 PRINTED = {
     "1": ("regret over rounds; causal attention, experts", "wma-learned"),
     "2": ("reward, probe of the TD parts, agreement by step", "qlearning-learned"),
@@ -96,9 +95,8 @@ def _draw_commands(computed: None, context: Context) -> Section:
     shell = " ".join(["interp report", context.source, *_options(context), counts])
     axes = "[episode, round, outcome]" if context.model.layout.prediction_axes else "[episode, round]"
     given = "".join(f", {name}={value!r}" for name, value in context.arguments.items())
-    model = (
-        f"interp.load({context.source!r}{given})" if context.source else "...  # the model that the report was given"
-    )
+    loaded = f"interp.load({context.source!r}{given})"
+    model = loaded if context.source else "...  # the model that the report was given"
     drawn = {"regime": context.regime, "sizes": dict(context.given)}
     drawn_text = "".join(f", {name}={value!r}" for name, value in drawn.items() if value)
     lines = [

@@ -15,9 +15,10 @@ import pandas as pd
 from interp.files import read_json
 from interp.statistics import Interval
 from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell
+from reports.page import COMPARISONS
 from reports.part import Context, Part
 
-_FOLDER, _SAVED, PAGE = "comparisons", "comparison.json", "comparison.html"
+_SAVED, PAGE = "comparison.json", "comparison.html"
 _WORDS: dict[str, Word] = {"same": "pass", "different": "fail", "undecided": "cannot tell"}
 """How the claim that two models are the same came out, for each word of a verdict."""
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
@@ -41,7 +42,7 @@ def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
     """Each saved comparison in which the model takes part, by its own weights: (folder, what was found)."""
     assert context.folder is not None
     digest, saved = context.model.digest(), []
-    for path in sorted((context.folder / _FOLDER).glob(f"*/{_SAVED}")):
+    for path in sorted((context.folder / COMPARISONS).glob(f"*/{_SAVED}")):
         about = read_json(path, "model", "reference", "verdicts", "settings")
         if digest in about["settings"].get("digests", ()):
             saved.append((path.parent, about))

@@ -1,7 +1,6 @@
 """What the heads do: where they look in some rounds, and what one round's reads do.
 
-A handwired model's circuit is drawn whole; of a learned model no circuit is claimed, and the reads that matter most are
-drawn.
+A handwired model's circuit is drawn whole; of a learned model no circuit is claimed, and its strongest reads are drawn.
 """
 
 from __future__ import annotations

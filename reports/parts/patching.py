@@ -14,12 +14,10 @@ from interp.statistics import Interval
 from reports import figures
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Finding, Prose, Table, cell, joined, judged, pivoted
-from reports.part import Context, Part
+from reports.part import QUICK_EPISODES, Context, Part
 
 _LISTED = 0.01
 """Cells that restore less of the difference are left to the pictures."""
-_QUICK_EPISODES = 8
-"""Episodes that are patched in a quick report, under the first difference alone."""
 _TEXT = (
     "Two runs differ in one thing. One activation of the clean run is put into the corrupted run, and a cell shows "
     "which share of their difference comes back: **1 restores the clean run, 0 does nothing**. A cell that lights up "
@@ -47,7 +45,7 @@ def part(differences: Sequence[Difference] = (), n_episodes: int = 32) -> Part:
     def compute(context: Context) -> list[_Patched]:
         every = [Difference(record.name.capitalize(), record.key) for record in context.task.analysis.corruptions()]
         taken = list(differences or every)[: 1 if context.quick else None]
-        return [_patch(context, difference, _QUICK_EPISODES if context.quick else n_episodes) for difference in taken]
+        return [_patch(context, difference, QUICK_EPISODES if context.quick else n_episodes) for difference in taken]
 
     return Part("patching", "Patching", compute, _draw, lambda context: bool(context.task.analysis.corruptions()))
 
@@ -102,13 +100,12 @@ def _with_names(grid: pd.DataFrame, heads: Heads) -> pd.DataFrame:
 
 _EDGES_TEXT = (
     "An edge is what one head (or an MLP, or the embedding) writes, as another's query, key or value, or an exit, "
-    "reads it. Each edge is scored by EAP-IG between a run and one with another episode's latents: the gradient of "
-    "the logit difference, averaged on the way between the two runs, along the edge's difference. To cut an edge is "
-    "to let it carry the other run's write, at all positions. **Faithfulness** is the share of the difference between "
-    "the whole model (1) and none of its edges (0) that a circuit keeps. **CPR** is the area under faithfulness over "
-    "circuit sizes (higher is better), **CMD** the area between it and 1 (lower is better). A circuit that is found "
-    "in this way suffices for this metric, these pairs and this way of cutting. It is not evidence that no other "
-    "circuit does, or of what its edges mean."
+    "reads it. Each edge is scored by EAP-IG between a run and one with another episode's latents: the gradient of the "
+    "logit difference, averaged on the way between the two runs, along the edge's difference. A cut edge carries the "
+    "other run's write, at all positions. **Faithfulness** is the share of the difference between the whole model (1) "
+    "and none of its edges (0) that a circuit keeps. **CPR** is the area under faithfulness over circuit sizes (higher "
+    "is better), **CMD** the area between it and 1 (lower is better). Such a circuit suffices for this metric, these "
+    "pairs and this way of cutting. It is not evidence that no other does, or of what its edges mean."
 )
 _SOFT = " Gradients do not pass hard attention, so the circuit stands here as its softmax-only variant."
 _NODES = (

@@ -135,10 +135,6 @@ def _scores(result: ProbeResult) -> pd.DataFrame:
     return pd.DataFrame(values, columns=["name", "estimate", "low", "high", "control"])
 
 
-_READ = "The algorithm's memory, read from the latents themselves."
-_DECODED = "What a linear probe, fitted on other episodes, decodes from the latents after each round."
-
-
 @dataclass(frozen=True)
 class Held:
     """What is drawn of ``variable``: ``state`` of the model and ``reference``, ``[step, series]``; a label a series."""
@@ -157,8 +153,8 @@ class Held:
 def state(
     title: str = "The state over time",
     *,
-    read: str = _READ,
-    decoded: str = _DECODED,
+    read: str = "The algorithm's memory, read from the latents themselves.",
+    decoded: str = "What a linear probe, fitted on other episodes, decodes from the latents after each round.",
     probed: str = "",
     units: tuple[str, str] = ("", ""),
     shown: tuple[str, str] = ("The memory of episode {}", "The decoded memory of episode {}"),

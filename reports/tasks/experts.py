@@ -75,7 +75,6 @@ def parts() -> tuple[Part, ...]:
     )
 
 
-_MODEL = "model"
 _WITHIN = 0.01
 """Nats a round within which two predictors are called alike."""
 _BASELINES = ("weighted_majority", "follow_the_leader", "follow_previous_winners", "majority_vote", "bayes", "oracle")
@@ -86,7 +85,6 @@ _REGRET = (
     "predictor may combine experts. The Bayes predictor knows how accuracies were drawn and bounds what these "
     "observations allow; the oracle knows the accuracies. One that was ever certain and wrong has infinite log-loss."
 )
-
 
 _Scored = tuple[scoring.RegretScore, Interval]
 """A predictor's scores, and its regret after the last round minus the model's, paired by episode."""
@@ -110,7 +108,7 @@ def _score(context: Context) -> dict[str, _Scored]:
         beyond = scoring.regret(predictions, episodes, decision)[:, -1] - of_model
         return score, mean_interval(beyond, seed=seed)
 
-    by_key = {_MODEL: scored(context.name, predictions, "threshold")}
+    by_key = {"model": scored(context.name, predictions, "threshold")}
     for key in _BASELINES:
         baseline = predictors.get_predictor(key)
         predicted = baseline.run(episodes)
@@ -130,7 +128,7 @@ def _regret_findings(by_key: dict[str, _Scored], context: Context) -> list[Findi
         f"{cell(fewer, '.1f')} fewer after {context.n_rounds} rounds",
         f"majority vote: {regret}",
     )
-    above, rivals = by_key[_MODEL][0].excess, [by_key[key][0] for key in _RIVALS]
+    above, rivals = by_key["model"][0].excess, [by_key[key][0] for key in _RIVALS]
     rival = min(rivals, key=lambda score: score.excess.estimate if score.excess else np.inf)
     as_good = Finding(
         f"It predicts as the Bayes predictor does, within {_WITHIN} nats a round",
@@ -154,7 +152,7 @@ def _draw_regret(by_key: dict[str, _Scored], context: Context) -> list[object]:
     paired = "regret beyond the model's, paired"
     columns = ["predictor", "accuracy", "regret", paired, "log-loss (nats)", "log-loss above Bayes"]
     rows = [
-        (s.name, s.accuracy, s.regret, None if key == _MODEL else beyond, s.log_loss, s.excess)
+        (s.name, s.accuracy, s.regret, None if key == "model" else beyond, s.log_loss, s.excess)
         for key, (s, beyond) in by_key.items()
     ]
     after = f"After {episodes.n_rounds} rounds, with 95 % intervals over episodes"

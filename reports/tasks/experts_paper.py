@@ -1,7 +1,6 @@
 """A model of expert advice as the paper shows it, and elsewhere than where it was trained.
 
-Weights as shares, robustness to good and to correlated experts, attention to each expert; every regime, long episodes,
-and the model without its latent.
+Weights as shares, good and correlated experts, attention to each expert; every regime, long episodes, a cut latent.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ HERE = {
     "8": ("robustness", "intervals over episodes; Bayes and the oracle added; a high-quality expert is U[.9, 1]"),
     "9": ("attention-to-experts", "experts are ranked by accuracy; also over rounds, and with the latent cut"),
 }
-
 
 _ROBUSTNESS = "Good experts, correlated experts, every regime"
 SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)

@@ -57,7 +57,6 @@ def parts() -> tuple[Part, ...]:
                 read="Each latent holds one action's column of the Q-table; each round changes one entry. The values "
                 "are read from the latents themselves.",
                 decoded="What a linear probe, fitted on other episodes, decodes from the latents, beside the table.",
-                probed="table",
                 units=("Q-value", "Q-value"),
                 shown=(titled("6", "Every entry of the Q-table in episode {}"), "The decoded Q-table of episode {}"),
             ),
@@ -129,10 +128,8 @@ def _draw_agreement(result: AgreementResult, context: Context) -> list[object]:
 
 _N_PLAYED = 32
 """MDPs of each world, at most."""
-_MODEL, _SAME = "model", "greedy"
-"""The model, and the tabular learner that it should equal when it is handwired."""
 _AGENTS = {
-    _SAME: "Q-learning, selects before it updates",
+    "greedy": "Q-learning, selects before it updates",
     "epsilon-greedy": "Q-learning, epsilon .2",
     "random": "random actions",
     "optimal": "optimal within the rounds played",
@@ -155,7 +152,7 @@ class _Played:
     @property
     def same_as_tabular(self) -> bool:
         """Whether the model took exactly the actions of the tabular learner, in every episode."""
-        model, learner = self.agents[_MODEL][1], self.agents[_SAME][1]
+        model, learner = self.agents["model"][1], self.agents["greedy"][1]
         return np.array_equal(model.actions, learner.actions) and np.array_equal(model.rewards, learner.rewards)
 
 
@@ -185,15 +182,15 @@ def _playing_findings(played: list[_Played], context: Context) -> list[Finding]:
 def _earned_as_much(played: _Played, seed: int) -> Finding:
     """Whether the model earns what the tabular learner earns, within a tenth of what learning is worth there."""
     sums = {key: episodes.rewards.sum(1) for key, (_, episodes) in played.agents.items()}
-    worth = mean_interval(sums[_SAME] - sums["random"], seed=seed)
+    worth = mean_interval(sums["greedy"] - sums["random"], seed=seed)
     margin = 0.1 * abs(worth.estimate)
-    word = judged(mean_interval(sums[_MODEL] - sums[_SAME], seed=seed), -margin)
+    word = judged(mean_interval(sums["model"] - sums["greedy"], seed=seed), -margin)
     if worth.low <= 0:
         word = "uninformative"
     return Finding(
         f"In {played.world} it earns what the tabular learner earns",
         word,
-        f"{cell(mean_interval(sums[_MODEL], seed=seed), '.1f')}, the learner {sums[_SAME].mean():.1f}",
+        f"{cell(mean_interval(sums['model'], seed=seed), '.1f')}, the learner {sums['greedy'].mean():.1f}",
         f"random actions: {cell(mean_interval(sums['random'], seed=seed), '.1f')}",
     )
 

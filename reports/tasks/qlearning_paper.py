@@ -43,7 +43,6 @@ HERE = {
     "14": ("rewards", "intervals instead of standard deviations; a random policy is added"),
 }
 
-
 SWEEPS = (
     Sweep("eta", "inverse temperature η", (10.0, 20.0, 40.0, 60.0)),
     Sweep("hardness", "hardness of the maximum", (1.0, 1e2, 1e4, 1e8), fixed={"eta": 60.0}, variants=_SOFT, log=True),
@@ -300,7 +299,6 @@ def _draw_decoded(decoded: _Decoded, context: Context) -> list[object]:
 
 
 def _attend(context: Context) -> pd.DataFrame:
-    """The mean pattern of a round on the 4-state, 2-action chain."""
     episodes = mdp.sample(8, 30, 4, 2, regime="chain", seed=context.seed)
     return round_attention(context.model, episodes, rounds=slice(10, None, 4))
 

@@ -53,8 +53,6 @@ def parts() -> tuple[Part, ...]:
             probing.state(
                 "Nodes reached over time",
                 read="1 where a node is reached, read from the latent itself.",
-                probed="reached",
-                units=("reached", "reached"),
                 shown=("The set of episode {}", "The decoded set of episode {}"),
             ),
             probing.part(("reached", "member", "prediction")),
@@ -79,7 +77,6 @@ _LEARNED_BY = (
     "known, and whether the latent is added to or written over."
 )
 
-
 _TEXT = (
     "The share of episodes in which the reachable candidate is more probable than the other (half for a tie). Nobody "
     "can know of a target d steps away before round d; parallel search knows from round d on, at every depth. Beside "
@@ -88,7 +85,6 @@ _TEXT = (
     "with another episode's: a model that answered as well without its recurrence would not be searching by it. "
     "**Discrete** keeps one of the nodes that each thought added, as a chain of thought in words would."
 )
-
 
 _Answers = tuple[pd.DataFrame, Read, Write]
 """Accuracy by regime, predictor, depth and round; how sets are read and written."""

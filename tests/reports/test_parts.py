@@ -125,13 +125,14 @@ def test_progress_counts_the_parts_that_apply(model: Any, tmp_path: Path, monkey
     seen: list[Any] = []
 
     @contextmanager
-    def steps(title: str, total: int) -> Iterator[Callable[[str], None]]:
-        seen.append(total)
-        yield seen.append
+    def display(title: str, total: int, completed: int) -> Iterator[Callable[..., None]]:
+        seen.append((total, completed))
+        yield lambda **told: seen.append(told)
 
-    monkeypatch.setattr(builder, "_steps", steps)
+    monkeypatch.setattr(builder, "display", display)
     build(model, tmp_path, **SMALL, parts=(part("one"), part("two"), part("no", applies=lambda context: False)))
-    assert seen == [2, "One", "Two", "drawing"]
+    steps = [{"advance": 1, "text": f"Report on {model.config.name}: {what}"} for what in ("One", "Two", "drawing")]
+    assert seen == [(2, -1), *steps, {"completed": 2}]
 
 
 def test_what_handwired_and_learned_models_get(model: Any) -> None:
