@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import pandas as pd
 
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.statistics import Interval
 
 _SMALL = 1e-3
@@ -103,8 +103,7 @@ class Table:
 
     def __post_init__(self) -> None:
         for column in self.formats:
-            if column not in self.frame.columns:
-                raise unknown_name("column", column, map(str, self.frame.columns))
+            require_known("column", column, [str(name) for name in self.frame.columns])
 
     @cached_property
     def shown(self) -> pd.DataFrame:

@@ -23,7 +23,7 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
-from interp.errors import InputError, unknown_name
+from interp.errors import InputError, require_known
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer, untrained
 from interp.tasks import Task
@@ -215,8 +215,7 @@ class Context:
             raise self.failures[key]
         if key not in self._results:
             known = {part.key: part for part in self.parts}
-            if key not in known:
-                raise unknown_name("part of this report", key, known, limit=20)
+            require_known("part of this report", key, known, limit=20)
             try:
                 self._results[key] = known[key].compute(self)
             except Exception as error:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from interp.errors import unknown_name
+from interp.errors import require_known
 from reports.part import Part
 from reports.parts import closing, compared, heads, interchange, learning, overview, patching, probing
 
@@ -41,7 +41,6 @@ def default_parts(
     default = {part.key: part for part in (make() for make in _EVERY_TASK)}
     own, following = {part.key: part for part in replace}, after or {}
     for key in (*own, *following, *without):
-        if key not in default:
-            raise unknown_name("part of every report", key, default, limit=20)
+        require_known("part of every report", key, default, limit=20)
     kept = [key for key in default if key not in without]
     return tuple(part for key in kept for part in (own.get(key, default[key]), *following.get(key, ())))

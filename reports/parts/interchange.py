@@ -263,9 +263,10 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
     distances = frame[["mean_error", "random_mean_error"]]
     table = joined(frame).assign(**distances)[list(columns)].rename(columns=columns)
     moved = frame[frame["dose"] != 0]
+    distance, random = moved["mean_error"].mean(), moved["random_mean_error"].mean()
     caption = (
-        f"Mean {record.shows} by dose, with 95 % intervals over episodes. Mean distance from the algorithm over doses "
-        f"other than 0: {moved['mean_error'].mean():.3f}; of random directions {moved['random_mean_error'].mean():.3f}."
+        f"The model is {distance:.3f} from the algorithm, random directions are {random:.3f} from it (means over doses "
+        f"other than 0). Lines show the mean {record.shows} by dose, with 95 % intervals over episodes."
     )
     return [
         Prose(_STEERING_TEXT.format(how=_EXACT if context.handwired else _FITTED)),

@@ -183,8 +183,8 @@ def _calibration_findings(result: Calibration, context: Context) -> list[Finding
 def _draw_calibration(result: Calibration, context: Context) -> list[object]:
     drawn = panels.calibration(result.to_frame(), name=context.name)
     caption = (
-        "Every round of every episode, binned by P(y = 1), with 95 % intervals over episodes; below, the share of "
-        f"rounds in each bin. Expected calibration error {result.error:.3f}; a perfectly calibrated predictor would "
-        f"show {result.chance.estimate:.3f} [{result.chance.low:.3f}, {result.chance.high:.3f}] by chance."
+        f"The expected calibration error is {result.error:.3f}; a perfectly calibrated predictor would show "
+        f"{cell(result.chance, '.3f')} by chance. Every round of every episode is binned by P(y = 1), with 95 % "
+        "intervals over episodes; below, the share of rounds in each bin."
     )
     return [Figure(drawn, "Predicted probability against frequency", caption)]
