@@ -20,7 +20,7 @@ BUDGET = {
     "interp/tasks": 8399,
     "interp/training": 1606,
     "probes": 2921,
-    "reports": 2907,
+    "reports": 2905,
     "reports/parts": 1497,
     "reports/tasks": 1154,
 }
