@@ -15,7 +15,7 @@ BUDGET = {
     "interp/cli": 1442,
     "interp/evaluation": 277,
     "interp/interventions": 4700,
-    "interp/llm": 4604,
+    "interp/llm": 4454,
     "interp/model": 2324,
     "interp/tasks": 8399,
     "interp/training": 1606,

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import unknown_name
 from interp.llm.note_counts import read_counts, write_counts
-from interp.llm.schemes import Message, expert_letters, read_message
+from interp.llm.schemes import Agent, Message, expert_letters, read_message
 
 Counts = NDArray[np.int64]
 # A round in the notes of the agent "full-history".
@@ -163,13 +163,7 @@ def _full_history_note(note: str, seen: Evidence, votes: Counts, label: int) -> 
     return f"{note} Round{note.count('Round') + 1}: {listed},label={label}; {wrong} wrong.".strip()
 
 
-def malformed(messages: Sequence[Message]) -> str:
-    """Never a usable answer: cycles through the ways in which models fail, by the length of the conversation."""
-    ways = ("I would say 1.", '{"prediction": 2}', '{"answer": 1}', '{"prediction": ', "[1]", "", '{"note": ["A"]}')
-    return ways[sum(len(message["content"]) for message in messages) % len(ways)]
-
-
-AGENTS: dict[str, Callable[[Sequence[Message]], str]] = {
+AGENTS: dict[str, Agent] = {
     "counter": ScriptedAgent(follow_the_leader, _counter_note),
     "last-step": ScriptedAgent(follow_previous_winners, _last_step_note),
     "full-history": ScriptedAgent(weighted_majority(0.3), _full_history_note),
@@ -177,7 +171,6 @@ AGENTS: dict[str, Callable[[Sequence[Message]], str]] = {
     "follow-the-leader": ScriptedAgent(follow_the_leader, _counter_note),
     "weighted-majority": ScriptedAgent(weighted_majority(0.3), _counter_note),
     "majority": ScriptedAgent(majority, _counter_note),
-    "malformed": malformed,
 }
 PLAYERS = {
     "counter": "follows the leader; its note counts",
@@ -188,7 +181,7 @@ PLAYERS = {
 
 
 @checked
-def scripted(name: str, valid: Iterable[str] = AGENTS) -> Callable[[Sequence[Message]], str]:
+def scripted(name: str, valid: Iterable[str] = AGENTS) -> Agent:
     """The agent called ``name``, one of ``valid``."""
     if name not in set(valid):
         raise unknown_name("scripted agent", name, valid)

@@ -9,9 +9,8 @@ answer may come later (:class:`UnavailableError`), or nothing will work until th
 from __future__ import annotations
 
 import asyncio
-import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import Any, Protocol, runtime_checkable
@@ -20,7 +19,7 @@ from urllib.parse import urlsplit
 from interp.checks import check_fields
 from interp.errors import InputError, require, unknown_name
 from interp.llm.agents import PLAYERS, scripted
-from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn
+from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn, json_in
 
 
 class UnavailableError(RuntimeError):
@@ -81,7 +80,7 @@ class Backend(Protocol):
 class AgentBackend(Backend):
     """A scripted agent (:mod:`interp.llm.agents`): no server, no waiting, the same traces."""
 
-    def __init__(self, name: str, agent: Callable[[Sequence[Message]], str]):
+    def __init__(self, name: str, agent: Agent):
         self.name, self.agent = name, agent
         self.address, self.concurrency = f"scripted agent {name}", 1
 
@@ -243,10 +242,6 @@ def who_plays(model: str | None, base_url: str | None, agent: str | None, backen
 
 def extra_fields(text: str) -> dict[str, Any]:
     """``--extra-body`` as request fields."""
-    try:
-        extra = json.loads(text)
-    except ValueError:
-        extra = None
-    if isinstance(extra, dict):
-        return extra
-    raise InputError(f"--extra-body must be a JSON object, got {text!r}")
+    extra = json_in(text)
+    require(isinstance(extra, dict), f"--extra-body must be a JSON object, got {text!r}")
+    return dict(extra)

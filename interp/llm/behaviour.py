@@ -88,7 +88,7 @@ def _behaviour(members: Sequence[LLMRun], seed: int) -> Behaviour:
     drawn = np.tensordot(weights, fits, axes=1).reshape(len(weights), -1).argmax(axis=1)
     etas = np.array(_ETAS)[np.unravel_index(drawn, mean.shape)[0]]
     model, condition, regime = members[0].group
-    best, worst = (float(np.mean([_second_half(run, which) for run in members])) for which in ("best", "worst"))
+    best, worst = (float(np.mean(shares)) for shares in zip(*map(_second_half, members), strict=True))
     return Behaviour(
         model=model,
         condition=condition,
@@ -162,12 +162,11 @@ def _fit(run: LLMRun) -> NDArray[np.float64]:
     return np.nanmean(_agree(run.predictions, choices), axis=-1)
 
 
-def _second_half(run: LLMRun, which: str) -> float:
-    """How often the model says what the best expert says, or the opposite of what the worst one says."""
+def _second_half(run: LLMRun) -> tuple[float, float]:
+    """How often the model says what the best expert says, and the opposite of what the worst one says."""
     late = slice(run.rounds // 2, run.rounds)
     said = run.predictions[late]
     if run.rounds < 2 or np.isnan(said).all():
-        return float("nan")
-    if which == "best":
-        return float(np.nanmean(_agree(said, run.advice[late, int(run.reliability.argmax())])))
-    return float(np.nanmean(_agree(said, 1 - run.advice[late, int(run.reliability.argmin())])))
+        return float("nan"), float("nan")
+    best, worst = (run.advice[late, int(expert)] for expert in (run.reliability.argmax(), run.reliability.argmin()))
+    return float(np.nanmean(_agree(said, best))), float(np.nanmean(_agree(said, 1 - worst)))

@@ -36,7 +36,7 @@ from interp.llm.backend import (
     Settings,
     UnavailableError,
 )
-from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, response_format
+from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_in, response_format
 
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8
@@ -120,10 +120,7 @@ class Client(Backend):
                 break
             url = self._same_server(url, response)
         text = response.text
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
+        found = json_in(text)
         if response.status_code >= 300:
             raise self._sort(response.status_code, _words(found, text), response.headers)
         if not isinstance(found, dict) or not found.get("choices"):
@@ -150,8 +147,8 @@ class Client(Backend):
         settings = self.settings
         sampling = {name: getattr(settings, name) for name in ("temperature", "top_p", "max_tokens")}
         fields = {name: value for name, value in sampling.items() if value is not None}
-        form, form_extra = response_format(settings.response_format, condition, turn)
-        return fields | form | THINKING_OFF[settings.thinking_off] | form_extra | settings.extra_body
+        form = response_format(settings.response_format, condition, turn)
+        return fields | form | THINKING_OFF[settings.thinking_off] | settings.extra_body
 
     def _read(self, found: dict[str, Any], seconds: float) -> Reply:
         """A completion as a reply; what has no field of its own goes into ``more``, so that nothing is lost."""

@@ -51,6 +51,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
+from interp.files import read_json
 from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
@@ -59,24 +60,16 @@ from interp.llm.schemes import Condition, read_answer
 RECORD = "result.json"
 
 
-@dataclass(frozen=True)
-class _Imported:
-    """A run, the source it was read from, and what was set aside: ``(what, why)``."""
-
-    run: LLMRun
-    source: str
-    set_aside: tuple[tuple[str, str], ...]
-
-
 @checked
-def import_result(path: str | Path, regime: str | None = None) -> _Imported:
-    """The run that ``path`` (a ``result.json``) and the steps beside it describe.
+def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, str, list[tuple[str, str]]]:
+    """The run that ``path`` (a ``result.json``) and the steps beside it describe, the source it was read from, and
+    what was set aside: ``(what, why)``.
 
     Args:
         regime: its regime, where the file does not name it.
     """
     path = Path(path)
-    result = _json(path, path.read_text(encoding="utf-8"))
+    result = read_json(path)
     advice, labels = _instance(path, result)
     name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
     condition = _condition_of(name or str(path.parent))
@@ -110,7 +103,7 @@ def import_result(path: str | Path, regime: str | None = None) -> _Imported:
         path=path,
         eta=_eta(path, _first(result, "input.eta eta")),
     )
-    return _Imported(run, source.name, tuple(set_aside))
+    return run, source.name, set_aside
 
 
 @checked
@@ -202,15 +195,6 @@ def _bits(path: Path, what: str, values: Sequence[Any]) -> NDArray[np.float64]:
         )
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{str(path)!r}: {what} must be 0/1 or rainy/sunny in equal rows, got {error}") from error
-
-
-def _json(path: Path, text: str) -> dict[str, Any]:
-    try:
-        found = json.loads(text)
-    except ValueError as error:
-        raise InputError(f"{str(path)!r} is not JSON: {error}") from error
-    require(isinstance(found, dict), f"{str(path)!r} is not a JSON object")
-    return found
 
 
 _BITS: dict[object, float] = {0: 0.0, 1: 1.0, "0": 0.0, "1": 1.0, "rainy": 0.0, "sunny": 1.0, None: float("nan")}

@@ -24,7 +24,7 @@ from interp.files import reading
 from interp.llm.importer import RECORD, import_result
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
-from interp.llm.trace import FORMAT, FORMATS, calls_in, read_lines, replay, session_from
+from interp.llm.trace import FORMAT, FORMATS, calls_in, instance_of, read_lines, replay, session_from
 
 _DUPLICATES = ("refuse", "first")
 
@@ -89,10 +89,10 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
             run = from_trace(file)
             if run.rounds or run.ended != "unfinished":
                 runs.append(run)
-                rows.append(_read(file, "trace", run))
+                rows.append(_row(file, "trace", run.rounds))
             else:
                 why = "it holds no answer: the server never gave one; play it again with the same command"
-                rows.append(_set_aside(file, "trace", why))
+                rows.append(_row(file, "trace", why=why))
     refused = [row["why"] for row in rows if row["status"] == "set aside"]
     require(
         bool(runs),
@@ -105,21 +105,18 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
 
 def _import(file: Path, regime: str | None, runs: list[LLMRun], rows: list[dict[str, Any]]) -> None:
     try:
-        found = import_result(file, regime)
+        run, source, set_aside = import_result(file, regime)
     except InputError as error:
-        rows.append(_set_aside(file, RECORD, str(error)))
+        rows.append(_row(file, RECORD, why=str(error)))
         return
-    runs.append(found.run)
-    rows.append(_read(file, found.source, found.run))
-    rows.extend(_set_aside(file, part, why) for part, why in found.set_aside)
+    runs.append(run)
+    rows.append(_row(file, source, run.rounds))
+    rows.extend(_row(file, part, why=why) for part, why in set_aside)
 
 
-def _read(path: Path, part: str, run: LLMRun) -> dict[str, Any]:
-    return {"path": str(path), "part": part, "status": "read", "rounds": run.rounds, "why": ""}
-
-
-def _set_aside(path: Path, part: str, why: str) -> dict[str, Any]:
-    return {"path": str(path), "part": part, "status": "set aside", "rounds": 0, "why": why}
+def _row(path: Path, part: str, rounds: int = 0, why: str = "") -> dict[str, Any]:
+    """A row of :attr:`Reading.table`; what has a reason was set aside."""
+    return {"path": str(path), "part": part, "status": "set aside" if why else "read", "rounds": rounds, "why": why}
 
 
 def _without_duplicates(runs: Sequence[LLMRun], duplicates: str, rows: list[dict[str, Any]]) -> list[LLMRun]:
@@ -156,40 +153,35 @@ def _is_trace(path: Path) -> bool:
 def from_trace(path: Path) -> LLMRun:
     """Read one trace; the recorded replies are replayed through the state machine, which checks them."""
     with reading(path, "move the file away and run again"):
-        return _from_trace(path)
-
-
-def _from_trace(path: Path) -> LLMRun:
-    (header, *records), _ = read_lines(path)
-    if header.get("format") not in FORMATS:
-        raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT})")
-    session = session_from(header)
-    end = replay(session, records, path)
-    calls = calls_in(records)
-    rounds = len(session.predictions)
-    by_round, prompt_tokens, completion_tokens = tokens_of(calls, "round", rounds)
-    instance = next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
-    accuracies = instance.get("accuracies")
-    return LLMRun(
-        model=header["settings"]["model"],
-        condition=session.condition,
-        regime=instance["regime"],
-        index=instance["index"],
-        advice=session.advice,
-        labels=session.labels,
-        accuracies=None if accuracies is None else np.asarray(accuracies, dtype=np.float64),
-        predictions=np.array(session.predictions, dtype=np.float64),
-        # A round whose prediction was made but whose note was not has no note.
-        notes=tuple(session.notes) + (None,) * (rounds - len(session.notes)),
-        ended=end or "unfinished",
-        calls=len(calls),
-        malformed=session.malformed,
-        prompt_tokens=by_round,
-        total_prompt_tokens=prompt_tokens,
-        total_completion_tokens=completion_tokens,
-        seconds=float(np.mean([call["seconds"] for call in calls])) if calls else float("nan"),
-        wording=header["prompt"]["wording"],
-        served=tuple(sorted({str(call.get("model")) for call in calls})),
-        path=path,
-        prompt=header["prompt"]["text"],
-    )
+        (header, *records), _ = read_lines(path)
+        require(header.get("format") in FORMATS, f"{str(path)!r} is not a trace of this version ({FORMAT})")
+        session = session_from(header)
+        end = replay(session, records, path)
+        calls = calls_in(records)
+        rounds = len(session.predictions)
+        by_round, prompt_tokens, completion_tokens = tokens_of(calls, "round", rounds)
+        instance = instance_of(header, records)
+        accuracies = instance.get("accuracies")
+        return LLMRun(
+            model=header["settings"]["model"],
+            condition=session.condition,
+            regime=instance["regime"],
+            index=instance["index"],
+            advice=session.advice,
+            labels=session.labels,
+            accuracies=None if accuracies is None else np.asarray(accuracies, dtype=np.float64),
+            predictions=np.array(session.predictions, dtype=np.float64),
+            # A round whose prediction was made but whose note was not has no note.
+            notes=tuple(session.notes) + (None,) * (rounds - len(session.notes)),
+            ended=end or "unfinished",
+            calls=len(calls),
+            malformed=session.malformed,
+            prompt_tokens=by_round,
+            total_prompt_tokens=prompt_tokens,
+            total_completion_tokens=completion_tokens,
+            seconds=float(np.mean([call["seconds"] for call in calls])) if calls else float("nan"),
+            wording=header["prompt"]["wording"],
+            served=tuple(sorted({str(call.get("model")) for call in calls})),
+            path=path,
+            prompt=header["prompt"]["text"],
+        )

@@ -18,20 +18,14 @@ The features that decide are returned with the verdict, so that they can be regr
 only: a note called Counter need not count correctly, which is what :func:`~interp.llm.note_counts.read_counts` is for,
 nor be used by the model.
 
-How good they are: on the published runs an earlier version of these rules gave 7 of the 12 rows of the paper's table;
-this version has not been tried on them. On notes of our own, labelled by meaning (``tests/llm/notes.jsonl``), it agrees
-on 111 of 112 that were labelled before the rules were written, and it agreed on 54 of 62 (.77 to .93) that were written
-after the rules, before the rules learned from those. The same person wrote notes and rules. :func:`agreement` gives
-precision and recall.
+This folder's README says how good they are on the labelled notes of ``tests/llm/notes.jsonl``. The same person wrote
+notes and rules.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-
-import pandas as pd
 
 from interp.checks import checked
 from interp.llm.note_counts import BAD, GOOD, mentions, tallied, tally_places
@@ -263,28 +257,3 @@ def _verdict(note: str, n_experts: int) -> bool:
         if says and subject.search(sentence) and not re.search(r"\bwho\b", sentence):
             return True
     return False
-
-
-@checked
-def agreement(labels: Sequence[str], found: Iterable[str]) -> pd.DataFrame:
-    """Precision and recall of each format with 95 % Wilson intervals, and the share that agrees (row "all").
-
-    ``labels`` are the formats that a person gave, ``found`` those that :func:`classify` gave.
-    """
-    pairs = list(zip(labels, found, strict=True))
-    rows: list[dict[str, object]] = []
-    for name in (*FORMATS, "all"):
-        right = sum(label == said and name in (label, "all") for label, said in pairs)
-        said, labelled = (sum(name in (pair[side], "all") for pair in pairs) for side in (1, 0))
-        row = {"format": name, "notes": labelled}
-        rows.append(row | _share("precision", right, said) | _share("recall", right, labelled))
-    return pd.DataFrame(rows)
-
-
-def _share(name: str, hits: int, of: int) -> dict[str, float]:
-    from scipy.stats import binomtest
-
-    if of == 0:
-        return dict.fromkeys((name, f"{name}_low", f"{name}_high"), float("nan"))
-    bounds = binomtest(hits, of).proportion_ci(method="wilson")
-    return {name: hits / of, f"{name}_low": float(bounds.low), f"{name}_high": float(bounds.high)}

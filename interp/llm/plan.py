@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -77,14 +77,10 @@ def instances(
     for regime in dict.fromkeys(regimes):
         for index, instance_seed in enumerate(seeds):
             longest = from_episodes(experts.sample(1, _MOST_ROUNDS, n_experts, regime=regime, seed=instance_seed))[0]
-            drawn.append(_beginning(replace(longest, index=index), n_rounds))
+            advice, labels, accuracies = longest.advice[:n_rounds], longest.labels[:n_rounds], longest.accuracies
+            accuracies = accuracies if accuracies.ndim == 1 else accuracies[:n_rounds]
+            drawn.append(Instance(regime, index, instance_seed, advice, labels, accuracies))
     return drawn
-
-
-def _beginning(instance: Instance, n_rounds: int) -> Instance:
-    advice, labels, accuracies = instance.advice[:n_rounds], instance.labels[:n_rounds], instance.accuracies
-    accuracies = accuracies if accuracies.ndim == 1 else accuracies[:n_rounds]
-    return replace(instance, advice=advice, labels=labels, accuracies=accuracies)
 
 
 @checked
@@ -125,10 +121,8 @@ class Job:
 
     def session(self) -> Session:
         """A new session of this job, before its first round."""
-        instance = self.instance
-        return Session(
-            self.condition, self.prompt.text, instance.advice, instance.labels, max_retries=self.settings.max_reasks
-        )
+        instance, retries = self.instance, self.settings.max_reasks
+        return Session(self.condition, self.prompt.text, instance.advice, instance.labels, max_retries=retries)
 
 
 @checked

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -27,9 +26,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import require
 from interp.llm import schemes
-from interp.llm.schemes import Answer, Condition, Message, Turn, read_answer
-
-Agent = Callable[[Sequence[Message]], str]
+from interp.llm.schemes import Agent, Answer, Condition, Message, Turn, read_answer
 
 
 @dataclass(frozen=True)
@@ -69,7 +66,6 @@ class Session:
     predictions: list[float] = field(default_factory=list)
     notes: list[str | None] = field(default_factory=list)
     malformed: int = 0
-    not_strict: int = 0
     _round: int = 0
     _turn: Turn = "prediction"
     _note: str = ""
@@ -89,11 +85,6 @@ class Session:
     def n_rounds(self) -> int:
         """How many rounds the episode has."""
         return len(self.labels)
-
-    @property
-    def max_calls(self) -> int:
-        """No episode makes more calls than this."""
-        return self.n_rounds * self.condition.calls_per_round * (1 + self.max_retries)
 
     @checked
     def extend(self, advice: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
@@ -125,7 +116,6 @@ class Session:
         assert self.next() is not None, "feed() after the end of the episode"
         self._pending = None
         answer = read_answer(self.condition, self._turn, text, finish_reason)
-        self.not_strict += answer.ok and not answer.strict
         self.malformed += not answer.ok
         if not answer.ok and len(self._attempts) < self.max_retries:
             self._attempts.append((text or "", answer.problem))
@@ -161,7 +151,7 @@ class Session:
 
 
 def play(session: Session, agent: Agent) -> Session:
-    """Run a session to its end with ``agent``, a function from messages to a reply, without any server."""
+    """Run a session to its end with ``agent``, without any server."""
     while (request := session.next()) is not None:
         session.feed(agent(request.messages))
     return session

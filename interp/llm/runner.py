@@ -21,7 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,40 +45,24 @@ _GIVE_UP_AFTER = 3
 _MALFORMED_LIMIT = 20
 
 
-@dataclass
-class Progress:
-    """Counts while a run goes on; given to the ``progress`` function after every call and finished episode."""
+@dataclass(frozen=True)
+class RunSummary:
+    """What a run did (so far, where the ``progress`` function is given it): calls made now, calls found on disk, tokens
+    of the calls made now; cost and seconds once it has ended."""
 
     episodes: int
     finished: int = 0
-    resumed_calls: int = 0
+    overflowed: int = 0
+    refused: int = 0
     calls: int = 0
+    resumed_calls: int = 0
     malformed: int = 0
     prompt_tokens: int = 0
     cached_tokens: int = 0
     completion_tokens: int = 0
-    overflowed: int = 0
-    refused: int = 0
-    unfinished: list[tuple[str, str]] = field(default_factory=list)
-
-
-@dataclass(frozen=True)
-class RunSummary:
-    """What a run did: calls made now, calls found on disk, tokens and cost of the calls made now."""
-
-    episodes: int
-    finished: int
-    overflowed: int
-    refused: int
-    calls: int
-    resumed_calls: int
-    malformed: int
-    prompt_tokens: int
-    cached_tokens: int
-    completion_tokens: int
-    cost: float
-    seconds: float
-    unfinished: tuple[tuple[str, str], ...]
+    cost: float = 0.0
+    seconds: float = 0.0
+    unfinished: tuple[tuple[str, str], ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -110,13 +94,14 @@ def run(
     folder: str | Path,
     where: Connection | Backend,
     prices: Prices | None = None,
-    progress: Callable[[Progress], None] | None = None,
+    progress: Callable[[RunSummary], None] | None = None,
     malformed_limit: int = _MALFORMED_LIMIT,
 ) -> RunSummary:
     """Play all ``jobs`` (of one model) and write their traces below ``folder``.
 
     Args:
         where: a server, or anything else that answers.
+        progress: called after every call and finished episode.
         malformed_limit: stop when the first so many answers are all malformed; 0 never stops.
 
     Raises:
@@ -127,7 +112,7 @@ def run(
     require(all(job.settings == jobs[0].settings for job in jobs), "one run plays one model with one set of settings")
     require(malformed_limit >= 0, f"malformed_limit must be 0 (never) or more, got {malformed_limit}")
     backend = Client(jobs[0].settings, where) if isinstance(where, Connection) else where
-    one = _Run(Path(folder), backend, Progress(len(jobs)), progress or (lambda _: None), malformed_limit)
+    one = _Run(Path(folder), backend, RunSummary(len(jobs)), progress or (lambda _: None), malformed_limit)
     playing = one.play(jobs, prices or Prices())
     try:
         within_a_loop = asyncio.get_running_loop().is_running()
@@ -145,10 +130,14 @@ class _Run:
 
     folder: Path
     backend: Backend
-    state: Progress
-    report: Callable[[Progress], None]
+    state: RunSummary
+    report: Callable[[RunSummary], None]
     malformed_limit: int
     in_a_row: int = 0
+
+    def count(self, **more: Any) -> None:
+        """Add to the counts of the run."""
+        self.state = replace(self.state, **{name: getattr(self.state, name) + n for name, n in more.items()})
 
     async def play(self, jobs: Sequence[Job], prices: Prices) -> RunSummary:
         start = time.monotonic()
@@ -163,9 +152,8 @@ class _Run:
             ) from error
         finally:
             await self.backend.close()
-        counts = {**vars(self.state), "unfinished": tuple(self.state.unfinished)}
         cost = prices.cost(self.state.prompt_tokens, self.state.cached_tokens, self.state.completion_tokens)
-        return RunSummary(**counts, cost=cost, seconds=round(time.monotonic() - start, 2))
+        return replace(self.state, cost=cost, seconds=round(time.monotonic() - start, 2))
 
     async def _play_all(self, jobs: Iterator[Job], n_jobs: int) -> None:
         """Workers that share one iterator; the first exception of any cancels the others and is raised."""
@@ -190,10 +178,9 @@ class _Run:
             await self._episode(job)
             self.in_a_row = 0
         except (LockedError, UnavailableError, RefusedError) as error:
-            self.state.unfinished.append((str(job.place), str(error)))
+            self.count(unfinished=((str(job.place), str(error)),), refused=isinstance(error, RefusedError))
             if isinstance(error, LockedError):
                 return
-            self.state.refused += isinstance(error, RefusedError)
             self.in_a_row = 1 if self.state.calls > calls else self.in_a_row + 1
             nothing_yet = self.state.calls + self.state.resumed_calls == 0
             hopeless = nothing_yet or isinstance(error, UnavailableError)
@@ -209,14 +196,13 @@ class _Run:
         with TraceFile(self.folder / job.place, header) as trace:
             session = session_from(trace.header)
             end = replay(session, trace.records, trace.path)
-            self.state.resumed_calls += len(calls_in(trace.records))
+            self.count(resumed_calls=len(calls_in(trace.records)))
             while end not in ("complete", "overflow") and session.next() is not None:
                 end = await self._call(job, session, trace)
             if end is None:
                 end = "complete"
                 trace.append({"end": end})
-            self.state.finished += 1
-            self.state.overflowed += end == "overflow"
+            self.count(finished=1, overflowed=end == "overflow")
 
     async def _call(self, job: Job, session: Session, trace: TraceFile) -> str | None:
         """Make the next call and record it; "overflow" where it no longer fits into the context."""
@@ -243,11 +229,8 @@ class _Run:
         sent = seed if job.settings.send_seed else None
         trace.append(_record(request, sent, reply, answer) | {"address": self.backend.address})
         prompt, cached, completion = _usage_tokens(reply.usage)
-        self.state.calls += 1
-        self.state.malformed += not answer.ok
-        self.state.prompt_tokens += prompt
-        self.state.cached_tokens += cached
-        self.state.completion_tokens += completion
+        self.count(calls=1, malformed=not answer.ok)
+        self.count(prompt_tokens=prompt, cached_tokens=cached, completion_tokens=completion)
         self.report(self.state)
         if self.malformed_limit and self.state.calls == self.state.malformed == self.malformed_limit:
             raise InputError(
@@ -301,11 +284,11 @@ def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
 
 
 @contextmanager
-def showing(calls: int) -> Iterator[Callable[[Progress], None]]:
+def showing(calls: int) -> Iterator[Callable[[RunSummary], None]]:
     """Give the function that shows the counts of a run of about ``calls`` calls."""
     with display("calls", calls) as update:
 
-        def show(state: Progress) -> None:
+        def show(state: RunSummary) -> None:
             tokens = f"{(state.prompt_tokens + state.completion_tokens) / 1e6:.2f} M tokens"
             text = f"{state.finished}/{state.episodes} episodes, {state.malformed} malformed, {tokens}"
             update(completed=state.calls + state.resumed_calls, text=text)

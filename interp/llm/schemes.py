@@ -17,7 +17,7 @@ import hashlib
 import json
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -27,6 +27,8 @@ from interp.errors import InputError, require, unknown_name
 
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]
+Agent = Callable[[Sequence[Message]], str]
+"""From the messages so far to a reply."""
 
 _FRAMINGS = ("online", "weather")
 PROTOCOLS = ("no-note", "note", "note-only")
@@ -103,16 +105,15 @@ def label_words(framing: str) -> tuple[str, str] | tuple[int, int]:
 
 def prediction_message(condition: Condition, advice: Sequence[int], note: str) -> Message:
     """The user message that asks for a prediction (the note is left out where there is none)."""
-    turn_type = "forecast" if condition.framing == "weather" else "prediction"
     known = {"note": note} if condition.has_note else {}
-    return _user({"turn_type": turn_type, **known, **_votes(condition, advice)})
+    return _user({"turn_type": _WORDS[condition.framing]["turn_type"], **known, **_votes(condition, advice)})
 
 
 def feedback_message(condition: Condition, advice: Sequence[int], note: str, label: int) -> Message:
     """The user message that reveals the outcome; with a note it repeats the note and the advice (paper, F.3)."""
     known = {"note": note, **_votes(condition, advice)} if condition.has_note else {}
-    truth = "actual_weather" if condition.framing == "weather" else "true_label"
-    return _user({"turn_type": "feedback", **known, truth: label_words(condition.framing)[int(label)]})
+    truth_key = _WORDS[condition.framing]["truth_key"]
+    return _user({"turn_type": "feedback", **known, truth_key: label_words(condition.framing)[int(label)]})
 
 
 def _votes(condition: Condition, advice: Sequence[int]) -> dict[str, str | int]:
@@ -127,14 +128,8 @@ def retry_message(condition: Condition, turn: Turn, problem: str) -> Message:
 
 def expected_form(condition: Condition, turn: Turn) -> str:
     """The answer's form, as the prompts write it."""
-    if turn == "note":
-        return '{"note": "<short text>"}'
-    return f'{{"prediction": {choice(condition.framing)}}}'
-
-
-def choice(framing: str) -> str:
-    """The two labels as the prompts name them: ``0 or 1``, ``"sunny" or "rainy"``."""
-    return '"sunny" or "rainy"' if framing == "weather" else "0 or 1"
+    value = '"<short text>"' if turn == "note" else _WORDS[condition.framing]["choice"]
+    return f'{{"{turn}": {value}}}'
 
 
 def _user(body: Mapping[str, object]) -> Message:
@@ -174,12 +169,12 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         return Answer(None, problem="the answer was cut off at the token limit")
     if not text or not text.strip():
         return Answer(None, problem="the answer was empty")
-    said = _object(text.strip())
+    said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
     alone = said is not None
     if not alone:
         body = _THOUGHT.sub("", _THINK.sub("", text)).strip()
         fenced = _FENCE.match(body)
-        said = _object(fenced.group(1) if fenced else body)
+        said = json_in(fenced.group(1) if fenced else body, object_pairs_hook=_no_duplicates)
         if said is None:
             return Answer(None, problem="the answer was not one JSON object")
     if not isinstance(said, dict):
@@ -200,10 +195,10 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     return Answer(words.index(word), strict and value in label_words(condition.framing))
 
 
-def _object(text: str) -> Any:
-    """The JSON value that ``text`` is; None where it is none, or names a key twice."""
+def json_in(text: str | bytes, **how: Any) -> Any:
+    """The JSON value that ``text`` is, read by ``json.loads`` with ``how``; None where it is none."""
     try:
-        return json.loads(text, object_pairs_hook=_no_duplicates)
+        return json.loads(text, **how)
     except (ValueError, RecursionError):
         return None
 
@@ -232,27 +227,23 @@ def grammar(condition: Condition, turn: Turn, max_note_chars: int = 200) -> str:
 RESPONSE_FORMATS = ("none", "json_object", "json_schema", "grammar")
 
 
-def response_format(kind: str, condition: Condition, turn: Turn) -> tuple[dict[str, Any], dict[str, Any]]:
-    """``(request fields, extra body)`` that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`."""
+def response_format(kind: str, condition: Condition, turn: Turn) -> dict[str, Any]:
+    """The request fields that ask the server for the answer's form, of :data:`RESPONSE_FORMATS`."""
     schema = {"name": f"{turn}_answer", "schema": json_schema(condition, turn), "strict": True}
-    forms: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-        "none": ({}, {}),
-        "json_object": ({"response_format": {"type": "json_object"}}, {}),
-        "json_schema": ({"response_format": {"type": "json_schema", "json_schema": schema}}, {}),
-        "grammar": ({}, {"grammar": grammar(condition, turn)}),
+    forms: dict[str, dict[str, Any]] = {
+        "none": {},
+        "json_object": {"response_format": {"type": "json_object"}},
+        "json_schema": {"response_format": {"type": "json_schema", "json_schema": schema}},
+        "grammar": {"grammar": grammar(condition, turn)},
     }
     return forms[kind]
 
 
 def read_message(message: Message) -> dict[str, Any]:
     """The JSON object of a user message."""
-    try:
-        body = json.loads(message["content"])
-    except ValueError:
-        body = None
-    if isinstance(body, dict):
-        return body
-    raise InputError(f"a user message must be one JSON object, got {message['content'][:80]!r}")
+    body = json_in(message["content"])
+    require(isinstance(body, dict), f"a user message must be one JSON object, got {message['content'][:80]!r}")
+    return dict(body)
 
 
 _BUILT_IN = "built-in wording, version 1"
@@ -283,6 +274,7 @@ _WORDS = {
         "rounds": "rounds",
         "now": "the current round",
         "turn": "Prediction turn",
+        "choice": "0 or 1",
         "turn_type": "prediction",
         "truth": "the true label of the current round",
         "truth_key": "true_label",
@@ -298,6 +290,7 @@ _WORDS = {
         "rounds": "days",
         "now": "the current day",
         "turn": "Forecast turn",
+        "choice": '"sunny" or "rainy"',
         "turn_type": "forecast",
         "truth": "the actual weather of the current day",
         "truth_key": "actual_weather",
@@ -314,10 +307,10 @@ def built_in(scheme: str, n_experts: int = 4) -> Prompt:
     words, has_note = _WORDS[framing], state == "note"
     names = [f"Expert {letter}" for letter in expert_letters(n_experts)]
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
-    votes = {key: choice(framing) for key in expert_keys(n_experts)}
+    votes = dict.fromkeys(expert_keys(n_experts), words["choice"])
     note = {"note": '"<short text>"'} if has_note else {}
     asked = {"turn_type": json.dumps(words["turn_type"])} | note | votes
-    told = {"turn_type": '"feedback"'} | (note | votes if has_note else {}) | {words["truth_key"]: choice(framing)}
+    told = {"turn_type": '"feedback"'} | (note | votes if has_note else {}) | {words["truth_key"]: words["choice"]}
     parts = [
         words["opening"],
         words["task"].format(n=_NUMBERS.get(n_experts, str(n_experts)), names=listed),
@@ -333,7 +326,7 @@ def built_in(scheme: str, n_experts: int = 4) -> Prompt:
             else f"You receive the experts' predictions for {words['now']}. Use them to predict."
         ),
         f"Input:\n{_shape(asked)}",
-        f"Output:\n{_shape({'prediction': choice(framing)})}",
+        f"Output:\n{_shape({'prediction': words['choice']})}",
         "2. Feedback turn",
         (
             f"You receive your previous note, the experts' predictions for {words['now']} and {words['truth']}. Write "

@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, unknown_name
+from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
-from interp.tasks import experts
 from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts import regret as metrics
 from interp.tasks.experts.predictors import PREDICTORS, Decision, ExpertRun, weighted_majority
@@ -201,9 +201,7 @@ def _curve(regrets: Sequence[NDArray[np.float64]], names: Mapping[str, str], see
     return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
-_REGIMES = ("stratified", "flat", "anti-signal")
-
-# condition -> model -> (mean, std) for each regime
+# condition -> model -> (mean, std) for each of PAPER_REGIMES
 _FINAL_REGRET: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
     "weather-note": {"DeepSeek-V3": ((7.7, 7.0), (8.7, 7.1), (12.5, 7.7))},
     "online-note": {"DeepSeek-V3": ((7.6, 7.0), (6.0, 5.4), (5.0, 10.2))},
@@ -227,42 +225,12 @@ _FINAL_REGRET: dict[str, dict[str, tuple[tuple[float, float], ...]]] = {
 
 
 def paper_table() -> pd.DataFrame:
-    """One row for each model, condition and regime: mean, std."""
+    """The paper's final regrets: one row for each model, condition and regime, over its own 30 instances of each."""
     return pd.DataFrame(
         [
             {"model": f"{model} (paper)", "condition": condition, "regime": regime, "mean": mean, "std": std, "n": 30}
             for condition, models in _FINAL_REGRET.items()
             for model, cells in models.items()
-            for regime, (mean, std) in zip(_REGIMES, cells, strict=True)
+            for regime, (mean, std) in zip(PAPER_REGIMES, cells, strict=True)
         ]
     )
-
-
-@checked
-def beside_paper(
-    others: Mapping[str, Predictor] | None = None, n_instances: int = 30, n_rounds: int = 100, seed: int = 0
-) -> pd.DataFrame:
-    """The paper's final regrets with those of the baselines and of ``others`` on fresh instances of its three regimes.
-
-    Its numbers are of its own 30 instances, ours of ``n_instances`` drawn alike: compare differences with the
-    standard deviation over the square root of n.
-
-    Example:
-        >>> from reports.llm import transformer
-        >>> table = beside_paper({"wma-handwired": transformer("wma-handwired")})          # doctest: +SKIP
-    """
-    rows = []
-    for regime in _REGIMES:
-        episodes = experts.sample(n_instances, n_rounds, 4, regime=regime, seed=seed)
-        for one in references(episodes, others):
-            rows.append({"model": one.name, "condition": "", "regime": regime, **summary(one.regret[:, -1], seed)})
-    return pd.concat([paper_table(), pd.DataFrame(rows)], ignore_index=True)
-
-
-def wide(table: pd.DataFrame) -> pd.DataFrame:
-    """The same as ``mean ± std`` with a column for each regime, as the paper prints it."""
-    cells = [f"{mean:.1f} ± {std:.1f}" for mean, std in zip(table["mean"], table["std"], strict=True)]
-    keys = ["model", "condition"]
-    order = table[keys].drop_duplicates()
-    flat = table.assign(cell=cells).pivot(index=keys, columns="regime", values="cell")[list(_REGIMES)].reset_index()
-    return order.merge(flat, on=keys)

@@ -11,7 +11,7 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
-from interp.errors import InputError, require
+from interp.errors import require
 from interp.files import write_json, write_text
 from interp.llm.behaviour import behaviour
 from interp.llm.note_counts import check_counts, read_counts
@@ -19,6 +19,8 @@ from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import MAX_NOTE_WORDS, expert_letters
 from interp.llm.scores import LLMScores, Predictor, score
+
+_GROUP = ["model", "condition", "regime"]
 
 
 @checked
@@ -59,20 +61,16 @@ def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
 
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
-    folder = Path(folder)
-    if folder.is_file():
-        raise InputError(f"{str(folder)!r} is a file; choose a folder")
-    return [
-        write_text(folder / f"{name}.csv", table.to_csv(index=False)) for name, table in tables.items() if len(table)
-    ]
+    full = {name: table for name, table in tables.items() if len(table)}
+    return [write_text(Path(folder) / f"{name}.csv", table.to_csv(index=False)) for name, table in full.items()]
 
 
 @checked
 def readable(final: pd.DataFrame) -> pd.DataFrame:
     """The final table for a terminal: one row per group, both treatments of missing predictions side by side."""
     shown = final[final["missing"] != "skipped"].copy()
-    skipped = final[final["missing"] == "skipped"].set_index(["model", "condition", "regime"])["mean"]
-    keys = shown[["model", "condition", "regime"]].apply(tuple, axis=1)
+    skipped = final[final["missing"] == "skipped"].set_index(_GROUP)["mean"]
+    keys = shown[_GROUP].apply(tuple, axis=1)
     names = [f"{m}, {c}" if c else m for m, c in zip(shown["model"], shown["condition"], strict=True)]
     return pd.DataFrame(
         {
@@ -86,9 +84,6 @@ def readable(final: pd.DataFrame) -> pd.DataFrame:
             "missing": ["" if pd.isna(m) else f"{m:.0f}" for m in shown["missing_predictions"]],
         }
     ).sort_values("regime", kind="stable")
-
-
-_GROUP = ["model", "condition", "regime"]
 
 
 @dataclass(frozen=True)
@@ -110,20 +105,17 @@ class NoteTable:
         """One row for each note."""
         return self.notes
 
-    def formats(self, round: int | None = None) -> pd.DataFrame:
-        """How many runs had each format after ``round`` (the last round of each run when None): the paper's table."""
-        chosen = self._at(round)
-        if chosen.empty:
+    def formats(self) -> pd.DataFrame:
+        """How many runs had each format after their last round: the paper's table."""
+        if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, *FORMATS])
-        counts = chosen.groupby([*_GROUP, "format"]).size().unstack(fill_value=0)
-        return counts.reindex(columns=list(FORMATS), fill_value=0).reset_index()
+        return self._counted(self._last, _GROUP).reset_index()
 
     def formats_by_round(self) -> pd.DataFrame:
         """Per group and round: the share of the runs that got there with each format, and how many those are."""
         if self.notes.empty:
             return pd.DataFrame(columns=[*_GROUP, "round", "runs", *FORMATS])
-        counts = self.notes.groupby([*_GROUP, "round", "format"]).size().unstack(fill_value=0)
-        counts = counts.reindex(columns=list(FORMATS), fill_value=0)
+        counts = self._counted(self.notes, [*_GROUP, "round"])
         runs = counts.sum(axis=1)
         shares = counts.div(runs, axis=0)
         shares.insert(0, "runs", runs)
@@ -141,7 +133,7 @@ class NoteTable:
         name the right expert."""
         measures = ("exact", "mean_error", "best", "worst", "most_accurate", "least_accurate")
         rows: list[dict[str, Any]] = []
-        for names, group in self._at(None).groupby(_GROUP, sort=False):
+        for names, group in self._last.groupby(_GROUP, sort=False):
             readable = group[group["readable"].astype(bool)]
             row: dict[str, Any] = dict(zip(_GROUP, names, strict=True))
             row |= {"n": len(group), "words": group["words"].mean()}
@@ -156,8 +148,13 @@ class NoteTable:
         table = self.notes.assign(exact=self.notes["exact"].where(self.notes["readable"].astype(bool)).astype(float))
         return table.groupby([*_GROUP, "round"])[["words", "prompt_tokens", "exact"]].mean().reset_index()
 
-    def _at(self, round: int | None) -> pd.DataFrame:
-        return self.notes[self.notes["round"] == (self.notes["last_round"] if round is None else round)]
+    @property
+    def _last(self) -> pd.DataFrame:
+        return self.notes[self.notes["round"] == self.notes["last_round"]]
+
+    def _counted(self, notes: pd.DataFrame, by: list[str]) -> pd.DataFrame:
+        counts = notes.groupby([*by, "format"]).size().unstack(fill_value=0)
+        return counts.reindex(columns=list(FORMATS), fill_value=0)
 
 
 @checked
@@ -185,17 +182,16 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
                 "note": note,
                 "chars": len(note),
                 **vars(check),
-                "most_accurate": _names(note, run, "best") if check.readable else None,
-                "least_accurate": _names(note, run, "worst") if check.readable else None,
+                "most_accurate": _names(note, run, 1) if check.readable else None,
+                "least_accurate": _names(note, run, -1) if check.readable else None,
                 "prompt_tokens": run.prompt_tokens[t],
             }
         )
     return rows
 
 
-def _names(note: str, run: LLMRun, which: str) -> bool:
-    """Does the note's best (or worst) tally belong to the most (or least) reliable expert alone?"""
-    sign = 1 if which == "best" else -1
+def _names(note: str, run: LLMRun, sign: int) -> bool:
+    """Does the note's best (sign -1: worst) tally belong to the most (least) reliable expert alone?"""
     skill = sign * run.reliability
     counts = read_counts(note, len(skill))
     shares = sign * np.array([counts[letter][0] / counts[letter][1] for letter in expert_letters(len(skill))])

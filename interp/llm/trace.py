@@ -26,7 +26,7 @@ import numpy as np
 
 from interp.errors import InputError
 from interp.llm.protocol import Session
-from interp.llm.schemes import Condition
+from interp.llm.schemes import Condition, json_in
 
 FORMAT = "interp-llm-trace/2"
 FORMATS = (FORMAT, "interp-llm-trace/1")
@@ -108,10 +108,7 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
     length, records = 0, []
     signed = False
     for number, line in enumerate(data.splitlines(keepends=True), 1):
-        try:
-            record = json.loads(line)
-        except ValueError:
-            record = None
+        record = json_in(line)
         if isinstance(record, dict):
             signed = signed or record.get("format") == FORMAT or _DIGEST in record
             if signed and record.pop(_DIGEST, None) != _digest(record):
@@ -123,10 +120,6 @@ def read_lines(path: Path) -> tuple[list[dict[str, Any]], int]:
         records.append(record)
         length += len(line)
     return records, length
-
-
-# What may differ between the run that began a trace and the run that resumes it.
-_FREE = ("made_with",)
 
 
 def line_of(record: Mapping[str, Any]) -> bytes:
@@ -148,13 +141,12 @@ def _check_header(
     recorded, wanted = dict(lines[0]), json.loads(json.dumps(wanted))
     if recorded.get("format") != FORMAT:
         raise InputError(f"{str(path)!r} is not a trace of this version ({FORMAT}); choose another output folder")
-    extended = [line["extended"] for line in lines[1:] if "extended" in line]
-    recorded |= {"instance": extended[-1]} if extended else {}
+    recorded["instance"] = instance_of(recorded, lines[1:])
     longer = _is_longer(recorded["instance"], wanted["instance"])
     for key in sorted(recorded.keys() | wanted.keys()):
         before: Any = recorded.get(key)
         now: Any = wanted.get(key)
-        if key in _FREE or before == now or (key == "instance" and longer):
+        if key == "made_with" or before == now or (key == "instance" and longer):
             continue
         if key == "instance" and _is_longer(now, before):
             raise InputError(
@@ -179,6 +171,11 @@ def _is_longer(short: Any, long: Any) -> bool:
     moving = isinstance(long["accuracies"][0], list)
     by_round = ("advice", "labels", *(["accuracies"] if moving else []))
     return all(short[name] == (long[name][:n] if name in by_round else long[name]) for name in short)
+
+
+def instance_of(header: Mapping[str, Any], records: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The instance of a trace: its header's, or the last one that it was extended to."""
+    return next((record["extended"] for record in records[::-1] if "extended" in record), header["instance"])
 
 
 def session_from(header: Mapping[str, Any]) -> Session:

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from interp.llm.note_counts import check_counts, read_counts, write_counts
-from interp.llm.notes import FORMATS, agreement, classify
+from interp.llm.notes import FORMATS, classify
 
 LABELLED = pd.read_json(Path(__file__).with_name("notes.jsonl"), lines=True, dtype=False)
 FOUND = [classify(note).format for note in LABELLED["note"]]
@@ -41,14 +41,12 @@ def test_the_rules_are_right_on_all_notes_but_five() -> None:
 
 @pytest.mark.parametrize("split", ["development", "held out", "after the rules"])
 def test_precision_and_recall_of_every_format(split: str) -> None:
-    """Each at least .85 on each part, with intervals that hold it."""
+    """Each at least .85 on each part."""
     part = (LABELLED["split"] == split).to_numpy()
-    table = agreement(LABELLED["format"][part].tolist(), np.array(FOUND)[part].tolist())
-    assert table["format"].tolist() == [*FORMATS, "all"] and table["notes"].iloc[-1] == part.sum()
-    for name in ("precision", "recall"):
-        assert (table[name] >= 0.85).all()
-        assert (table[f"{name}_low"] <= table[name]).all() and (table[name] <= table[f"{name}_high"]).all()
-        assert (table[f"{name}_low"] < table[f"{name}_high"]).all(), "no share of a sample is certain"
+    labels, found = LABELLED["format"].to_numpy()[part], np.array(FOUND)[part]
+    for name in FORMATS:
+        both = ((labels == name) & (found == name)).sum()
+        assert both >= 0.85 * (labels == name).sum() > 0 and both >= 0.85 * (found == name).sum() > 0
 
 
 @pytest.mark.parametrize(
