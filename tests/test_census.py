@@ -12,7 +12,7 @@ BUDGET = {
     "circuits/reachability": 365,
     "circuits/weighted_majority": 383,
     "interp": 3231,
-    "interp/cli": 1442,
+    "interp/cli": 1387,
     "interp/evaluation": 277,
     "interp/interventions": 4700,
     "interp/llm": 4454,

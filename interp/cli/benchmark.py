@@ -9,6 +9,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.lazy import named
 
 
 def _method_names() -> str:
@@ -18,11 +19,7 @@ def _method_names() -> str:
     return ", ".join(dict.fromkeys(method.key for method in select()))
 
 
-def _subject_names(incomplete: str) -> list[str]:
-    """Every subject, for shell completion."""
-    from circuits.benchmark import builders
-
-    return [name for name in builders() if name.startswith(incomplete)]
+_subject_names = options.completing(lambda: named("circuits.benchmark:builders")())
 
 
 @command(

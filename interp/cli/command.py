@@ -120,8 +120,8 @@ class _Command(TyperCommand):
 
 
 def filled(text: str) -> str:
-    """``text`` with every ``<module:function>`` replaced by what the function returns."""
-    return re.sub(r"<([\w.]+:\w+)>", lambda name: str(named(name[1])()), text)
+    """``text`` with every ``<module:function>`` replaced by what the function returns, a paragraph for each line."""
+    return re.sub(r"<([\w.]+:\w+)>", lambda name: str(named(name[1])()).replace("\n", "\n\n"), text)
 
 
 def command(

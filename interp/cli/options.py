@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 import tempfile
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,33 +34,31 @@ def number(what: str, minimum: int = 1, *names: str) -> Any:
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
 
 
-def _models(incomplete: str, *kinds: str) -> list[tuple[str, str]]:
+def completing(names: Callable[[], Mapping[str, Any]], told: bool = False) -> Callable[[str], list[Any]]:
+    """A function that completes the keys of ``names()`` in a shell, with their values where these are ``told``."""
+
+    def complete(incomplete: str) -> list[Any]:
+        """The names that begin with ``incomplete``."""
+        return [(name, what) if told else name for name, what in names().items() if name.startswith(incomplete)]
+
+    return complete
+
+
+def _models(*kinds: str) -> dict[str, str]:
     from interp.library import models
 
-    known = [record for record in models() if record.kind in kinds]
-    return [(record.name, record.description) for record in known if record.name.startswith(incomplete)]
+    return {record.name: record.description for record in models() if record.kind in kinds}
 
 
-def model_names(incomplete: str) -> list[tuple[str, str]]:
-    """Every model that can be loaded by name, with what it is, for shell completion."""
-    return _models(incomplete, "handwired", "learned")
-
-
-def handwired_names(incomplete: str) -> list[tuple[str, str]]:
-    """Every handwired model with what it is, for shell completion."""
-    return _models(incomplete, "handwired")
+model_names = completing(lambda: _models("handwired", "learned"), told=True)
+handwired_names = completing(lambda: _models("handwired"), told=True)
+regime_names = completing(lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes()))
 
 
 def _every_regime() -> str:
     """The regimes of every task, for the help."""
     regimes = {task.key: task.data.regimes() for task in interp.tasks.every()}
     return "; ".join(f"{key}: {', '.join(names)}" for key, names in regimes.items() if names)
-
-
-def regime_names(incomplete: str) -> list[str]:
-    """Every regime, for shell completion."""
-    regimes = dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes())
-    return [name for name in regimes if name.startswith(incomplete)]
 
 
 def _circuit_arguments() -> str:
@@ -75,7 +73,7 @@ def _circuit_arguments() -> str:
         own = {size.name for size in interp.tasks.get(record.task).sizes}
         given = [p for p in inspect.signature(record.build).parameters.values() if p.name not in own]
         lines.append(f"{name}: {', '.join(f'{p.name}={p.default}' for p in given)}")
-    return "\n\n".join(lines)
+    return "\n".join(lines)
 
 
 CIRCUIT_ARGUMENTS = (

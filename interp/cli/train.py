@@ -16,26 +16,14 @@ from interp.cli.command import Say, command
 from interp.errors import require
 from interp.files import require_free
 
-
-def _task_keys(incomplete: str) -> list[str]:
-    """The tasks, for shell completion."""
-    return [task.key for task in interp.tasks.every() if task.key.startswith(incomplete)]
-
-
-def presets() -> str:
-    """Every task that can be trained with its presets, for the help."""
-    from interp.training.goal import presets as listed
-
-    return "\n\n".join(listed().splitlines())
-
-
+_task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
 _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
 
 
 @command(
     example="interp train experts --preset laptop --name mine --experts 2 8 --seed 1",
     sizes="several",
-    more="Tasks and their presets:\n<interp.cli.train:presets>",
+    more="Tasks and their presets:\n<interp.training.goal:presets>",
 )
 def train(
     say: Say,

@@ -1,24 +1,69 @@
-"""``interp llm run`` and ``interp llm demo``: language models and scripted agents play expert advice."""
+"""``interp llm``: language models as online learners are opened, played, and what they said is scored and reported."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
-from interp.errors import InputError
+from interp.errors import require
 
 if TYPE_CHECKING:
     from interp.llm.backend import Backend, Connection, Settings
-    from interp.llm.runner import RunSummary
+    from interp.llm.loading import Reading
 
 _Player = Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")]
 _Address = Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")]
 _Thinking = Annotated[str, typer.Option(help="How this server turns thinking off: deepseek, chat-template.")]
 _Key = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
+_Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
+_ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
+_Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
+
+
+@command("open", example="interp llm open PATH --episodes 32 --rounds 10 --every 3", group=llm_app)
+def _open_model(
+    say: Say,
+    model: Annotated[str, typer.Argument(help="Folder, .gguf file or name of a chat model.")],
+    out: options.Out = Path("output/llm-open"),
+    regime: Annotated[str, typer.Option(help="Expert regime.")] = "stratified",
+    episodes: Annotated[int, options.number("Number of episodes", 10)] = 32,
+    rounds: Annotated[int, options.number("Rounds per episode")] = 10,
+    condition: Annotated[str, typer.Option(help="online-no-note or weather-no-note.")] = "online-no-note",
+    every: Annotated[int, options.number("Look after every so many blocks")] = 1,
+    expert: Annotated[int, options.number("The expert whose vote is patched in the last round, counted from 0", 0)] = 2,
+    device: options.Device = "cpu",
+    batch: Annotated[int, options.number("Episodes at a time")] = 8,
+    seed: options.Seed = 0,
+) -> None:
+    """Open a chat model while it learns: probe each expert's record, patch one vote; tables as CSV."""
+    import pandas as pd
+
+    import probes
+    from interp.files import write_text
+    from interp.llm.opened import Opened, sample
+    from interp.progress import working
+
+    played = sample(episodes, rounds, regime, seed)
+    options.to_be_written(out)
+    with working(f"opening {model}"):
+        opened = Opened.load(model, device, condition=condition)
+        names = opened.residuals(every)
+        run = opened.play(played, names, batch)
+        patched = opened.patch_vote(played, expert, rounds - 1, names, batch)
+        blank = Opened.load(model, device, untrained=seed, condition=condition).play(played, names, batch)
+        target = probes.targets.get("counts")(played, "before")
+        fitted = [
+            probes.fit(run.at(name), target, untrained=blank.at(name), seed=seed).to_frame().assign(site=name)
+            for name in names
+        ]
+    tables = {"probe": pd.concat(fitted), "patch": patched.to_frame()}
+    for name, table in tables.items():
+        say.table(table, name, name)
+        say.wrote([write_text(out / f"{name}.csv", table.to_csv(index=False))])
 
 
 @command(
@@ -62,7 +107,7 @@ def run(
 
     Keys come from the environment only, and go to the address they were given for only.
     """
-    from interp.llm import plan, schemes
+    from interp.llm import plan, runner, schemes
     from interp.llm.backend import Connection, Settings, extra_fields, who_plays
 
     name, extra = who_plays(model, base_url, agent, backend), extra_fields(extra_body)
@@ -70,8 +115,8 @@ def run(
         name, temperature, top_p, max_tokens, response_format, thinking_off, extra, send_seed, max_reasks=reasks
     )
     connection = Connection(base_url, key_env, concurrency, requests_per_minute, timeout, retries) if base_url else None
-    if prices is not None and len(prices) != 3:
-        raise InputError(f"--prices takes three numbers (prompt, cached, answer), got {len(prices)}")
+    n_prices = len(prices or (0, 0, 0))
+    require(n_prices == 3, f"--prices takes three numbers (prompt, cached, answer), got {n_prices}")
     price = plan.Prices(*(prices or ()))
     texts = schemes.load_prompts(prompts) if prompts else schemes.built_in_prompts(experts)
     chosen = [schemes.Condition.parse(name) for name in conditions] if conditions else schemes.CONDITIONS
@@ -83,24 +128,17 @@ def run(
         say.table(expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected")
         return
     where = _place(settings, agent, backend, connection, concurrency, device)
-    done = _played(say, jobs, out, where, price, malformed_limit, expected.calls)
+    try:
+        with runner.showing(expected.calls) as progress:
+            done = runner.run(jobs, out, where, price, progress, malformed_limit)
+    except KeyboardInterrupt:
+        say.aside("interrupted; every answer is on disk: run the same command again to resume")
+        raise typer.Exit(130) from None
     say.line(done.sentence)
     say.facts(done={**vars(done), "complete": done.complete})
     for place, why in done.unfinished:
         say.aside(f"unfinished: {place}: {why}")
     raise typer.Exit(0 if done.complete else 1)
-
-
-def _played(say: Say, jobs: Any, out: Path, where: Any, price: Any, malformed_limit: int, calls: int) -> RunSummary:
-    """Play every job; an interruption leaves with exit code 130, and nothing is lost."""
-    from interp.llm import runner
-
-    try:
-        with runner.showing(calls) as progress:
-            return runner.run(jobs, out, where, price, progress, malformed_limit)
-    except KeyboardInterrupt:
-        say.aside("interrupted; every answer is on disk: run the same command again to resume")
-        raise typer.Exit(130) from None
 
 
 @command("demo", example="interp llm demo --out output/llm-demo", group=llm_app, torch=True)
@@ -142,3 +180,79 @@ def _place(
         return LocalBackend(settings, concurrency, device)
     assert connection is not None, "a server has a connection"
     return connection
+
+
+def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
+    """The runs below ``path``; what was set aside is told on standard error."""
+    from interp.llm.loading import read
+
+    reading = read(path, regime, duplicates)
+    for sentence in reading.sentences if len(reading.sentences) > 1 else ():
+        say.aside(sentence)
+    return reading
+
+
+@command("score", example="interp llm score output/llm", group=llm_app)
+def score(
+    say: Say,
+    path: _Traces,
+    out: options.Out = Path("output/llm-scores"),
+    regime: _ForeignRegime = None,
+    duplicates: _Duplicates = "refuse",
+    seed: options.Seed = 0,
+) -> None:
+    """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
+    from interp.files import write_text
+    from interp.llm.tables import readable, write_tables
+    from interp.progress import working
+
+    reading = _read_traces(say, path, regime, duplicates)
+    options.to_be_written(out)
+    with working("scoring"):
+        scores, written = write_tables(reading.runs, out, seed=seed)
+    written.append(write_text(out / "read.csv", reading.table.to_csv(index=False)))
+    say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
+    say.wrote(written)
+
+
+@command("notes", example="interp llm notes output/llm", group=llm_app)
+def notes(
+    say: Say,
+    path: _Traces,
+    out: options.Out = Path("output/llm-notes"),
+    regime: _ForeignRegime = None,
+    duplicates: _Duplicates = "refuse",
+) -> None:
+    """What the notes in traces say: their formats over the rounds, whether they count right, and every note."""
+    from interp.llm.tables import note_table, write_notes
+    from interp.progress import working
+
+    reading = _read_traces(say, path, regime, duplicates)
+    options.to_be_written(out)
+    with working("reading notes"):
+        table = note_table(reading.runs)
+        written = write_notes(table, out)
+    title = "Share of runs with each format after the first round, the sixth (step 5) and the last"
+    say.table(table.formats_over_rounds(), title, "formats")
+    say.table(table.final(), "The last note", "last_note")
+    say.wrote(written)
+
+
+@command("report", example="interp llm report output/llm --models wma-handwired wma-learned", group=llm_app, torch=True)
+def report(
+    say: Say,
+    path: _Traces,
+    models: Annotated[list[str] | None, typer.Option(help="Transformers to run on the same instances.")] = None,
+    out: options.Out = Path("output"),
+    regime: _ForeignRegime = None,
+    duplicates: _Duplicates = "refuse",
+    seed: options.Seed = 0,
+) -> None:
+    """Write the report on traces, with handwired and learned transformers on the same instances."""
+    from interp.progress import working
+    from reports.llm import build
+
+    options.to_be_written(out)
+    with working("scoring and drawing"):
+        page = build(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
+    say.wrote([page])
