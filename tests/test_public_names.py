@@ -41,7 +41,7 @@ def test_every_public_module_function_and_class_has_a_docstring() -> None:
             counted += 1
             if not value.__doc__ or value.__doc__.startswith(f"{name}("):  # what dataclass writes is none
                 silent.append(f"{module.__name__}.{name}")
-    assert silent == [] and counted > 1000
+    assert silent == [] and counted > 900
 
 
 def methods(cls: type) -> Iterator[tuple[str, Any]]:

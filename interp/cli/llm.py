@@ -44,10 +44,11 @@ def _open_model(
 
     import probes
     from interp.files import write_text
-    from interp.llm.opened import Opened, sample
+    from interp.llm.opened import Opened
     from interp.progress import working
+    from interp.tasks import experts
 
-    played = sample(episodes, rounds, regime, seed)
+    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
     options.to_be_written(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.errors import unknown_name
+from interp.errors import require_known
 from interp.llm.note_counts import read_counts, write_counts
 from interp.llm.schemes import Agent, Message, expert_letters, read_message
 
@@ -181,8 +181,7 @@ PLAYERS = {
 
 
 @checked
-def scripted(name: str, valid: Iterable[str] = AGENTS) -> Agent:
+def scripted(name: str, valid: Collection[str] = AGENTS) -> Agent:
     """The agent called ``name``, one of ``valid``."""
-    if name not in set(valid):
-        raise unknown_name("scripted agent", name, valid)
+    require_known("scripted agent", name, valid)
     return AGENTS[name]

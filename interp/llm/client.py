@@ -120,19 +120,17 @@ class Client(Backend):
                 break
             url = self._same_server(url, response)
         text = response.text
-        found = json_in(text)
-        if response.status_code >= 300:
-            raise self._sort(response.status_code, _words(found, text), response.headers)
-        if not isinstance(found, dict) or not found.get("choices"):
-            said = found.get("error") if isinstance(found, dict) else None
-            code = said.get("code") if isinstance(said, dict) else None
-            words = _words(found, text)
-            if isinstance(code, int) and 400 <= code < 600:
-                raise self._sort(code, words, response.headers)
-            if _OVERFLOW.search(words):
-                raise ContextOverflowError(self.scrub(words))
-            raise _TransientError(f"what it sent is not a chat completion: {words}")
-        return found
+        found, status = json_in(text), response.status_code
+        if status < 300 and isinstance(found, dict) and found.get("choices"):
+            return found
+        words, code = _words(found, text)
+        if status < 300 and isinstance(code, int) and 400 <= code < 600:
+            status = code
+        if status >= 300:
+            raise self._sort(status, words, response.headers)
+        if _OVERFLOW.search(words):
+            raise ContextOverflowError(self.scrub(words))
+        raise _TransientError(f"what it sent is not a chat completion: {words}")
 
     def _same_server(self, url: Any, response: Any) -> Any:
         target = url.join(response.headers["location"])
@@ -226,8 +224,9 @@ def _text(content: Any) -> str:
     return content if isinstance(content, str) else ""
 
 
-def _words(found: Any, text: str) -> str:
-    """What a server said about an error, in its own words: the message where there is one, else the whole body."""
+def _words(found: Any, text: str) -> tuple[str, Any]:
+    """What a server said about an error, in its own words: the message where there is one, else the whole body; and
+    the error's code, None where there is none."""
     said = found
     for name in ("error", "message"):
         if isinstance(said, dict) and said.get(name):
@@ -235,7 +234,7 @@ def _words(found: Any, text: str) -> str:
     whole = said if isinstance(said, str) else json.dumps(found) if found is not None else text
     code = found["error"].get("code") if isinstance(found, dict) and isinstance(found.get("error"), dict) else None
     told = " ".join(whole.split())[:1000] or "(an empty body)"
-    return f"{told} [{code}]" if isinstance(code, str) and code not in told else told
+    return f"{told} [{code}]" if isinstance(code, str) and code not in told else told, code
 
 
 def _asked_pause(headers: Any) -> float | None:

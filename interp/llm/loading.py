@@ -19,7 +19,7 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.files import reading
 from interp.llm.importer import RECORD, import_result
 from interp.llm.runner import tokens_of
@@ -75,8 +75,7 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     Raises:
         InputError: nothing there, nothing that can be read, or duplicates.
     """
-    if duplicates not in _DUPLICATES:
-        raise unknown_name("way with duplicates", duplicates, _DUPLICATES)
+    require_known("way with duplicates", duplicates, _DUPLICATES)
     path = Path(path)
     require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
     files = [path] if path.is_file() else sorted(path.rglob("*.json*"))

@@ -33,13 +33,12 @@ import numpy as np
 import pandas as pd
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.llm.local import answers, load_model, prompt_ids
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, built_in, expert_keys, label_words
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
-from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -50,14 +49,6 @@ if TYPE_CHECKING:
 CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
-_N_EXPERTS = 4
-"""As many as the prompts of this condition name."""
-
-
-@checked
-def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
-    """Episodes that the prompts can tell: four experts."""
-    return experts.sample(n_episodes, n_rounds, _N_EXPERTS, regime=regime, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,10 +69,8 @@ class OpenedRollout:
 
     def at(self, name: str, position: str = ANSWER) -> Tensor:
         """Float[episode, round, ...]: one hook point at one position, for ``probes.fit``."""
-        if name not in self.cache:
-            raise unknown_name("cached hook point", name, self.cache)
-        if position not in self.positions:
-            raise unknown_name("position", position, self.positions)
+        require_known("cached hook point", name, self.cache)
+        require_known("position", position, self.positions)
         return self.cache[name][:, :, self.positions.index(position)]
 
 
@@ -194,8 +183,7 @@ class Opened:
 
     def _check(self, names: Sequence[str]) -> None:
         for name in names:
-            if name not in self.bridge.hook_dict:
-                raise unknown_name("hook point", name, self.bridge.hook_dict)
+            require_known("hook point", name, self.bridge.hook_dict)
 
     def _settings(self) -> dict[str, Any]:
         return provenance(model=self.name, condition=self.condition.name, forced_format=True)

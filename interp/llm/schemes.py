@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]
@@ -43,10 +43,8 @@ class Condition:
     protocol: str
 
     def __post_init__(self) -> None:
-        if self.framing not in _FRAMINGS:
-            raise unknown_name("framing", self.framing, _FRAMINGS)
-        if self.protocol not in PROTOCOLS:
-            raise unknown_name("protocol", self.protocol, PROTOCOLS)
+        require_known("framing", self.framing, _FRAMINGS)
+        require_known("protocol", self.protocol, PROTOCOLS)
 
     @property
     def has_note(self) -> bool:
@@ -77,10 +75,9 @@ class Condition:
     @checked
     def parse(cls, name: str) -> Condition:
         """The condition called ``name``, such as ``"weather-note-only"``."""
-        framing, _, protocol = name.partition("-")
-        if framing in _FRAMINGS and protocol in PROTOCOLS:
-            return cls(framing, protocol)
-        raise unknown_name("condition", name, [condition.name for condition in CONDITIONS])
+        known = {condition.name: condition for condition in CONDITIONS}
+        require_known("condition", name, known)
+        return known[name]
 
 
 CONDITIONS = tuple(Condition(framing, protocol) for framing in _FRAMINGS for protocol in PROTOCOLS)
@@ -271,9 +268,6 @@ _WORDS = {
             "than others."
         ),
         "round": "round",
-        "rounds": "rounds",
-        "now": "the current round",
-        "turn": "Prediction turn",
         "choice": "0 or 1",
         "turn_type": "prediction",
         "truth": "the true label of the current round",
@@ -287,9 +281,6 @@ _WORDS = {
             "some of them may be right more reliably than others."
         ),
         "round": "day",
-        "rounds": "days",
-        "now": "the current day",
-        "turn": "Forecast turn",
         "choice": '"sunny" or "rainy"',
         "turn_type": "forecast",
         "truth": "the actual weather of the current day",
@@ -305,6 +296,7 @@ def built_in(scheme: str, n_experts: int = 4) -> Prompt:
     """Our prompt for ``scheme`` (one of :data:`SCHEMES`)."""
     framing, _, state = scheme.partition("-")
     words, has_note = _WORDS[framing], state == "note"
+    rounds, now = f"{words['round']}s", f"the current {words['round']}"
     names = [f"Expert {letter}" for letter in expert_letters(n_experts)]
     listed = f"{', '.join(names[:-1])} and {names[-1]}"
     votes = dict.fromkeys(expert_keys(n_experts), words["choice"])
@@ -315,22 +307,20 @@ def built_in(scheme: str, n_experts: int = 4) -> Prompt:
         words["opening"],
         words["task"].format(n=_NUMBERS.get(n_experts, str(n_experts)), names=listed),
         "Your task is to make a prediction of your own from what the experts announce, and to be right as often as "
-        f"you can over the whole series. Learn from the outcomes of earlier {words['rounds']} which experts deserve "
-        "your trust.",
+        f"you can over the whole series. Learn from the outcomes of earlier {rounds} which experts deserve your trust.",
         "There are two kinds of turns.",
-        f"1. {words['turn']}",
+        f"1. {words['turn_type'].capitalize()} turn",
         (
-            f"You receive your note from earlier {words['rounds']} and the experts' predictions for {words['now']}. "
-            "Use both to predict."
+            f"You receive your note from earlier {rounds} and the experts' predictions for {now}. Use both to predict."
             if has_note
-            else f"You receive the experts' predictions for {words['now']}. Use them to predict."
+            else f"You receive the experts' predictions for {now}. Use them to predict."
         ),
         f"Input:\n{_shape(asked)}",
         f"Output:\n{_shape({'prediction': words['choice']})}",
         "2. Feedback turn",
         (
-            f"You receive your previous note, the experts' predictions for {words['now']} and {words['truth']}. Write "
-            f"a new short note for the {words['rounds']} to come. Keep in it only what helps most to predict later."
+            f"You receive your previous note, the experts' predictions for {now} and {words['truth']}. Write a new "
+            f"short note for the {rounds} to come. Keep in it only what helps most to predict later."
             if has_note
             else f"You receive {words['truth']}. No output is expected in this turn; use what you learn in later "
             "predictions."
@@ -381,9 +371,7 @@ def load_prompts(folder: str | Path) -> dict[str, Prompt]:
         if not path.is_file():
             continue
         try:
-            # newline="": read_text would turn \r\n into \n, and verbatim means verbatim.
-            with open(path, encoding="utf-8", newline="") as stream:
-                text = stream.read()
+            text = path.read_bytes().decode("utf-8")  # read_text would turn \r\n into \n
         except UnicodeDecodeError as error:
             raise InputError(f"the prompt {str(path)!r} is not UTF-8 text; save it as UTF-8") from error
         require(bool(text.strip()), f"the prompt {str(path)!r} is empty; write the system prompt into it")

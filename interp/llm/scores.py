@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runs import LLMRun, episodes_of, etas_of, grouped
 from interp.provenance import provenance
@@ -49,8 +49,7 @@ Predictor = Callable[[ExpertEpisodes], NDArray[np.float64]]
 @checked
 def run_regret(run: LLMRun, missing: str = "wrong") -> NDArray[np.float64]:
     """Regret after each round played, Float[round played]."""
-    if missing not in _TREATMENTS:
-        raise unknown_name("treatment of missing predictions", missing, _TREATMENTS)
+    require_known("treatment of missing predictions", missing, _TREATMENTS)
     labels, advice = run.labels[: run.rounds], run.advice[: run.rounds]
     losses = np.where(run.missing, 1.0, np.abs(np.nan_to_num(run.predictions) - labels))
     of_experts = (advice != labels[:, None]).astype(np.float64)
@@ -131,22 +130,15 @@ def references(
     Args:
         etas: the learning rate of weighted majority on each episode; drawn from U[.05, .5] when None.
     """
-    played: list[tuple[str, str, NDArray[np.float64], Decision]] = []
-    for key in BASELINES:
-        if (key == "oracle" and not know_accuracies) or (key == "bayes" and not episodes.params):
-            continue
-        name, run = run_baseline(key, episodes, etas)
-        played.append(("baseline", name, run.predictions, run.decision))
-    played += [("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
-    return [
-        _Reference(
-            kind,
-            name,
-            metrics.regret(predictions, episodes, decision),
-            float(1 - metrics.mistakes(predictions, episodes, decision).mean()),
-        )
-        for kind, name, predictions, decision in played
-    ]
+
+    def scored(kind: str, name: str, predictions: NDArray[np.float64], decision: Decision) -> _Reference:
+        accuracy = float(1 - metrics.mistakes(predictions, episodes, decision).mean())
+        return _Reference(kind, name, metrics.regret(predictions, episodes, decision), accuracy)
+
+    left_out = ["oracle"] * (not know_accuracies) + ["bayes"] * (not episodes.params)
+    ran = [run_baseline(key, episodes, etas) for key in BASELINES if key not in left_out]
+    known = [scored("baseline", name, run.predictions, run.decision) for name, run in ran]
+    return known + [scored("model", name, predict(episodes), "threshold") for name, predict in (others or {}).items()]
 
 
 @checked
