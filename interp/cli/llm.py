@@ -44,11 +44,10 @@ def _open_model(
 
     import probes
     from interp.files import write_text
-    from interp.llm.opened import Opened
+    from interp.llm.opened import Opened, sample
     from interp.progress import working
-    from interp.tasks import experts
 
-    played = experts.sample(episodes, rounds, 4, regime=regime, seed=seed)
+    played = sample(episodes, rounds, regime, seed)
     options.to_be_written(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)

@@ -39,6 +39,7 @@ from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, built_in, expert_keys, label_words
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
+from interp.tasks import experts
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -49,6 +50,12 @@ if TYPE_CHECKING:
 CONDITION = "online-no-note"
 """What is played where no other condition is given; see :class:`interp.llm.schemes.Condition`."""
 ANSWER = "answer"
+
+
+@checked
+def sample(n_episodes: int, n_rounds: int, regime: str = "stratified", seed: int = 0) -> ExpertEpisodes:
+    """Episodes of four experts, as many as the prompts name."""
+    return experts.sample(n_episodes, n_rounds, 4, regime=regime, seed=seed)
 
 
 @dataclass(frozen=True, eq=False)
