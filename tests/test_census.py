@@ -14,7 +14,7 @@ BUDGET = {
     "interp": 3231,
     "interp/cli": 1387,
     "interp/evaluation": 277,
-    "interp/interventions": 4700,
+    "interp/interventions": 4693,
     "interp/llm": 4424,
     "interp/model": 2324,
     "interp/tasks": 8399,

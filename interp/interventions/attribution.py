@@ -166,7 +166,8 @@ def strongest_reads(
     rows = Rows.of(run, [t])
     with torch.no_grad():
         plain = _exits(model(rows.tokens, rows.latents, rows.values), run.layout)
-    spread = [_spread(x) for x in plain]
+    # The mean distance of rows from their mean; 1 where all are the same.
+    spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
     changes = zip(_cut(model, rows, run.layout, candidates), plain, spread, strict=True)
     effects = np.stack([(cut - before).norm(dim=-1).numpy(force=True) / scale for cut, before, scale in changes])
@@ -189,11 +190,6 @@ def strongest_reads(
 def _exits(out: RoundOutput, layout: RoundLayout) -> tuple[Tensor, Tensor]:
     """The two exits, each ``[row, value]``."""
     return layout.distribution(out.prediction).flatten(1).double(), out.update.flatten(1).double()
-
-
-def _spread(x: Tensor) -> float:
-    """The mean distance of rows from their mean; 1 where all are the same."""
-    return float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0
 
 
 def _candidates(

@@ -178,8 +178,7 @@ def tables(
 
     Args:
         t: the round looked at, from 1 on (it needs a history).
-        smooth: the model whose gradients score the edges, ``circuits.differentiable(model)``: hard attention has no
-            gradient. The model itself when None.
+        smooth: ``circuits.differentiable(model)``, whose gradients score the edges where attention is hard.
         done: called with 1 after each of ``N_PARTS`` parts.
         drawn: ``regime`` and ``sizes`` of the episodes; the task's default and the model's own when None.
     """

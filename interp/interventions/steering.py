@@ -71,9 +71,8 @@ def fitted_direction(
 ) -> Float[Tensor, "latent d_model"]:
     """How a learned model's latents move when the memory that a decoder reads in them moves by ``change``.
 
-    A decoder's weights say how to *read* a state and point where noise is small; this is the way in which latents vary
-    with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept. The decoder is fitted
-    on ``episodes``.
+    A decoder's weights, fitted on ``episodes``, say how to *read* a state and point where noise is small; this is how
+    latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
     """
     memory, run, values = _memory(algorithm), rollout(model.eval(), episodes), algorithm.run(episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []

@@ -149,9 +149,8 @@ def align(
         base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
         site: a residual-stream site with a position up to the prediction, such as "resid_post[1]@p?".
         rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
-        smooth: what stands for the model in training, where its hard attention has no gradient:
-            ``circuits.differentiable(model)``. What it learns is scored in the model itself; the untrained control has
-            its shape.
+        smooth: what is trained where the model's hard attention has no gradient, ``circuits.differentiable(model)``;
+            what it learns is scored in the model itself, and the untrained control has its shape.
         steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
         runs: gives a model's rollouts of ``base`` and ``source``, where several calls share them.
     """
