@@ -39,7 +39,7 @@ from interp.workers import each
 from probes.fit import fit_targets
 from probes.linear import cross_validate
 from probes.result import ProbeResult
-from probes.targets import Runs, compute
+from probes.targets import compute, round_inputs
 from probes.values import TargetValues
 
 _MODELS = ("wma-handwired", "wma-learned", "qlearning-learned")
@@ -130,7 +130,7 @@ def nulls(
 def _planted(kind: str, model: Any, episodes: Episodes, others: Episodes, seed: int) -> TargetValues:
     key = (interp.tasks.of(model).analysis.probed or (None,))[0]
     own, other = (compute(None if key is None else [key], e, model)[0] for e in (episodes, others))
-    inputs, types = Runs(episodes).round_inputs
+    inputs, types = round_inputs(episodes)
     values = NULLS[kind](own.values, other.values, inputs[-1], np.random.default_rng([seed, 1]))
     return TargetValues(kind, values, tuple(f"output {i}" for i in range(values.shape[-1])), inputs=inputs, types=types)
 

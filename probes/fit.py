@@ -30,7 +30,7 @@ from probes.controls import Data
 from probes.linear import RIDGE, assign_folds
 from probes.logistic import LOGISTIC
 from probes.result import Kind, ProbeResult
-from probes.targets import Runs, compute
+from probes.targets import compute, round_inputs
 from probes.values import N_FOLDS, TargetValues, as_array, as_groups, as_inputs, check, check_untrained, warn_of_few
 
 KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
@@ -81,7 +81,7 @@ def fit(
         target = TargetValues.of(target, of_classes=method is not None and _kind(method).of_classes)
     require(episodes is None or inputs is None, "give episodes= or inputs=, not both: either makes the inputs control")
     if episodes is not None:
-        forms, types = Runs(episodes).round_inputs
+        forms, types = round_inputs(episodes)
         target = replace(target, inputs=forms, types=types)
     if inputs is not None:
         forms = tuple(as_inputs(form) for form in (inputs if isinstance(inputs, list | tuple) else [inputs]))

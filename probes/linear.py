@@ -57,8 +57,7 @@ class _Moments:
 
     def __add__(self, other: _Moments) -> _Moments:
         return _Moments(
-            self.n + other.n,
-            *(getattr(self, name) + getattr(other, name) for name in ("x", "y", "xx", "xy", "yy")),
+            self.n + other.n, *(getattr(self, name) + getattr(other, name) for name in ("x", "y", "xx", "xy", "yy"))
         )
 
 

@@ -28,7 +28,6 @@ from __future__ import annotations
 import inspect
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -41,6 +40,7 @@ from interp.algorithm import NEXT, Algorithm, AlgorithmRecord, Episodes, Values,
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.model.transformer import HookedLatentTransformer
+from interp.session import once, session
 from interp.tasks import Task
 from probes.values import TargetValues, When, check
 
@@ -77,7 +77,28 @@ class Target:
             when: one of :attr:`moments`; the first when None.
             parameters: the algorithm's; those that the episodes were made with, or its defaults, where not given.
         """
-        return Runs(episodes).target(self.key, when, **parameters)
+        target = get(self.key, interp.tasks.of(episodes))
+        moment = target.moment(when)
+        known = inspect.signature(target.record.make).parameters if target.record else {}
+        for name in parameters:
+            if name not in known:
+                raise unknown_name(f"parameter of target {target.key!r}:", name, known)
+        values, outputs, mask = _read(episodes, target, moment, parameters)
+        # What is the same in every episode, the round index gives away, and so does another episode.
+        alike = ("round", "shuffled") if bool((values == values[:1]).all()) else ()
+        inputs, types = once("round inputs", episodes, make=lambda: round_inputs(episodes))
+        return TargetValues(
+            key=f"{target.key}:before" if moment == "before" else target.key,
+            values=values,
+            outputs=outputs,
+            when=moment,
+            kind=target.variable.kind,
+            mask=mask,
+            inputs=inputs,
+            types=types,
+            implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
+            parameters=parameters,
+        )
 
     @property
     def meaning(self) -> str:
@@ -174,77 +195,37 @@ def parse(text: str, task: Task | str | None = None) -> tuple[Target, When]:
     return target, target.moment(moment or None)
 
 
-@dataclass(frozen=True)
-class Runs:
-    """Runs of a task's algorithms over some episodes: each is made once, however many targets are read from it."""
+def round_inputs(
+    episodes: Episodes,
+) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
+    """What one round says by itself, in every form, and a number for each kind of round; nothing where the task does
+    not say."""
+    described = interp.tasks.of(episodes).analysis.round_inputs
+    if described is None:
+        return (), None
+    inputs = described(episodes)
+    rows = rearrange(inputs.kinds, "episode round part -> (episode round) part")
+    types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(inputs.kinds.shape[:2])
+    return inputs.features, types
 
-    episodes: Episodes
-    _runs: dict[tuple[Any, ...], tuple[Algorithm, Values]] = field(default_factory=dict, repr=False)
 
-    @cached_property
-    def task(self) -> Task:
-        """The record of the episodes' task."""
-        return interp.tasks.of(self.episodes)
-
-    @cached_property
-    def round_inputs(self) -> tuple[tuple[Float[Array, "episode round _"], ...], Int[Array, "episode round"] | None]:
-        """What one round says by itself, in every form, and a number for each kind of round; nothing where the task
-        does not say."""
-        if self.task.analysis.round_inputs is None:
-            return (), None
-        inputs = self.task.analysis.round_inputs(self.episodes)
-        rows = rearrange(inputs.kinds, "episode round part -> (episode round) part")
-        types = np.unique(rows, axis=0, return_inverse=True)[1].reshape(inputs.kinds.shape[:2])
-        return inputs.features, types
-
-    def run(self, record: AlgorithmRecord, parameters: dict[str, Any]) -> tuple[Algorithm, Values]:
-        """An algorithm, and every variable of it at every round."""
-        key = (record.key, *sorted(parameters.items()))
-        if key not in self._runs:
-            algorithm = record.for_episodes(self.episodes, **parameters)
-            self._runs[key] = algorithm, algorithm.run(self.episodes)
-        return self._runs[key]
-
-    def target(self, key: str, when: str | None = None, **parameters: Any) -> TargetValues:
-        """:meth:`Target.__call__` of the target called ``key``."""
-        target = get(key, self.task)
-        moment = target.moment(when)
-        known = inspect.signature(target.record.make).parameters if target.record else {}
-        for name in parameters:
-            if name not in known:
-                raise unknown_name(f"parameter of target {target.key!r}:", name, known)
-        values, outputs, mask = self._read(target, moment, parameters)
-        # What is the same in every episode, the round index gives away, and so does another episode.
-        alike = ("round", "shuffled") if bool((values == values[:1]).all()) else ()
-        inputs, types = self.round_inputs
-        return TargetValues(
-            key=f"{target.key}:before" if moment == "before" else target.key,
-            values=values,
-            outputs=outputs,
-            when=moment,
-            kind=target.variable.kind,
-            mask=mask,
-            inputs=inputs,
-            types=types,
-            implied_by=(("inputs",) if target.of_the_inputs else ()) + alike,
-            parameters=parameters,
-        )
-
-    def _read(
-        self, target: Target, moment: When, parameters: dict[str, Any]
-    ) -> tuple[Array, tuple[str, ...], Array | None]:
-        """Values, labels and scored entries, flattened to ``[episode, round, output]``."""
-        variable, mask = target.variable, None
-        if target.record is None:
-            rounds = np.arange(self.episodes.n_rounds)
-            values = np.broadcast_to(rounds, (len(self.episodes), len(rounds)))
-        else:
-            algorithm, given = self.run(target.record, parameters)
-            values = given[NEXT + variable.key if moment == "after" else variable.key]
-            mask = _scored(algorithm, variable.key, moment, given)
-        flat = _flat(values)
-        numbers = flat if variable.kind == "class" else flat.astype(np.float64)
-        return numbers, variable.labels(values), None if mask is None else _flat(mask)
+def _read(
+    episodes: Episodes, target: Target, moment: When, parameters: dict[str, Any]
+) -> tuple[Array, tuple[str, ...], Array | None]:
+    """Values, labels and scored entries, flattened to ``[episode, round, output]``."""
+    variable, record, mask = target.variable, target.record, None
+    if record is None:
+        rounds = np.arange(episodes.n_rounds)
+        values = np.broadcast_to(rounds, (len(episodes), len(rounds)))
+    else:
+        made = "algorithm", record.key, *sorted(parameters.items())
+        algorithm = once(made, episodes, make=lambda: record.for_episodes(episodes, **parameters))
+        computed = algorithm.run(episodes)
+        values = computed[NEXT + variable.key if moment == "after" else variable.key]
+        mask = _scored(algorithm, variable.key, moment, computed)
+    flat = _flat(values)
+    numbers = flat if variable.kind == "class" else flat.astype(np.float64)
+    return numbers, variable.labels(values), None if mask is None else _flat(mask)
 
 
 def _flat(values: Array) -> Array:
@@ -282,13 +263,14 @@ def compute(
     else:
         require(bool(targets), "no targets were given; name at least one, see probes.targets.every(task)")
         listed = [parse(text, task) for text in dict.fromkeys(targets)]
-    handwired = model is not None and model.is_handwired and bool(task.algorithms.records())
-    algorithm = task.explains(model) if model is not None and handwired else None
-    runs, values = Runs(episodes), []
-    for target, moment in listed:
-        own = algorithm is not None and target.record is not None and target.record.key == algorithm.key
-        given = dict(algorithm.parameters) if algorithm is not None and own else {}
-        values.append(runs.target(target.key, moment, **given))
+    of_model, values = {}, []
+    if model is not None and model.is_handwired and task.algorithms.records():
+        algorithm = task.explains(model)
+        of_model[algorithm.key] = algorithm.parameters
+    with session():
+        for target, moment in listed:
+            key = "" if target.record is None else target.record.key
+            values.append(target(episodes, moment, **of_model.get(key, {})))
     kept = [value for value in values if value.varies or targets is not None]
     require(bool(kept), "no variable varies in these episodes, so there is nothing to decode; sample longer ones")
     for value in kept:

@@ -21,7 +21,6 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 from interp.tasks.experts import evaluation
 from interp.tasks.experts.evaluation import by_regime as experts
-from interp.tasks.experts.evaluation import lengths
 from interp.tasks.qlearning import evaluation as qlearning
 from interp.tasks.qlearning import returns
 from interp.tasks.qlearning.layout import QLearningRound
@@ -43,7 +42,7 @@ def with_evaluation(monkeypatch, key, evaluation):
 def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     """Two regimes and short long episodes stand for all of them; a certain handwired model breaks no table."""
     monkeypatch.setattr(experts, "fitting_regimes", lambda model: ["uniform", "switch-10"])
-    monkeypatch.setattr(lengths, "evaluate", partial(lengths.evaluate, n_rounds=30))
+    monkeypatch.setattr(experts, "over_lengths", partial(experts.over_lengths, n_rounds=30))
     model = interp.load("wma-handwired", n_experts=4)
     steps = []
     result = suite.evaluate(model, n_episodes=30, with_theory=True, done=steps.append)

@@ -14,7 +14,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts, mdp
 from interp.tasks.experts.layout import ExpertRound
 from probes import targets
-from probes.targets import Runs, compute, every, get, parse
+from probes.targets import compute, every, get, parse, round_inputs
 
 EVERY = [(task.key, target.key) for task in interp.tasks.every() for target in every(task)]
 
@@ -30,13 +30,13 @@ def walks():
 
 
 @pytest.fixture(scope="module")
-def runs():
+def sampled():
     """Episodes of every registered task, of its default sizes."""
-    sampled = {}
+    by_task = {}
     for task in interp.tasks.every():
         sizes = {size.name: size.default for size in task.sizes}
-        sampled[task.key] = Runs(task.sample(5, 15, seed=2, **sizes))
-    return sampled
+        by_task[task.key] = task.sample(5, 15, seed=2, **sizes)
+    return by_task
 
 
 def of_the_carried_state_alone(algorithm, key):
@@ -47,10 +47,10 @@ def of_the_carried_state_alone(algorithm, key):
 
 
 @pytest.mark.parametrize(("task", "key"), EVERY)
-def test_every_variable_of_every_task_can_be_decoded(task, key, runs):
+def test_every_variable_of_every_task_can_be_decoded(task, key, sampled):
     """Finite numbers with a label each; before round t + 1 is after round t, for what the state alone determines."""
     target, n = get(key, task), (5, 15)
-    values = {moment: runs[task].target(key, moment) for moment in target.moments}
+    values = {moment: target(sampled[task], moment) for moment in target.moments}
     for moment, value in values.items():
         assert value.values.shape == (*n, len(value.outputs)) and len(set(value.outputs)) == len(value.outputs)
         assert np.isfinite(value.values).all()
@@ -66,17 +66,23 @@ def test_every_variable_of_every_task_can_be_decoded(task, key, runs):
         assert masks[0] is None or (masks[0][:, :-1] == masks[1][:, 1:]).all()
 
 
-def test_every_variable_of_every_algorithm_is_a_target(runs):
+def test_what_a_task_probes_by_default_are_targets():
+    """``interp probe`` of a model of reachability asked for a target that does not exist."""
+    for task in interp.tasks.every():
+        assert all(get(key, task).key == key for key in task.analysis.probed)
+
+
+def test_every_variable_of_every_algorithm_is_a_target(sampled):
     """Under its own key or ``algorithm.key``, both of which are understood."""
     for task in interp.tasks.every():
         for record in task.algorithms.records():
-            algorithm = record.for_episodes(runs[task.key].episodes)
-            run = algorithm.run(runs[task.key].episodes)
+            algorithm = record.for_episodes(sampled[task.key])
+            run = algorithm.run(sampled[task.key])
             for key in algorithm.keys:
                 base = key.removeprefix("next_")
                 after = key != base and base in algorithm.of_the_state
                 name, when = (base, "after") if after else (key, "before" if key in algorithm.of_the_state else "round")
-                values = get(f"{record.key}.{name}", task)(runs[task.key].episodes, when=when).values
+                values = get(f"{record.key}.{name}", task)(sampled[task.key], when=when).values
                 np.testing.assert_array_equal(values, run[key].reshape(values.shape))
 
 
@@ -93,8 +99,8 @@ def test_a_shared_key_means_the_first_algorithms(advice):
 def test_one_run_serves_all_targets_of_an_algorithm(advice, monkeypatch):
     from interp.algorithm import Algorithm
 
-    made, run = [], Algorithm.run
-    monkeypatch.setattr(Algorithm, "run", lambda self, episodes: made.append(self.key) or run(self, episodes))
+    made, carried = [], Algorithm.carried
+    monkeypatch.setattr(Algorithm, "carried", lambda self, episodes: made.append(self.key) or carried(self, episodes))
     compute(["log_weights", "log_weights:before", "prediction", "counts", "evidence", "round_index"], advice)
     assert made == ["weighted_majority", "bayes"]
 
@@ -178,12 +184,12 @@ def test_the_greedy_action_is_scored_where_it_is_unique(walks):
 
 
 def test_rounds_of_one_type_are_alike(advice, walks):
-    _, types = Runs(advice).round_inputs
+    _, types = round_inputs(advice)
     kinds = np.concatenate([advice.advice, advice.labels[..., None]], -1).reshape(-1, 4)
     assert len(np.unique(types)) == len(np.unique(kinds, axis=0))
     for kind in np.unique(types):
         assert len(np.unique(kinds[types.reshape(-1) == kind], axis=0)) == 1
-    forms, types = Runs(walks).round_inputs
+    forms, types = round_inputs(walks)
     assert all(form.shape[:2] == types.shape == walks.states.shape for form in forms)
 
 

@@ -213,12 +213,15 @@ def battery(n_episodes: int, n_rounds: int, *, n_experts: int, seed: int) -> dic
     ['uniform', 'wide', 'copied', 'turncoat', 'graded']
     """
     uniform = sample(n_episodes, n_rounds, n_experts, "uniform", seed)
+    turncoat = np.full((n_episodes, n_rounds, n_experts), 0.5)
+    turncoat[:, : n_rounds // 2, 0] = 1.0
+    graded = np.broadcast_to(np.linspace(0.05, 0.95, n_experts), turncoat.shape)
     return {
         "uniform": uniform,
         "wide": sample(n_episodes, n_rounds, n_experts, "wide", seed),
         "copied": _copied(uniform),
-        "turncoat": _drawn("turncoat", _turncoat(n_episodes, n_rounds, n_experts), seed),
-        "graded": _drawn("graded", _graded(n_episodes, n_rounds, n_experts), seed),
+        "turncoat": _drawn("turncoat", turncoat, seed),
+        "graded": _drawn("graded", graded, seed),
     }
 
 
@@ -229,16 +232,6 @@ def _copied(episodes: ExpertEpisodes) -> ExpertEpisodes:
     return ExpertEpisodes(
         episodes.advice[..., source], episodes.labels, episodes.known_accuracies[..., source], "copied", episodes.seed
     )
-
-
-def _turncoat(n_episodes: int, n_rounds: int, n_experts: int) -> NDArray[np.float64]:
-    accuracies = np.full((n_episodes, n_rounds, n_experts), 0.5)
-    accuracies[:, : n_rounds // 2, 0] = 1.0
-    return accuracies
-
-
-def _graded(n_episodes: int, n_rounds: int, n_experts: int) -> NDArray[np.float64]:
-    return np.broadcast_to(np.linspace(0.05, 0.95, n_experts), (n_episodes, n_rounds, n_experts))
 
 
 def _drawn(name: str, accuracies: NDArray[np.float64], seed: int) -> ExpertEpisodes:

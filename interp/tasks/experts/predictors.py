@@ -28,7 +28,7 @@ from scipy import special
 
 from interp.checks import checked, unique
 from interp.errors import InputError, require, unknown_name
-from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, get_regime, posterior
+from interp.tasks.experts import Bounds, ExpertEpisodes, ExpertRegime, algorithms, families, get_regime, posterior
 from interp.tasks.experts.posterior import check_bounds, keep_uncertain, mean_accuracy, share
 
 Decision = Literal["threshold", "sample"]
@@ -125,11 +125,7 @@ def follow_the_leader(episodes: ExpertEpisodes) -> ExpertRun:
 @checked
 def follow_previous_winners(episodes: ExpertEpisodes) -> ExpertRun:
     """The majority of those who were right in the last round; if there are none, or a tie, the majority of all."""
-    everyone = share(np.ones(episodes.advice.shape), episodes.advice)
-    winners = np.concatenate([np.zeros_like(episodes.correct[:, :1]), episodes.correct[:, :-1]], axis=1)
-    recent = share(winners, episodes.advice)
-    undecided = ~winners.any(axis=-1) | (np.abs(recent - 0.5) <= _TIE)
-    return ExpertRun(np.where(undecided, everyone, recent))
+    return ExpertRun(families.follow_previous_winners().run(episodes)["prediction"])
 
 
 @checked

@@ -183,7 +183,7 @@ def q_learning(
         distribution=lambda v: v["policy"],
         memory="table",
         written="next_column",
-    )  # fmt: skip
+    )
 
 
 @checked

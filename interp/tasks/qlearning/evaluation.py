@@ -125,7 +125,7 @@ def evaluate(
             results[regime, key] = agreement(choices, batches, table=table, seed=seed)
         done(1)
     settings = provenance(
-        model=model.config.name, digest=model.digest(), commit=commit, table=table, n_episodes=n_episodes,
+        model, commit=commit, table=table, n_episodes=n_episodes,
         n_rounds=list(n_rounds), sizes=_sizes(model), seed=seed,
     )  # fmt: skip
     return QLearningScores(results, settings)

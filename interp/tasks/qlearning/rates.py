@@ -228,9 +228,8 @@ def evaluate(
     short = [batch.relearned(gamma=0.0) for batch in batches]
     rates["gamma = 0 table"] = effective_rates([batch.q_tables for batch in short], short, seed=seed)
     settings = provenance(
-        model=model.config.name, digest=model.digest(), commit=commit, regime=regime, sizes=sizes,
-        n_episodes=n_episodes, n_rounds=n_rounds, seed=seed,
-    )  # fmt: skip
+        model, commit=commit, regime=regime, sizes=sizes, n_episodes=n_episodes, n_rounds=n_rounds, seed=seed
+    )
     return RatesResult(rates, {source: _r2(decoded, batches, seed) for source, decoded in tables.items()}, settings)
 
 

@@ -178,10 +178,7 @@ def evaluate(
             for start in range(0, longest, _WINDOW):
                 rates[regime, key, start] = _rate(batches, start, seed)
         done(1)
-    settings = provenance(
-        model=model.config.name, digest=model.digest(), commit="own", sizes=sizes, n_episodes=n_episodes,
-        horizons=list(horizons), seed=seed,
-    )  # fmt: skip
+    settings = provenance(model, commit="own", sizes=sizes, n_episodes=n_episodes, horizons=list(horizons), seed=seed)
     return PlayScores(scores, rates, settings)
 
 

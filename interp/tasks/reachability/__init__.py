@@ -40,7 +40,7 @@ TASK = Task(
     ),
     analysis=Analysis(
         round_inputs=lazy("interp.tasks.reachability.hypotheses:round_inputs"),
-        probed=("reached", "next_reached", "member", "prediction"),
+        probed=("reached", "member", "prediction"),
         corruptions=lazy("interp.tasks.reachability.corruptions:records"),
         default_corruption="exchange-history",
         aligned=lazy("interp.tasks.reachability.hypotheses:aligned"),

@@ -13,7 +13,6 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.tasks import experts
 from interp.tasks.experts import regret
 from interp.tasks.experts.evaluation import by_regime as evaluation
-from interp.tasks.experts.evaluation import lengths
 from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.experts.predictors import bayes, weighted_majority
@@ -108,7 +107,7 @@ def test_unknown_scores_are_refused_with_the_known_ones(scored):
 
 
 def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handwired):
-    found = lengths.evaluate(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
+    found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20), (20, 100), (200, 300)))
     assert {(a, b) for _, _, a, b in found.intervals} == {(0, 20), (20, 60)}
     assert found.get("excess_log_loss", 20, 60, "bayes").estimate == 0
     with pytest.raises(InputError, match=r"unknown result .* Valid: .*model/"):
@@ -117,16 +116,18 @@ def test_windows_cover_long_episodes_and_the_bayes_predictor_has_no_excess(handw
 
 def test_what_a_training_on_two_regimes_costs_stands_beside_the_model():
     """Not being told the regime costs most in the first rounds, and next to nothing once episodes have shown it."""
-    found = lengths.evaluate(interp.load("wma-learned-wide"), n_episodes=200, n_rounds=60, windows=((0, 10), (50, 60)))
+    found = evaluation.over_lengths(
+        interp.load("wma-learned-wide"), n_episodes=200, n_rounds=60, windows=((0, 10), (50, 60))
+    )
     early, late = (found.get("divergence", *window, "bayes_training") for window in ((0, 10), (50, 60)))
     assert early.low > 0.01 and late.high < 0.003
     assert 0 < found.get("divergence", 0, 10).estimate - early.estimate < 0.005
-    alone = lengths.evaluate(interp.load("wma-learned"), n_episodes=8, n_rounds=20)
+    alone = evaluation.over_lengths(interp.load("wma-learned"), n_episodes=8, n_rounds=20)
     assert "bayes_training" not in {key for key, *_ in alone.intervals}
 
 
 def test_regret_at_a_prefix_is_that_of_the_prefix(handwired):
-    found = lengths.evaluate(handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3)
+    found = evaluation.over_lengths(handwired, n_episodes=8, n_rounds=60, windows=((0, 20),), seed=3)
     episodes = experts.sample(8, 60, 4, seed=3)
     expected = regret.regret(bayes(episodes).predictions, episodes)[:, 19].mean()
     assert found.get("regret", 0, 20, "bayes").estimate == pytest.approx(expected)

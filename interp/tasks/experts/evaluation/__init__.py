@@ -22,7 +22,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks.experts import regret, theory
 from interp.tasks.experts.episodes import sample
-from interp.tasks.experts.evaluation import by_regime, lengths
+from interp.tasks.experts.evaluation import by_regime
 from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
 from interp.tasks.experts.predictors import bayes
 from interp.tasks.experts.regret import calibration
@@ -49,7 +49,7 @@ def _parts(model: HookedLatentTransformer) -> list[str]:
 def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime or of long episodes, or the tables that are read from one batch."""
     if part == LONG:
-        return lengths.evaluate(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
+        return by_regime.over_lengths(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
     if part == BATCH:
         return _of_batch(model, n_episodes, seed)
     return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
@@ -134,7 +134,7 @@ def _card_rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> li
         claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
     few = max(2, n_episodes // 8)
     (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
-    long = lengths.evaluate(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
+    long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
     for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
         if (MODEL, metric, *first) not in long.intervals:
             continue
@@ -173,5 +173,5 @@ def excess_is_divergence(model: HookedLatentTransformer, n_episodes: int = 128, 
         f"excess log-loss of {model.config.name} over Bayes = summed KL", error=float(abs(difference.mean())),
         bound=float(4 * difference.std(ddof=1) / np.sqrt(len(difference))),
         left=float(excess.mean()), right=float(divergence.mean()),
-        settings=provenance(model=model.config.name, digest=model.digest(), n_episodes=n_episodes, seed=seed),
+        settings=provenance(model, n_episodes=n_episodes, seed=seed),
     )  # fmt: skip

@@ -9,14 +9,18 @@ which one an episode is of), and the oracle that knows the accuracies.
 Excess log-loss is over the Bayes predictor of the regime's own prior, in nats a round. Its expectation, where that
 predictor is exact, is the KL divergence from it (paper, appendix B), given for the model with far less noise.
 
+One long episode is scored in windows of rounds (:func:`over_lengths`): a model whose latent saturates or drifts shows
+an excess that grows with the window. The Bayes predictor's own accuracy grows, too, so accuracy alone would hide it.
+
 Scope: behaviour only. NOT evidence of how a model does it: Bayes-like predictions need no log-weights inside.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -188,7 +192,84 @@ def evaluate(
             divergences[record.name] = mean_interval(apart, seed=seed)
         done(1)
     settings = provenance(
-        model=model.config.name, digest=model.digest(), training_prior=prior, n_episodes=n_episodes, n_rounds=n_rounds,
+        model, training_prior=prior, n_episodes=n_episodes, n_rounds=n_rounds,
         n_experts=n_experts, horizon_eta=horizon_eta(n_experts, n_rounds) if n_experts > 1 else 0.0, seed=seed,
     )  # fmt: skip
     return ExpertScores(scores, divergences, etas, settings)
+
+
+# Episodes longer than training's.
+
+WINDOWS = (
+    (0, 10), (10, 20), (20, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 500), (500, 750), (750, 1000),
+)  # fmt: skip
+"""Rounds [start, stop) of a long episode."""
+
+
+@dataclass(frozen=True)
+class LengthResult(Tabled):
+    """How good predictions are in windows of a long episode.
+
+    ``intervals`` is by (key, metric, start, stop): "accuracy", "excess_log_loss" and "divergence" over the rounds start
+    to stop, and "regret" of the first ``stop`` rounds; no log-loss for a predictor that was certain and wrong.
+    """
+
+    intervals: dict[tuple[str, str, int, int], Interval]
+    settings: dict[str, Any] = field(repr=False)
+
+    def get(self, metric: str, start: int, stop: int, key: str = MODEL) -> Interval:
+        """One number."""
+        return lookup(self.intervals, key, metric, start, stop)
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row per predictor, metric and window."""
+        rows = [
+            {"key": key, "metric": metric, "start": start, "stop": stop, **vars(value)}
+            for (key, metric, start, stop), value in self.intervals.items()
+        ]
+        return pd.DataFrame(rows)
+
+
+@checked
+def over_lengths(
+    model: HookedLatentTransformer,
+    *,
+    n_episodes: int = 128,
+    n_rounds: int = 1000,
+    n_experts: int | None = None,
+    regime: str = "uniform",
+    windows: Sequence[tuple[int, int]] = WINDOWS,
+    seed: int = 2,
+) -> LengthResult:
+    """Score a model, weighted majority (eta sqrt(ln n / T)) and the Bayes predictor in windows of long episodes.
+
+    A model that was trained on another prior than the regime's has that prior's Bayes predictor beside it, too. Windows
+    (start, stop) beyond ``n_rounds`` are cut or left out.
+    """
+    n_experts = n_experts_of(model) if n_experts is None else n_experts
+    kept = [(start, min(stop, n_rounds)) for start, stop in windows if start < min(stop, n_rounds)]
+    require(len(kept) > 0, f"no window of rounds lies in episodes of {n_rounds} rounds; give windows (start, stop)")
+    episodes = experts.sample(n_episodes, n_rounds, n_experts, regime=regime, seed=seed)
+    best = bayes(episodes).predictions
+    predictions = {
+        MODEL: predict(model, episodes),
+        "bayes": best,
+        "weighted_majority_horizon": weighted_majority(episodes, eta=horizon_eta(n_experts, n_rounds)).predictions,
+    }
+    if (prior := training_prior(model)) != [regime]:
+        predictions["bayes_training"] = bayes(episodes, prior).predictions
+    intervals = {}
+    for key, p in predictions.items():
+        right, behind = 1 - regret.mistakes(p, episodes), regret.regret(p, episodes)
+        excess = regret.excess_log_loss(p, best, episodes)
+        for start, stop in kept:
+            here = slice(start, stop)
+            intervals[key, "accuracy", start, stop] = mean_interval(right[:, here].mean(1), seed=seed)
+            for metric, values in {"excess_log_loss": excess, "divergence": divergence(best, p)}.items():
+                if np.isfinite(values).all():
+                    intervals[key, metric, start, stop] = mean_interval(values[:, here].mean(1), seed=seed)
+            intervals[key, "regret", start, stop] = mean_interval(behind[:, stop - 1], seed=seed)
+    settings = provenance(
+        model, regime=regime, n_episodes=n_episodes, n_rounds=n_rounds, n_experts=n_experts, seed=seed
+    )
+    return LengthResult(intervals, settings)

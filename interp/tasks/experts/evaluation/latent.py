@@ -76,7 +76,7 @@ def latent_control(
     predictions |= {"majority_vote": majority_vote(episodes).predictions, "bayes": bayes(episodes).predictions}
     right = {name: 1 - regret.mistakes(p, episodes).mean(axis=1) for name, p in predictions.items()}
     settings = provenance(
-        model=model.config.name, digest=model.digest(), regime=episodes.regime, n_episodes=len(episodes),
+        model, regime=episodes.regime, n_episodes=len(episodes),
         n_rounds=episodes.n_rounds, n_experts=episodes.n_experts, seed=episodes.seed, bootstrap_seed=seed,
     )  # fmt: skip
     return LatentControl(
@@ -149,7 +149,7 @@ def attention_to_experts(
             shares[key] = Interval(float(mean[index]), float(low[index]), float(high[index]))
             blank[key] = float(without[index])
     settings = provenance(
-        model=model.config.name, digest=model.digest(), regime=episodes.regime, n_episodes=len(episodes),
+        model, regime=episodes.regime, n_episodes=len(episodes),
         n_rounds=episodes.n_rounds, rounds=chosen, seed=episodes.seed, bootstrap_seed=seed,
     )  # fmt: skip
     return AttentionResult(shares, blank, settings)
