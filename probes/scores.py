@@ -32,8 +32,16 @@ _PerGroup = Float[Array, "group k"]
 _PerRound = Shaped[Array, "episode round k"]
 
 
+class _Told(Interval):
+    """An interval that says itself with three digits."""
+
+    def __str__(self) -> str:
+        bounds = "(no interval)" if isnan(self.low) else f"[{self.low:.3f}, {self.high:.3f}]"
+        return f"{self.estimate:.3f} {bounds}"
+
+
 @dataclass(frozen=True, eq=False)
-class ProbeScore(Interval):
+class ProbeScore(_Told):
     """An estimate with its 95 % interval, and the sums over episodes that the interval is read from.
 
     Attributes:
@@ -83,26 +91,10 @@ class ProbeScore(Interval):
         )
         return refit.detectable(self.losses, self.references, self.n_folds, **given)
 
-    @property
-    def interval(self) -> tuple[float, float]:
-        """The ends of the 95 % interval."""
-        return self.low, self.high
-
-    def __str__(self) -> str:
-        return _text(self)
-
 
 @dataclass(frozen=True, eq=False)
-class Difference(Interval):
+class Difference(_Told):
     """How much higher a probe's score is than a control's; or a statistic without an interval, whose bounds are NaN."""
-
-    def __str__(self) -> str:
-        return _text(self)
-
-
-def _text(value: Interval) -> str:
-    bounds = "(no interval)" if isnan(value.low) else f"[{value.low:.3f}, {value.high:.3f}]"
-    return f"{value.estimate:.3f} {bounds}"
 
 
 def _in_groups(sums: Shaped[Array, "episode k"], groups: Int[Array, " episode"]) -> _PerGroup:

@@ -65,7 +65,7 @@ class TargetValues:
         """
         array = as_array(values, "a target")
         of_classes = of_classes and array.dtype.kind in "biu"
-        array = array.astype(np.int64) if of_classes else array if array.dtype.kind == "f" else array.astype(np.float64)
+        array = array.astype(np.int64) if of_classes else _as_floats(array, "a target")
         array = array[..., None] if array.ndim == 2 else array
         require(array.ndim == 3, f"a target is an array [episode, round, output], got shape {array.shape}")
         kind: Literal["real", "class"] = "class" if of_classes else "real"
@@ -77,11 +77,17 @@ class TargetValues:
         if self.kind == "class":
             require(bool((values == np.floor(values)).all() and (values >= 0).all()), "classes are numbered 0, 1, ...")
             values = values.astype(np.int64)
-        elif values.dtype.kind != "f":
-            values = values.astype(np.float64)
+        else:
+            values = _as_floats(values, "a target")
         mask = None if self.mask is None else as_array(self.mask, "a mask").astype(bool)
         types = None if self.types is None else as_array(self.types, "kinds of rounds").astype(np.int64)
-        return replace(self, values=values, mask=mask, types=types, inputs=tuple(map(_as_floats, self.inputs)))
+        return replace(
+            self,
+            values=values,
+            mask=mask,
+            types=types,
+            inputs=tuple(_as_floats(i, "the round's inputs") for i in self.inputs),
+        )
 
     @property
     def varies(self) -> bool:
@@ -109,8 +115,8 @@ class TargetValues:
         return replace(self, values=values, outputs=outputs, mask=mask, kind="real")
 
 
-def _as_floats(inputs: Any) -> Float[Array, "episode round _"]:
-    array = as_array(inputs, "the round's inputs")
+def _as_floats(values: Any, what: str) -> Array:
+    array = as_array(values, what)
     return array if array.dtype.kind == "f" else array.astype(np.float64)
 
 
@@ -149,8 +155,7 @@ def as_inputs(activations: Any) -> Float[Array, "episode round d"]:
     >>> as_inputs(np.zeros((4, 7, 2, 16))).shape
     (4, 7, 32)
     """
-    x = as_array(activations, "activations")
-    x = x if x.dtype.kind == "f" else x.astype(np.float64)
+    x = _as_floats(activations, "activations")
     require(x.ndim >= 3, f"activations are [episode, round, feature...], got shape {x.shape}")
     return rearrange(x, "episode round ... -> episode round (...)")
 

@@ -71,14 +71,8 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
 
 def steering() -> Steering:
     """More weight for the first expert, read in the probability of its own vote."""
-
-    def change(shape: tuple[int, ...]) -> np.ndarray:
-        step = np.zeros(shape)
-        step[..., 0] = 1.0
-        return step
-
     return Steering(
-        change=change,
+        change=lambda shape: 1.0 * np.broadcast_to(np.eye(shape[-1])[0], shape),
         doses=(-4, -2, -1, 0, 1, 2, 4),
         outcome=lambda episodes, t: episodes.advice[:, t, 0],
         what="first expert's weight + 1",

@@ -30,7 +30,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pandas as pd
@@ -159,9 +159,8 @@ def agreement_by_round(
     return pd.DataFrame(rows)
 
 
-class _Policy(NamedTuple):
-    choices: NDArray[np.float64]
-    probabilities: NDArray[np.float64] | None
+_Policy = tuple[NDArray[np.float64], NDArray[np.float64] | None]
+"""Choices and, where they are known, probabilities: each ``[episode, round, action]``."""
 
 
 def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
@@ -172,7 +171,7 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
             bool(((array >= 0) & (array < n_actions)).all()),
             f"choices must be actions 0 to {n_actions - 1}, got {array.min()} to {array.max()}",
         )
-        return _Policy(np.eye(n_actions)[array], None)
+        return np.eye(n_actions)[array], None
     require(
         array.shape == (*shape, n_actions) and array.dtype.kind == "f",
         f"predictions must be probabilities [episode, round, action] = {(*shape, n_actions)} or integer choices "
@@ -181,7 +180,7 @@ def _policy(predictions: Any, batch: MDPEpisodes) -> _Policy:
     array = array.astype(np.float64)
     valid = bool((array >= -1e-6).all() and (np.abs(array.sum(-1) - 1) < 1e-3).all())
     require(valid, "predictions must be probabilities that sum to 1 over actions; apply a softmax to logits first")
-    return _Policy(np.eye(n_actions)[bellman.greedy(array)], array)
+    return np.eye(n_actions)[bellman.greedy(array)], array
 
 
 _Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
@@ -189,12 +188,13 @@ _Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
     """Hits and steps, each ``[episode, round]``, of every quantity."""
+    choices, probabilities = policy
     target, of_gamma0 = (_shares(_greedy(each, table)) for each in (batch, batch.relearned(gamma=0.0)))
     every = np.ones(batch.states.shape)
     n_greedy = (target > 0).sum(-1)
     untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
     disputed: NDArray[np.float64] = np.asarray(~((target > 0) & (of_gamma0 > 0)).any(-1), np.float64)
-    chosen, gamma0 = (policy.choices * target).sum(-1), (of_gamma0 * target).sum(-1)
+    chosen, gamma0 = (choices * target).sum(-1), (of_gamma0 * target).sum(-1)
     counts: _Counts = {
         "untied": (chosen * untied, untied),
         "untied_gamma0": (gamma0 * untied, untied),
@@ -202,14 +202,14 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
         "random_ties": (chosen, every),
         "random_ties_ceiling": ((target * target).sum(-1), every),
         "random_ties_gamma0": (gamma0, every),
-        "disputed": ((policy.choices * (target > 0)).sum(-1) * disputed, disputed),
-        "disputed_gamma0": ((policy.choices * (of_gamma0 > 0)).sum(-1) * disputed, disputed),
+        "disputed": ((choices * (target > 0)).sum(-1) * disputed, disputed),
+        "disputed_gamma0": ((choices * (of_gamma0 > 0)).sum(-1) * disputed, disputed),
         "cross_entropy_floor": (np.log(n_greedy), every),
         "share_tied": (1 - untied, every),
         "share_disputed": (disputed, every),
     }
-    if policy.probabilities is not None:
-        logs = np.log(np.maximum(policy.probabilities, _MINIMUM_PROBABILITY))
+    if probabilities is not None:
+        logs = np.log(np.maximum(probabilities, _MINIMUM_PROBABILITY))
         paid = -(target * logs).sum(-1)
         counts["cross_entropy"] = (paid, every)
         counts["cross_entropy_excess"] = (paid - np.log(n_greedy), every)

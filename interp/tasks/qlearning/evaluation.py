@@ -34,7 +34,7 @@ from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks.qlearning import rates, returns, sampling
-from interp.tasks.qlearning.agreement import AgreementResult, agreement, followed_discount
+from interp.tasks.qlearning.agreement import AgreementResult, DiscountResult, agreement, followed_discount
 from interp.tasks.qlearning.episodes import MDPEpisodes
 from interp.tasks.qlearning.layout import served
 from interp.tasks.qlearning.regimes import EVALUATION, SHIFTS
@@ -173,16 +173,20 @@ def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: i
         regimes = [part.removeprefix(_PLAYED)]
         return returns.evaluate(model, regimes, n_episodes=n_episodes // 2, seed=seed + 2)
     if part == _DISCOUNT:
-        batches = sample(model, "grid", n_episodes, seed=seed)
-        choices = [rollout(model, batch).choices.numpy(force=True) for batch in batches]
-        followed = followed_discount(choices, batches, table=reference_table(model), seed=seed)
-        return followed.to_frame().assign(commit="own")
+        return _followed(model, n_episodes, seed).to_frame().assign(commit="own")
     if part == _RATES:
         return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
     if part == _CHAIN:
         chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
         return round_attention(model, chain, rounds=slice(10, None)).assign(commit="own")
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
+
+
+def _followed(model: HookedLatentTransformer, n_episodes: int, seed: int) -> DiscountResult:
+    """The discount that a model's choices on the training grid follow."""
+    batches = sample(model, "grid", n_episodes, seed=seed)
+    choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
+    return followed_discount(choices, batches, table=reference_table(model), seed=seed)
 
 
 def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
@@ -237,10 +241,8 @@ def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> lis
         row("grid: agreement where the tables disagree", agreed.intervals["disputed", "all"], disputed),
         row("grid: cross-entropy above its floor (nats)", agreed.intervals["cross_entropy_excess", "all"], floor),
     ]
-    batches = sample(model, "grid", n_episodes, seed=seed)
-    choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
-    followed = followed_discount(choices, batches, table=reference_table(model), seed=seed)
-    claims.append(row("grid: discount that its choices follow best", followed.best, "the data's is .9"))
+    followed = _followed(model, n_episodes, seed).best
+    claims.append(row("grid: discount that its choices follow best", followed, "the data's is .9"))
     read = rates.evaluate(model, n_episodes=max(3 * N_FOLDS, n_episodes // 2), seed=seed)
     blank = read.rates.get("untrained model")
     for rate in ("alpha", "gamma"):

@@ -87,14 +87,8 @@ def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
 
 def steering() -> Steering:
     """Higher values of the first action, read in its probability; values of non-negative rewards are never negative."""
-
-    def change(shape: tuple[int, ...]) -> np.ndarray:
-        step = np.zeros(shape)
-        step[..., 0] = 0.2
-        return step
-
     return Steering(
-        change=change,
+        change=lambda shape: 0.2 * np.broadcast_to(np.eye(shape[-1])[0], shape),
         doses=(0, 0.5, 1, 2, 4),
         outcome=lambda episodes, t: 0,
         what="first action's values + 0.2",

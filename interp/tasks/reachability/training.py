@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -74,26 +75,13 @@ _PRESETS = {
 # fmt: on
 
 
-def _targets(episodes: ReachabilityEpisodes) -> NDArray[Any]:
-    """What each round should predict, ``[episode, round, node]``; zeros in the first round, which weighs nothing."""
-    return _searched(episodes, SPREAD)
+def _targets(episodes: ReachabilityEpisodes, spread: float = SPREAD, first: int = 1) -> NDArray[Any]:
+    """What each round should predict, ``[episode, round, node]``; zeros before the round ``first``: it weighs nothing.
 
-
-def _answers(episodes: ReachabilityEpisodes) -> NDArray[Any]:
-    """The candidates alone: the one that is reached, halves where both or none are; zeros in the first round."""
-    return _searched(episodes, 0.0)
-
-
-def _final_answers(episodes: ReachabilityEpisodes) -> NDArray[Any]:
-    """:func:`_answers` in the last round, zeros in all others."""
-    wanted = _answers(episodes)
-    wanted[:, :-1] = 0.0
-    return wanted
-
-
-def _searched(episodes: ReachabilityEpisodes, spread: float) -> NDArray[Any]:
+    Without a spread these are the candidates alone: the one that is reached, halves where both or none are.
+    """
     wanted: NDArray[Any] = breadth_first(spread).run(episodes)["prediction"].copy()
-    wanted[:, 0] = 0.0
+    wanted[:, :first] = 0.0
     return wanted
 
 
@@ -254,7 +242,10 @@ def goal() -> TrainingGoal:
     """What ``interp train reachability`` learns."""
     return TrainingGoal(
         targets=_targets,
-        other_targets={"answers": _answers, "final answers": _final_answers},
+        other_targets={
+            "answers": partial(_targets, spread=0.0),
+            "final answers": partial(_targets, spread=0.0, first=-1),
+        },
         presets=_PRESETS,
         evaluate=_evaluate,
         starts=_STARTS,
