@@ -48,16 +48,7 @@ _SIZES = (16, 32, 64, 128)
 
 _Values = Float[Array, "episode round k"]
 _Inputs = Float[Array, "episode round d"]
-_One = Float[Array, "episode round 1"]
 Advance = Callable[[int], None]
-
-
-def _inputs(values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator) -> _One:
-    return np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1)))
-
-
-def _round(values: _Values, other: _Values, inputs: _Inputs, rng: np.random.Generator) -> _One:
-    return np.asarray(rng.normal(size=(1, values.shape[1], 1)) + rng.normal(size=(*values.shape[:2], 1)))
 
 
 def _order(values: _Values, rng: np.random.Generator) -> _Values:
@@ -72,8 +63,10 @@ NULLS: dict[str, Callable[[_Values, _Values, _Inputs, np.random.Generator], _Val
     "exchanged": lambda values, other, inputs, rng: other,
     "episode": lambda values, other, inputs, rng: np.repeat(rng.normal(size=(len(values), 1, 1)), values.shape[1], 1),
     "walk": lambda values, other, inputs, rng: np.cumsum(rng.normal(size=(*values.shape[:2], 1)), 1),
-    "inputs": _inputs,
-    "round": _round,
+    "inputs": lambda values, other, inputs, rng: np.asarray(inputs @ rng.normal(size=(inputs.shape[-1], 1))),
+    "round": lambda values, other, inputs, rng: (
+        rng.normal(size=(1, values.shape[1], 1)) + rng.normal(size=(*values.shape[:2], 1))
+    ),
 }
 """What is not in the latents beyond a control: the task's first probed variable with its outputs in another order in
 each episode, or of other episodes; one draw per episode; a random walk; a random function of the round's inputs; one of

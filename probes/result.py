@@ -104,7 +104,7 @@ class ProbeResult(Tabled):
         It is about the controls that were run; :attr:`missing` names the others. Without the inputs control nothing is
         represented.
         """
-        return verdict_of(self.score, self.controls, limited=self._lacks_inputs)
+        return verdict_of(self.score, self.controls, limited=lacks_inputs(self.target, self.controls))
 
     @property
     def detectable(self) -> float:
@@ -115,10 +115,6 @@ class ProbeResult(Tabled):
     def represented(self) -> bool:
         """Whether that is the verdict."""
         return self.verdict == "represented"
-
-    @property
-    def _lacks_inputs(self) -> bool:
-        return lacks_inputs(self.target, self.controls)
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -215,7 +211,7 @@ class ProbeResult(Tabled):
         lines = [f"{self.target.key}{where}: {self.metric} {self.score}: {self.verdict}"]
         lines += [f"  {DESCRIPTIONS[name]}: {control}" for name, control in self.controls.items()]
         lines += [f"  not run: {DESCRIPTIONS[name]}" for name in self.missing]
-        if self._lacks_inputs:
+        if lacks_inputs(self.target, self.controls):
             lines.append("  the inputs control is missing: undecided at most; give probes.fit episodes= or inputs=")
         lines.append(f"  smallest difference that this sample would have shown: {self.detectable:.3f}")
         lines.append(f"  intervals (95 %): {self.estimand}")

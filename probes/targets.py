@@ -106,19 +106,9 @@ class Target:
         return self.variable.meaning
 
     @property
-    def symbol(self) -> str:
-        """The paper's symbol for the variable."""
-        return self.variable.symbol
-
-    @property
     def units(self) -> str:
         """The units of the variable."""
         return self.variable.units
-
-    @property
-    def role(self) -> str:
-        """ "input", "state" or "round": given, carried, or computed within a round."""
-        return self.variable.role
 
     def moment(self, when: str | None) -> When:
         """The moment called ``when``, or the default one."""

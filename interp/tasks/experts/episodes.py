@@ -129,7 +129,7 @@ def _probabilities(name: str, values: Any) -> NDArray[np.float64]:
 
 
 def _first(wrong: NDArray[np.bool_]) -> str:
-    return f"[{', '.join(str(i) for i in np.argwhere(wrong)[0])}]"
+    return str(np.argwhere(wrong)[0].tolist())
 
 
 @checked

@@ -90,16 +90,8 @@ class AgreementResult(Tabled):
 
     def to_frame(self) -> pd.DataFrame:
         """One row per quantity and phase."""
-        rows = [
-            {
-                "quantity": key[0],
-                "name": QUANTITIES[key[0]],
-                "phase": key[1],
-                **vars(value),
-                "n_steps": self.n_steps[key],
-            }
-            for key, value in self.intervals.items()
-        ]
+        named = {key: {"quantity": key[0], "name": QUANTITIES[key[0]], "phase": key[1]} for key in self.intervals}
+        rows = [{**named[key], **vars(value), "n_steps": self.n_steps[key]} for key, value in self.intervals.items()]
         return pd.DataFrame(rows)
 
 

@@ -81,13 +81,12 @@ def generate(
     held_out = np.zeros(n_episodes, bool)
     chosen = np.random.default_rng([seed, _SPLIT_STREAM]).permutation(n_episodes)
     held_out[chosen[: round(validation * n_episodes)]] = True
-    train: _Batches = {}
-    kept_back: _Batches = {}
     ends = np.cumsum([len(batch) for batch in batches.values()])
-    for (size, batch), mask in zip(batches.items(), np.split(held_out, ends[:-1]), strict=True):
-        for split, members in ((train, ~mask), (kept_back, mask)):
-            if members.any():
-                split[size] = batch.select(members)
+    parts = list(zip(batches.items(), np.split(held_out, ends[:-1]), strict=True))
+    train, kept_back = (
+        {size: batch.select(mask == kept) for (size, batch), mask in parts if (mask == kept).any()}
+        for kept in (False, True)
+    )
     config = {**settings, "validation": validation, "numpy": np.__version__}
     return Dataset(train, kept_back, json.loads(json.dumps(config)))
 

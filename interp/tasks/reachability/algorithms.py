@@ -52,8 +52,8 @@ def _inputs(episodes: ReachabilityEpisodes) -> dict[str, _Array]:
     }
 
 
-def _no_nodes(episodes: ReachabilityEpisodes) -> _Array:
-    return np.zeros((len(episodes), episodes.n_nodes))
+def _no_nodes(memory: str) -> Callable[[ReachabilityEpisodes], dict[str, _Array]]:
+    return lambda episodes: {memory: np.zeros((len(episodes), episodes.n_nodes))}
 
 
 def _n_nodes(values: Values) -> int:
@@ -168,7 +168,7 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     """
     variables = (_REACHED, _FRONTIER, _MEMBER, _ACTIVE, _prediction(spread), _next_reached((), _expanded))
     name = "parallel breadth-first search"
-    return _algorithm("breadth_first", name, *variables, initial=lambda e: {"reached": _no_nodes(e)}, spread=spread)
+    return _algorithm("breadth_first", name, *variables, initial=_no_nodes("reached"), spread=spread)
 
 
 @checked
@@ -186,7 +186,7 @@ def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
         *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)), _next_reached(("reached", "elapsed"), stopped),
         Variable("next_elapsed", "t + 1", "rounds, this one included", "rounds", parents=("elapsed",),
                  equation=lambda v: v["elapsed"] + 1),
-        initial=lambda episodes: {"reached": _no_nodes(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
+        initial=lambda episodes: {**_no_nodes("reached")(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
         hops=hops, spread=spread,
     )  # fmt: skip
 
@@ -234,7 +234,7 @@ def _path(key: str, name: str, step: Any, spread: float, *luck: Variable, read: 
     needs = ("started", "source", "target", "root", *(variable.key for variable in luck))
     following = _per_node("next_visits", "k_v'", "the visits after the round", needs, step, units="count")
     variables = (*luck, _VISITS, _VISITED, _STARTED, _MEMBER, _prediction(spread), following)
-    return _algorithm(key, name, *variables, read=read, initial=lambda e: {"visits": _no_nodes(e)}, spread=spread)
+    return _algorithm(key, name, *variables, read=read, initial=_no_nodes("visits"), spread=spread)
 
 
 @checked

@@ -60,14 +60,12 @@ def _of_batch(model: HookedLatentTransformer, n_episodes: int, seed: int) -> dic
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
     control = latent_control(model, episodes, seed, run)
-    reliability = [
-        calibration(predictions, episodes, seed=seed)
-        for predictions in (run.predictions.double().numpy(force=True), bayes(episodes).predictions)
-    ]
-    calibrated = [
-        result.to_frame().assign(key=key, error=result.error, error_by_chance=result.chance.estimate)
-        for key, result in zip((MODEL, "bayes"), reliability, strict=True)
-    ]
+    predicted = {MODEL: run.predictions.double().numpy(force=True), "bayes": bayes(episodes).predictions}
+    calibrated = []
+    for key, predictions in predicted.items():
+        result = calibration(predictions, episodes, seed=seed)
+        about = {"key": key, "error": result.error, "error_by_chance": result.chance.estimate}
+        calibrated.append(result.to_frame().assign(**about))
     few = episodes.select(slice(_N_ATTENDED))
     attended = attention_to_experts(model, few, seed=seed, run=run if len(few) == len(episodes) else None)
     return {

@@ -87,10 +87,6 @@ def latent_control(
     )
 
 
-_READERS = ("p?", "w?")
-_MEAN = "mean"
-
-
 @dataclass(frozen=True, eq=False)
 class AttentionResult(Tabled):
     """Shares of attention, with and without history.
@@ -121,7 +117,7 @@ def attention_to_experts(
     episodes: ExpertEpisodes,
     *,
     rounds: Rounds = slice(20, None, 10),
-    readers: Sequence[str] = _READERS,
+    readers: Sequence[str] = ("p?", "w?"),
     seed: int = 0,
     run: Rollout | None = None,
 ) -> AttentionResult:
@@ -142,7 +138,7 @@ def attention_to_experts(
         with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
         without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
         mean, low, high = bootstrap_mean(with_history, seed=seed)
-        heads = [str(head) for head in range(model.config.n_heads)] + [_MEAN]
+        heads = [str(head) for head in range(model.config.n_heads)] + ["mean"]
         for index in np.ndindex(mean.shape):
             head, reader, target = index
             key = (layer, heads[head], readers[reader], targets[target])
