@@ -64,8 +64,8 @@ def _of_batch(model: HookedLatentTransformer, n_episodes: int, seed: int) -> dic
     calibrated = []
     for key, predictions in predicted.items():
         result = calibration(predictions, episodes, seed=seed)
-        about = {"key": key, "error": result.error, "error_by_chance": result.chance.estimate}
-        calibrated.append(result.to_frame().assign(**about))
+        by_chance = result.chance.estimate
+        calibrated.append(result.to_frame().assign(key=key, error=result.error, error_by_chance=by_chance))
     few = episodes.select(slice(_N_ATTENDED))
     attended = attention_to_experts(model, few, seed=seed, run=run if len(few) == len(episodes) else None)
     return {
