@@ -15,7 +15,7 @@ BUDGET = {
     "interp/cli": 1387,
     "interp/evaluation": 277,
     "interp/interventions": 4693,
-    "interp/llm": 4424,
+    "interp/llm": 4401,
     "interp/model": 2324,
     "interp/tasks": 8328,
     "interp/training": 1606,

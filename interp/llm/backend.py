@@ -17,7 +17,7 @@ from typing import Any, Protocol, runtime_checkable
 from urllib.parse import urlsplit
 
 from interp.checks import check_fields
-from interp.errors import InputError, require, require_known, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.llm.agents import PLAYERS, scripted
 from interp.llm.schemes import RESPONSE_FORMATS, Agent, Condition, Message, Turn, json_in
 
@@ -127,8 +127,8 @@ class Settings:
         require(bool(self.model.strip()), "model must name a model on the server, got an empty name")
         _check_ranges(self, temperature=(0, 2), top_p=(0, 1), max_tokens=(1, 10**6), max_reasks=(0, 20))
         require_known("response format", self.response_format, RESPONSE_FORMATS)
-        if self.thinking_off not in THINKING_OFF:
-            raise unknown_name("way to turn thinking off", self.thinking_off, [name for name in THINKING_OFF if name])
+        if self.thinking_off:
+            require_known("way to turn thinking off", self.thinking_off, [name for name in THINKING_OFF if name])
 
 
 def _check_ranges(settings: Settings | Connection, **ranges: tuple[int, int]) -> None:
@@ -212,12 +212,9 @@ class Connection:
         return key
 
 
-_BACKENDS = ("server", "transformers")
-
-
 def who_plays(model: str | None, base_url: str | None, agent: str | None, backend: str) -> str:
     """The name that goes into the settings, after a check that exactly one player was named."""
-    require_known("backend", backend, _BACKENDS)
+    require_known("backend", backend, ("server", "transformers"))
     if agent is not None:
         require(
             model is None and base_url is None and backend == "server",

@@ -8,7 +8,7 @@ r"""What a language model does with the advice: the baseline it acts like, how s
   round's winners. Best agreement is the maximum-likelihood fit when the model departs from the rule at a constant
   rate. eta is read off a grid; its interval is the bootstrap over episodes.
 - *Use of the best and the worst expert*: in the second half, how often it says what the most reliable expert says, and
-  the opposite of what the least reliable one says (by accuracy where it is known, else by the instance's record).
+  the opposite of what the least reliable one says.
 
 Agreement is about choices, not about how they come about: a model that agrees with weighted majority need not hold
 weights.
@@ -46,8 +46,7 @@ class Behaviour:
         closest: the baseline that agrees most on telling rounds.
         eta, memory, fit_agreement: the best fitting weighted vote; ``eta_low``, ``eta_high`` its 95 % interval.
         eta_full_memory: best eta when memory is 1.
-        says_best, opposes_worst: shares in the second half, of the expert with the highest and the lowest
-            reliability (its accuracy; where accuracies are not given, its record over the whole instance).
+        says_best, opposes_worst: shares in the second half; the best and the worst by :attr:`LLMRun.reliability`.
     """
 
     model: str

@@ -12,7 +12,6 @@ from interp.llm.runner import RunSummary, run
 from interp.llm.schemes import Condition, built_in_prompts
 
 CONDITIONS = (Condition("online", "no-note"), Condition("online", "note-only"), Condition("weather", "note-only"))
-N_INSTANCES, N_ROUNDS = 4, 30
 
 
 @checked
@@ -23,9 +22,7 @@ def demo_jobs(name: str, seed: int, n_instances: int, n_rounds: int) -> list[Job
 
 
 @checked
-def play_demo(
-    folder: str | Path, seed: int = 0, n_instances: int = N_INSTANCES, n_rounds: int = N_ROUNDS
-) -> dict[str, RunSummary]:
+def play_demo(folder: str | Path, seed: int = 0, n_instances: int = 4, n_rounds: int = 30) -> dict[str, RunSummary]:
     """Play every agent of :data:`~interp.llm.agents.PLAYERS` and write the traces below ``folder``."""
     return {
         name: run(demo_jobs(name, seed, n_instances, n_rounds), folder, AgentBackend(name, scripted(name)))

@@ -26,8 +26,6 @@ from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
 from interp.llm.trace import FORMAT, FORMATS, calls_in, instance_of, read_lines, replay, session_from
 
-_DUPLICATES = ("refuse", "first")
-
 
 @dataclass(frozen=True)
 class Reading:
@@ -75,7 +73,7 @@ def read(path: str | Path, regime: str | None = None, duplicates: str = "refuse"
     Raises:
         InputError: nothing there, nothing that can be read, or duplicates.
     """
-    require_known("way with duplicates", duplicates, _DUPLICATES)
+    require_known("way with duplicates", duplicates, ("refuse", "first"))
     path = Path(path)
     require(path.exists(), f"no such file or folder {str(path)!r}; give the output folder of `interp llm run`")
     files = [path] if path.is_file() else sorted(path.rglob("*.json*"))

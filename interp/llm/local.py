@@ -23,14 +23,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp.checks import checked
-from interp.errors import InputError, require
+from interp.errors import InputError, require, require_known
 from interp.llm.backend import THINKING_OFF, Backend, ContextOverflowError, Reply, Settings
 from interp.llm.schemes import Condition, Message, Turn, label_words
 
 if TYPE_CHECKING:
     import torch
 
-_FORMATS = ("none", "grammar")
 _LONGEST_NOTE = 120  # tokens of a note under "grammar", so that a small model ends it
 
 
@@ -95,11 +94,7 @@ class LocalBackend(Backend):
     """A model in this process."""
 
     def __init__(self, settings: Settings, concurrency: int = 4, device: str = "cpu"):
-        require(
-            settings.response_format in _FORMATS,
-            f"a model in this process knows the response formats {' and '.join(_FORMATS)}, got "
-            f"{settings.response_format!r}",
-        )
+        require_known("response format of a model in this process", settings.response_format, ("none", "grammar"))
         require(concurrency >= 1, f"concurrency must be 1 or more, got {concurrency}")
         self.settings, self.concurrency = settings, concurrency
         self.model, self.tokenizer = load_model(settings.model, device)

@@ -36,11 +36,10 @@ _FRACTION = re.compile(
 )
 # Letters for win and loss only as capitals right after the number: "3W-2L".
 _BETWEEN = r"\s*[-,/;&|]?\s*(?:and\s+)?"
-_WORDY = re.IGNORECASE
 PAIRS = (
-    re.compile(rf"(?<![\d/.])(\d+)\s*{GOOD}{_BETWEEN}(\d+)\s*{BAD}(?![a-z])", _WORDY),
-    re.compile(rf"(?<![a-z]){GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])", _WORDY),
-    re.compile(r"\b(?:sunny|rainy|sun|rain)\W{1,3}(\d+)\s*[-–|]\s*(\d+)(?![\d-])", _WORDY),
+    re.compile(rf"(?<![\d/.])(\d+)\s*{GOOD}{_BETWEEN}(\d+)\s*{BAD}(?![a-z])", re.IGNORECASE),
+    re.compile(rf"(?<![a-z]){GOOD}\s*[:=]?\s*(\d+){_BETWEEN}{BAD}\s*[:=]?\s*(\d+)(?!\s*[/\d])", re.IGNORECASE),
+    re.compile(r"\b(?:sunny|rainy|sun|rain)\W{1,3}(\d+)\s*[-–|]\s*(\d+)(?![\d-])", re.IGNORECASE),
     re.compile(r"\A\W{0,3}?(\d+)\s*[-–|]\s*(\d+)(?![\d-])"),
     re.compile(r"\A\s*[:=]?\s*\(\s*(\d+)\s*,\s*(\d+)\s*\)"),
 )
@@ -50,7 +49,7 @@ _PERCENT = re.compile(r"(?<![\d.])\d+(?:\.\d+)?\s*%")
 _VERDICT_COUNT = re.compile(
     rf"(?<![a-z])(?:{GOOD}|{BAD})(?:\s+on)?\s*[:=]?\s*{_NUMBER}\s*(?:x\b|times?)?(?!\s*(?:[/.\d]|,\s*\d|and\s+\d|-\s*\d))"
     rf"|(?<!\d,)(?<!\d, )(?<!\dand ){_NUMBER}\s*(?:x\b|times?)?\s*(?:{GOOD}|{BAD})(?![a-z])",
-    _WORDY,
+    re.IGNORECASE,
 )
 _BARE = re.compile(
     r"\A[\"']?\s*[:=(]?\s*([+-]?\d+)(?![\d/%]|\.\d)(?!\s*[,;]\s*[+-]?\d+(?!\d|\s*(?:round|day)))(?!\s*[-–]\s*\d)"

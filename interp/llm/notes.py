@@ -120,20 +120,21 @@ def classify(note: str, n_experts: int = 4) -> NoteFormat:
     >>> classify("A correct; B,C,D wrong").format
     'last-step'
     """
-    marks, entries, leading = _marks(note, n_experts)
+    letters = "".join(expert_letters(n_experts))
+    marks, entries, leading = _marks(note, letters)
     found = NoteFormat(
         format="",
-        tallied=len(tallied(note, n_experts)) if not _is_rates(note, n_experts) else n_experts,
+        tallied=len(tallied(note, n_experts)) if not _is_rates(note, letters) else n_experts,
         conditional=_conditional(note, n_experts),
         round_marks=marks,
         entries=entries,
         leading_mark=leading,
         round_numbers=marks + _listed(note),
-        records=_records(note, n_experts),
+        records=_records(note, letters),
         sequences=_sequences(note, n_experts),
         labels=len(_LABEL.findall(note)),
         vague=bool(_VAGUE.search(note)),
-        verdict=_verdict(note, n_experts),
+        verdict=_verdict(note, letters),
         words=len(note.split()),
     )
     return replace(found, format=_decide(found, bool(note.strip())))
@@ -156,9 +157,9 @@ def _decide(found: NoteFormat, text: bool) -> str:
     return "last-step" if found.verdict or found.records else "other"
 
 
-def _marks(note: str, n_experts: int) -> tuple[int, int, bool]:
+def _marks(note: str, letters: str) -> tuple[int, int, bool]:
     """Round marks; those that begin an entry; whether the note begins with an entry."""
-    name = rf"(?:Experts?[ _]?)?[{''.join(expert_letters(n_experts))}](?![a-z])"
+    name = rf"(?:Experts?[ _]?)?[{letters}](?![a-z])"
     content = rf"(?:{name}|{_WORD}|label|y\b|actual|true|[01]{{2,}}|all|none|nobody|every|no\b)"
     begins = re.compile(rf"\s*(?:[:=>|]|[-–]\s*{content}|\(?\s*{content})", re.IGNORECASE)
     marked = [*_MARK.finditer(note), *_ORDINAL.finditer(note)]
@@ -167,15 +168,14 @@ def _marks(note: str, n_experts: int) -> tuple[int, int, bool]:
         for match in marked
         if not _STAMP.search(note[max(0, match.start() - 12) : match.start()]) and begins.match(note, match.end())
     ]
-    numbered = _enumerated(note, n_experts)
+    numbered = _enumerated(note, letters)
     first = min((match.start() for match in entries), default=len(note))
     leading = bool(entries) and not note[:first].strip(" ([{\"'*-")
     return len(marked) + numbered, len(entries) + numbered, leading
 
 
-def _enumerated(note: str, n_experts: int) -> int:
+def _enumerated(note: str, letters: str) -> int:
     """How many rounds are numbered without a word: "1) 1010->1 2) ...", "1: B,C. 2: A,B."; 0 for a ranking."""
-    letters = "".join(expert_letters(n_experts))
     content = rf"[{letters}](?![a-z])|[01]{{2,}}|none|all"
     entry = re.compile(
         rf"(?:\A|(?<=[\s;,|.]))[\[(]?(\d{{1,3}})(?:[\]).:]\s*(?={content})|\s+(?={_WORD}))", re.IGNORECASE
@@ -196,9 +196,8 @@ def _listed(note: str) -> int:
     return sum(max(2, len(re.findall(r"\d+", match.group(0)))) for match in lists)
 
 
-def _records(note: str, n_experts: int) -> int:
+def _records(note: str, letters: str) -> int:
     """Whole records of one round: what each of 2 or more experts said or was, or all votes as digits and the label."""
-    letters = "".join(expert_letters(n_experts))
     name = rf"(?:Experts?[ _]?)?[{letters}]"
     said = r"(?:\s+(?:said|says|predicted|forecast))?"
     one = rf"{name}{said}(?:\s*[:=(]?\s*(?:{_WORD}|{_SIGN}|{_BIT}|[+-](?!\d))|\s*[:=]\s*{_LETTER})\)?"
@@ -207,7 +206,7 @@ def _records(note: str, n_experts: int) -> int:
     for match in run.finditer(note):
         names = re.findall(rf"(?<![A-Za-z])(?:Experts?[ _]?)?([{letters}])(?![A-Za-z])", match.group(0))
         rows += max(names.count(letter) for letter in set(names)) if names else 1
-    votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{n_experts - 1}}}\)?"
+    votes = rf"(?<![\d/.])[01](?:[, ]?[01]){{{len(letters) - 1}}}\)?"
     label = r"(?:->|→|=>|/|=|:|,?\s*(?:label|outcome|truth|y)\b\W*)\s*[01](?![\d/])"
     right = rf"{_WORD}\s*\({name}(?:[,\s]+{name})*\)"
     return rows + len(re.findall(rf"{votes}\s*{label}", note)) + len(re.findall(right, note, re.IGNORECASE))
@@ -240,17 +239,15 @@ def _conditional(note: str, n_experts: int) -> int:
     return sum(under) if all(under) else max(direct, rates) if max(direct, rates) >= 2 else 0
 
 
-def _is_rates(note: str, n_experts: int) -> bool:
+def _is_rates(note: str, letters: str) -> bool:
     """ "Accuracy: A=.45 B=.94": shares as decimals, which only a word tells from weights."""
-    letters = "".join(expert_letters(n_experts))
     shares = re.findall(rf"(?<![A-Za-z])[{letters}]\s*[:=]?\s*[01]?\.\d+", note)
     word = re.search(r"\b(?:accurac\w*|acc|(?:hit|success|error) rates?)\b", note, re.IGNORECASE)
     return len(shares) >= 2 and word is not None
 
 
-def _verdict(note: str, n_experts: int) -> bool:
+def _verdict(note: str, letters: str) -> bool:
     """Does a sentence say of an expert, or of all or none, that it was right or wrong, or what it said?"""
-    letters = "".join(expert_letters(n_experts))
     subject = re.compile(rf"(?<![A-Za-z])(?:[{letters}](?![A-Za-z])|(?i:{_EVERYBODY})(?![A-Za-z]))")
     for sentence in re.split(r"[.;\n]", note):
         says = _VERDICT.search(sentence.lower()) or _SAID.search(sentence)

@@ -242,21 +242,17 @@ class _Run:
 
 
 def _record(request: Request, seed: int | None, reply: Reply, answer: Answer) -> dict[str, Any]:
+    """A line of the trace; what the server said about its reply is kept as it came."""
+    served = {name: getattr(reply, name) for name in ("model", "system_fingerprint", "usage", "more", "seconds")}
     return {
-        "round": request.round,
-        "turn": request.turn,
-        "attempt": request.attempt,
+        **{name: getattr(request, name) for name in ("round", "turn", "attempt")},
         "messages_sha256": request.sha256,
         "seed": seed,
         "reply": reply.text,
         "finish_reason": reply.finish_reason,
         "problem": answer.problem,
         "strict": answer.strict,
-        "model": reply.model,
-        "system_fingerprint": reply.system_fingerprint,
-        "usage": reply.usage,
-        "more": reply.more,
-        "seconds": reply.seconds,
+        **served,
         "at": datetime.now(UTC).isoformat(timespec="milliseconds"),
     }
 

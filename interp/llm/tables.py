@@ -94,9 +94,8 @@ class NoteTable:
         notes: one row per run and round: the note, its format, words, characters, ``readable`` (every expert has a
             tally), ``exact``, ``mean_error`` of the counts, ``best`` / ``worst``: does the note's top / bottom expert
             have the most / fewest right predictions so far; ``most_accurate`` / ``least_accurate``: is it the expert
-            with the highest / lowest accuracy, or record over the whole instance where accuracies are not given (in
-            the anti-signal regime the lowest is the adversary); prompt tokens of the round. Rounds from 1. Empty where
-            no run has notes.
+            with the highest / lowest :attr:`LLMRun.reliability` (in the anti-signal regime the lowest is the
+            adversary); prompt tokens of the round. Rounds from 1. Empty where no run has notes.
     """
 
     notes: pd.DataFrame
