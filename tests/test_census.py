@@ -6,23 +6,23 @@ from tests.census import Count, census
 
 BUDGET = {
     "circuits": 2133,
-    "circuits/benchmark": 2816,
+    "circuits/benchmark": 2810,
     "circuits/compare": 2849,
     "circuits/q_learning": 853,
     "circuits/reachability": 365,
     "circuits/weighted_majority": 383,
     "interp": 3231,
-    "interp/cli": 1387,
+    "interp/cli": 1342,
     "interp/evaluation": 277,
     "interp/interventions": 4693,
     "interp/llm": 4401,
     "interp/model": 2324,
-    "interp/tasks": 8328,
-    "interp/training": 1606,
+    "interp/tasks": 8307,
+    "interp/training": 1581,
     "probes": 2878,
     "reports": 2905,
     "reports/parts": 1497,
-    "reports/tasks": 1154,
+    "reports/tasks": 1149,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
 MODULES, NAMES = 260, 1400

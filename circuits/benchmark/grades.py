@@ -21,16 +21,10 @@ from interp.statistics import Interval, bootstrap_mean, mean_interval
 _FORMAT = 1
 """Version of the JSON."""
 COLUMNS: dict[str, type] = {
-    "subject": str,
-    "machine": str,
-    "form": str,
-    "variant": str,
+    **dict.fromkeys(("subject", "machine", "form", "variant"), str),
     "seed": int,
-    "question": str,
-    "method": str,
-    "score": str,
-    "value": float,
-    "cpu_s": float,
+    **dict.fromkeys(("question", "method", "score"), str),
+    **dict.fromkeys(("value", "cpu_s"), float),
 }
 """The columns of the table and of every row of the JSON, in order, with their types; a value that does not exist is
 null in the JSON."""

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from typer.core import TyperCommand, TyperGroup
@@ -33,10 +33,6 @@ from interp.errors import InputError
 from interp.files import json_values
 from interp.lazy import named
 from interp.workers import one_thread
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
 
 Many = Literal["none", "one", "several"]
 
@@ -243,8 +239,13 @@ class Say:
         """A data frame: a list of records called ``name`` in the JSON object, a table for people (or ``drawn``)."""
         self._told[name] = frame.to_dict("records")
         if not (self.as_json or self.quiet):
+            from rich.console import Console
+
+            terminal = Console()
+            if not terminal.is_terminal:
+                terminal = Console(width=240)  # wide enough that no table wraps
             for table in [_table(frame, title)] if drawn is None else drawn:
-                console().print(table)
+                terminal.print(table)
 
     def wrote(self, paths: Iterable[Path]) -> None:
         """Files that were written: a line each, the list ``files`` in the JSON object."""
@@ -258,14 +259,6 @@ class Say:
         if self.as_json:
             told = {**self._told, "files": self._files}
             typer.echo(json.dumps(json_values(told), indent=2, default=str))
-
-
-def console() -> Console:
-    """The terminal; where there is none, wide enough that no table wraps."""
-    from rich.console import Console
-
-    found = Console()
-    return found if found.is_terminal else Console(width=240)
 
 
 def _table(frame: Any, title: str) -> Any:

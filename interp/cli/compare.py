@@ -12,18 +12,6 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.library import handwired_models
 
-Reference = Annotated[
-    str,
-    typer.Argument(
-        help="What it is held against: another model, or 'none' for algorithms alone; the handwired model of its task "
-        "when empty.",
-        autocompletion=options.model_names,
-    ),
-]
-Scored = Annotated[
-    int | None, options.number("Episodes that are scored; maps are fitted on two or three times as many", 8)
-]
-
 
 @command(
     example="interp compare wma-learned wma-handwired --quick", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS
@@ -32,10 +20,19 @@ def compare(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    reference: Reference = "",
+    reference: Annotated[
+        str,
+        typer.Argument(
+            help="What it is held against: another model, or 'none' for algorithms alone; the handwired model of its "
+            "task when empty.",
+            autocompletion=options.model_names,
+        ),
+    ] = "",
     quick: Annotated[bool, typer.Option("--quick", help="About a quarter of the work, with wider intervals.")] = False,
     report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
-    episodes: Scored = None,
+    episodes: Annotated[
+        int | None, options.number("Episodes that are scored; maps are fitted on two or three times as many", 8)
+    ] = None,
     rounds: Annotated[int | None, options.number("Rounds per episode; 30 by default, 20 with --quick", 3)] = None,
     arguments: options.Set = None,
     seed: options.Seed = 0,

@@ -10,15 +10,13 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import require
+from interp.files import write_text
+from interp.progress import working
 
 if TYPE_CHECKING:
-    from interp.llm.backend import Backend, Connection, Settings
     from interp.llm.loading import Reading
 
-_Player = Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")]
-_Address = Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")]
 _Thinking = Annotated[str, typer.Option(help="How this server turns thinking off: deepseek, chat-template.")]
-_Key = Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")]
 _Traces = Annotated[Path, typer.Argument(help="Folder of traces, or of other people's result.json files.")]
 _ForeignRegime = Annotated[str | None, typer.Option(help="Regime of foreign results that do not name theirs.")]
 _Duplicates = Annotated[str, typer.Option(help="Instances played twice: refuse, or first to keep one play.")]
@@ -43,9 +41,7 @@ def _open_model(
     import pandas as pd
 
     import probes
-    from interp.files import write_text
     from interp.llm.opened import Opened, sample
-    from interp.progress import working
 
     played = sample(episodes, rounds, regime, seed)
     options.to_be_written(out)
@@ -67,14 +63,12 @@ def _open_model(
 
 
 @command(
-    "run",
-    example="interp llm run --agent counter --episodes 2 --rounds 10 --regime flat --out output/llm",
-    group=llm_app,
+    example="interp llm run --agent counter --episodes 2 --rounds 10 --regime flat --out output/llm", group=llm_app
 )
 def run(
     say: Say,
-    model: _Player = None,
-    base_url: _Address = None,
+    model: Annotated[str | None, typer.Argument(help="The model: its name on the server, or its folder.")] = None,
+    base_url: Annotated[str | None, typer.Option(help="OpenAI-compatible, such as http://127.0.0.1:8000/v1.")] = None,
     agent: Annotated[str | None, typer.Option(help="Instead: counter, last-step, full-history or random.")] = None,
     backend: Annotated[str, typer.Option(help="server, or transformers: the model runs here.")] = "server",
     out: options.Out = Path("output/llm"),
@@ -93,7 +87,7 @@ def run(
     extra_body: Annotated[str, typer.Option(help='More request fields as JSON, such as {"top_k": 20}.')] = "{}",
     send_seed: Annotated[bool, typer.Option(help="Send a seed with each request.")] = True,
     reasks: Annotated[int, options.number("How often a malformed answer is asked again", 0)] = 2,
-    key_env: _Key = None,
+    key_env: Annotated[str | None, typer.Option(help="Environment variable with the key for --base-url.")] = None,
     concurrency: Annotated[int, options.number("Episodes at a time")] = 4,
     requests_per_minute: Annotated[float | None, typer.Option(help="No more requests than this.")] = None,
     timeout: Annotated[float, typer.Option(help="Seconds for one attempt.")] = 120.0,
@@ -108,7 +102,7 @@ def run(
     Keys come from the environment only, and go to the address they were given for only.
     """
     from interp.llm import plan, runner, schemes
-    from interp.llm.backend import Connection, Settings, extra_fields, who_plays
+    from interp.llm.backend import AgentBackend, Backend, Connection, Settings, extra_fields, who_plays
 
     name, extra = who_plays(model, base_url, agent, backend), extra_fields(extra_body)
     settings = Settings(
@@ -127,7 +121,18 @@ def run(
     if dry_run:
         say.table(expected.readable(), "Expected calls, tokens and cost; nothing was asked", "expected")
         return
-    where = _place(settings, agent, backend, connection, concurrency, device)
+    where: Connection | Backend
+    if agent is not None:
+        from interp.llm.agents import scripted
+
+        where = AgentBackend(agent, scripted(agent))
+    elif backend == "transformers":
+        from interp.llm.local import LocalBackend
+
+        where = LocalBackend(settings, concurrency, device)
+    else:
+        assert connection is not None, "a server has a connection"
+        where = connection
     try:
         with runner.showing(expected.calls) as progress:
             done = runner.run(jobs, out, where, price, progress, malformed_limit)
@@ -148,7 +153,6 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
     from interp.llm.demo import play_demo
     from interp.llm.loading import load
     from interp.llm.tables import readable, write_tables
-    from interp.progress import working
     from reports.llm import build
 
     options.to_be_written(out)
@@ -164,22 +168,6 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
         page = build(traces, (), out=out, seed=seed)
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote([*written, page])
-
-
-def _place(
-    settings: Settings, agent: str | None, backend: str, connection: Connection | None, concurrency: int, device: str
-) -> Connection | Backend:
-    """What :func:`interp.llm.runner.run` asks."""
-    from interp.llm.agents import scripted
-    from interp.llm.backend import AgentBackend
-    from interp.llm.local import LocalBackend
-
-    if agent is not None:
-        return AgentBackend(agent, scripted(agent))
-    if backend == "transformers":
-        return LocalBackend(settings, concurrency, device)
-    assert connection is not None, "a server has a connection"
-    return connection
 
 
 def _read_traces(say: Say, path: Path, regime: str | None, duplicates: str) -> Reading:
@@ -202,9 +190,7 @@ def score(
     seed: options.Seed = 0,
 ) -> None:
     """Score traces beside the baselines: regret, behaviour, notes; tables as CSV."""
-    from interp.files import write_text
     from interp.llm.tables import readable, write_tables
-    from interp.progress import working
 
     reading = _read_traces(say, path, regime, duplicates)
     options.to_be_written(out)
@@ -225,7 +211,6 @@ def notes(
 ) -> None:
     """What the notes in traces say: their formats over the rounds, whether they count right, and every note."""
     from interp.llm.tables import note_table, write_notes
-    from interp.progress import working
 
     reading = _read_traces(say, path, regime, duplicates)
     options.to_be_written(out)
@@ -249,7 +234,6 @@ def report(
     seed: options.Seed = 0,
 ) -> None:
     """Write the report on traces, with handwired and learned transformers on the same instances."""
-    from interp.progress import working
     from reports.llm import build
 
     options.to_be_written(out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -11,27 +11,10 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
+from interp.progress import bar
 
-if TYPE_CHECKING:
-    from interp.model.transformer import HookedLatentTransformer
-
-Corruption = Annotated[
-    str, typer.Option(help="<interp.interventions.patch_command:corruption_names>; the task's default when empty.")
-]
-_ReadAt = Annotated[
-    int | None, options.number("The round that is read; where the corruption first shows by default", 0)
-]
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
-Metrics = Annotated[
-    list[str] | None,
-    typer.Option(
-        help="<interp.interventions.patch_command:metric_names>; by default logit_diff and state, both exits."
-    ),
-]
 _MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
-Tables = Annotated[
-    bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
-]
 
 
 @command(
@@ -44,19 +27,30 @@ def patch(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    corruption: Corruption = "",
+    corruption: Annotated[
+        str, typer.Option(help="<interp.interventions.patch_command:corruption_names>; the task's default when empty.")
+    ] = "",
     at: Annotated[
         int | None, options.number("The round that is corrupted and patched; 20 by default, or halfway", 0, "--round")
     ] = None,
     propagate: Annotated[bool, typer.Option(help="Let effects run on, or hold later latents.")] = True,
-    read: _ReadAt = None,
+    read: Annotated[
+        int | None, options.number("The round that is read; where the corruption first shows by default", 0)
+    ] = None,
     components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
-    metric: Metrics = None,
+    metric: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="<interp.interventions.patch_command:metric_names>; by default logit_diff and state, both exits."
+        ),
+    ] = None,
     direction: Annotated[str, typer.Option(help="denoising or noising.")] = "denoising",
     episodes: Annotated[int, options.number("Number of pairs of episodes", 2)] = 64,
     rounds: Rounds = None,
     map_: _MapSize = 12,
-    tables: Tables = False,
+    tables: Annotated[
+        bool, typer.Option("--tables", help="Instead, every causal table: all corruptions, alignment, steering, edges.")
+    ] = False,
     regime: options.Regime = "",
     arguments: options.Set = None,
     seed: options.Seed = 0,
@@ -74,7 +68,13 @@ def patch(
     drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
-        _tables(say, loaded, round_, episodes, seed, drawn, folder / "tables")
+        from circuits.registry import differentiable
+        from interp.interventions import causal_tables as every
+
+        smooth, n = differentiable(loaded), episodes
+        with bar(f"causal tables of {loaded.config.name}", every.N_PARTS) as done:
+            results = every.tables(loaded, round_, smooth=smooth, n_episodes=n, seed=seed, done=done, drawn=drawn)
+        say.wrote(every.write(results, folder / "tables"))
         return
     result = run.patch(
         loaded,
@@ -95,17 +95,3 @@ def patch(
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
     say.table(run.summary(result), title, "largest_effects")
     say.wrote(run.write(result, folder / result.corruption))
-
-
-def _tables(
-    say: Say, model: HookedLatentTransformer, t: int, n_episodes: int, seed: int, drawn: dict[str, Any], folder: Path
-) -> None:
-    """Every causal table, written to ``folder``."""
-    from circuits.registry import differentiable
-    from interp.interventions import causal_tables as every
-    from interp.progress import bar
-
-    smooth = differentiable(model)
-    with bar(f"causal tables of {model.config.name}", every.N_PARTS) as done:
-        results = every.tables(model, t, smooth=smooth, n_episodes=n_episodes, seed=seed, done=done, drawn=drawn)
-    say.wrote(every.write(results, folder))

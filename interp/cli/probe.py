@@ -12,7 +12,6 @@ from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
 
-Targets = Annotated[list[str] | None, typer.Option(help="<probes.command:target_names>.")]
 _SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")]
 
 
@@ -26,7 +25,7 @@ def probe(
     say: Say,
     sizes: options.Sizes,
     model: options.ModelName,
-    targets: Targets = None,
+    targets: Annotated[list[str] | None, typer.Option(help="<probes.command:target_names>.")] = None,
     site: _SiteName = "latents",
     sweep: Annotated[bool, typer.Option("--sweep", help="Everywhere: component x layer x position.")] = False,
     windows: Annotated[list[str] | None, typer.Option(help="Rounds of a sweep, such as 0:10 10:100.")] = None,

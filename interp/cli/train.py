@@ -14,7 +14,8 @@ from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
-from interp.files import require_free
+from interp.files import require_free, write_text
+from interp.progress import working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
 _Overrides = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE, values as in TOML; several.")]
@@ -50,12 +51,16 @@ def train(
     changed: dict[str, Any] = settings.read_toml(config) if config else {}
     for assignment in overrides or []:
         changed = settings.merge(changed, settings.parse_assignment(assignment))
-    asked: dict[str, Any] = {"sizes": _bounds(task, sizes)} if sizes else {}
+    asked: dict[str, Any] = {}
+    if sizes:
+        several = options.sizes_of(interp.tasks.get(task), task, sizes)
+        for size, numbers in several.items():
+            require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")
+        asked["sizes"] = {size: [min(numbers), max(numbers)] for size, numbers in several.items()}
     asked |= {"regimes": list(regime)} if regime else {}
     asked |= {} if seed is None else {"seed": seed}
     chosen = settings.override(given, settings.merge(changed, asked))
     name = folder_name("--name", name or f"{task}-{preset}")
-    from interp.progress import working
 
     options.to_be_written(out / name)
     require_free(out / name)
@@ -67,14 +72,6 @@ def train(
     say.wrote([written] if os.environ.get("RANK", "0") == "0" else [])
 
 
-def _bounds(task: str, sizes: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """The smallest and largest of each size that was given, by its name."""
-    named = options.sizes_of(interp.tasks.get(task), task, sizes)
-    for size, numbers in named.items():
-        require(len(numbers) <= 2, f"{size} takes one number, or the smallest and the largest, got {numbers}")
-    return {size: [min(numbers), max(numbers)] for size, numbers in named.items()}
-
-
 @command(example="interp curves output/training/seed-0 output/training/seed-1")
 def curves(
     say: Say,
@@ -82,7 +79,6 @@ def curves(
     out: options.Out = Path("output/curves"),
 ) -> None:
     """Draw the learning curves of several runs of one task, grouped by the settings in which they differ."""
-    from interp.files import write_text
     from interp.training.runs import LEARNING_FILE, learning_curves, over_seeds
     from reports.evaluation import save_figure
     from reports.parts.learning import draw

@@ -30,8 +30,6 @@ from interp.training.goal import goal_of
 from interp.training.machine import N_ROUNDS, this_machine
 from interp.training.runs import TrainedRun, load_run
 
-_CURVE_POINTS = 12
-"""Rows of the card's loss curve."""
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
 
@@ -81,11 +79,8 @@ def describe(run: TrainedRun) -> str:
     if config.regimes:
         learned += f" ({', '.join(dict.fromkeys(config.regimes))})"
     unfinished = "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
-    return f"trained on {learned}; {n_parameters:,} parameters, latents {_update(config)}{unfinished}"
-
-
-def _update(config: TrainingConfig) -> str:
-    return "added to" if config.latent_update == "add" else "replaced"
+    update = "added to" if config.latent_update == "add" else "replaced"
+    return f"trained on {learned}; {n_parameters:,} parameters, latents {update}{unfinished}"
 
 
 def card(
@@ -93,7 +88,8 @@ def card(
 ) -> str:
     """The model card, in Markdown."""
     config, choice = run.config, run.model.layout.choice_label
-    limits = goal_of(catalog.get(config.task)).limits
+    task = catalog.get(config.task)
+    limits = goal_of(task).limits
     stages = "; ".join(_stage_text(stage, config.task) for stage in config.curriculum)
     data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
@@ -103,7 +99,7 @@ def card(
     facts = {
         "Model": f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}",
         "Data": data + (f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else ""),
-        "Sizes": _sizes(config),
+        "Sizes": ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes),
         "Start": config.start,
         "Curriculum": stages,
         "Optimisation": (
@@ -143,8 +139,8 @@ def card(
     return "\n".join(lines)
 
 
-def _loss_curve(run: TrainedRun, points: int = _CURVE_POINTS) -> pd.DataFrame:
-    """Held-out evaluations at about equal distances in time: minutes, step and every evaluated number."""
+def _loss_curve(run: TrainedRun, points: int = 12) -> pd.DataFrame:
+    """At most ``points`` evaluations, at about equal distances in time: minutes, step and every number."""
     evaluated = run.metrics.dropna() if len(run.metrics) else run.metrics
     if not len(evaluated):
         return pd.DataFrame({"minutes": [], "step": []})
@@ -186,10 +182,6 @@ def _toml(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ", ".join(map(_toml, value)) + "]"
     return json.dumps(value)
-
-
-def _sizes(config: TrainingConfig) -> str:
-    return ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in catalog.get(config.task).sizes)
 
 
 def _stage_text(stage: Stage, task: str) -> str:

@@ -18,7 +18,7 @@ from typing import Any, Literal, get_args
 
 from interp import catalog
 from interp.checks import check_fields
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.model.config import LatentTransformerConfig, LatentUpdate, PositionCodes
 from interp.model.run import Commit
 
@@ -75,8 +75,7 @@ class Stage:
         True
         """
         for name in self.until:
-            if name not in evaluation:
-                raise unknown_name("number that a stage waits for", name, evaluation)
+            require_known("number that a stage waits for", name, evaluation)
         return bool(self.until) and all(evaluation[name] >= least for name, least in self.until.items())
 
 
@@ -152,11 +151,10 @@ class TrainingConfig:
             object.__setattr__(self, name, tuple(value))
         check_fields(self)
         for name, literal in _CHOICES.items():
-            if getattr(self, name) not in get_args(literal):
-                raise unknown_name(name, getattr(self, name), get_args(literal))
+            require_known(name, getattr(self, name), get_args(literal))
         known = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
         for name, bounds in self.sizes.items():
-            _known_size(name, known)
+            require_known("size", name, known)
             ok = len(bounds) == 2 and 1 <= bounds[0] <= bounds[1]
             require(ok, f"{name} must be [low, high], got {list(bounds)}")
             known[name] = (bounds[0], bounds[1])
@@ -167,7 +165,7 @@ class TrainingConfig:
             ok = stage.n_rounds >= 1 and stage.steps >= 1
             require(ok, f"stage {i} must have n_rounds >= 1 and steps >= 1, got {asdict(stage)}")
             for name, bound in stage.sizes.items():
-                _known_size(name, known)
+                require_known("size", name, known)
                 message = (
                     f"stage {i} has {name} {bound}, below the run's smallest, {known[name][0]}; "
                     "use 0 for no bound of its own"
@@ -233,21 +231,14 @@ class TrainingConfig:
 def _known_fields(values: Mapping[str, Any]) -> None:
     known = [f.name for f in fields(TrainingConfig)]
     for name in values:
-        if name not in known:
-            raise unknown_name("training field", name, known, limit=50)
-
-
-def _known_size(name: str, known: Mapping[str, Any]) -> None:
-    if name not in known:
-        raise unknown_name("size", name, known)
+        require_known("training field", name, known, limit=50)
 
 
 def _stage(given: Any) -> Stage:
     known = {f.name for f in fields(Stage)}
     require(isinstance(given, dict), f"a stage is a table with {', '.join(sorted(known))}, got {given!r}")
     for name in given:
-        if name not in known:
-            raise unknown_name("stage field", name, known)
+        require_known("stage field", name, known)
     for name in ("n_rounds", "steps"):
         require(name in given, f"a stage needs {name}, got {given!r}")
     return Stage(**given)

@@ -23,7 +23,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 
 from interp.catalog import every
-from interp.errors import InputError, unknown_name
+from interp.errors import InputError, require_known
 from interp.task import Task
 
 if TYPE_CHECKING:
@@ -70,9 +70,10 @@ class TrainingGoal:
 
     def targets_of(self, name: str) -> Callable[[Any], NDArray[Any]]:
         """The targets that a run names; ``targets`` where it names none."""
-        if name and name not in self.other_targets:
-            raise unknown_name("targets", name, self.other_targets)
-        return self.other_targets[name] if name else self.targets
+        if not name:
+            return self.targets
+        require_known("targets", name, self.other_targets)
+        return self.other_targets[name]
 
 
 def goal_of(task: Task) -> TrainingGoal:
@@ -89,10 +90,8 @@ def preset(task: str, name: str) -> TrainingConfig:
         if task in goal.former:
             now = goal.former[task].format(preset=name)
             raise InputError(f"{task!r} is called {key!r} now; use `interp train {key} --preset {now}`")
-    if task not in trained:
-        raise unknown_name("task to train", task, trained)
-    if name not in trained[task].presets:
-        raise unknown_name(f"preset of {task!r}", name, trained[task].presets)
+    require_known("task to train", task, trained)
+    require_known(f"preset of {task!r}", name, trained[task].presets)
     return trained[task].presets[name]
 
 

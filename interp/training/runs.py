@@ -233,7 +233,9 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     for folder, run, given in zip(folders, runs, settings, strict=True):
         require("excess" in run.metrics, f"the run in {str(folder)!r} was not evaluated yet; train it for longer")
         seen = run.metrics.dropna(subset=["excess"])
-        label = _label(given, differing, usual if len(differing) > 1 else {})
+        labels = {name: said(name, given[name]) for name in differing}
+        unlike = [label for name, label in labels.items() if len(differing) == 1 or label != usual[name]]
+        label = ", ".join(unlike) or ("as most" if differing else "all alike")
         about: dict[str, Any] = {"setting": label, "seed": run.config.seed, "minutes": seen["seconds"] / 60}
         parts.append(seen.drop(columns=["stage", "loss", "seconds"]).assign(**about))
     frame = pd.concat(parts, ignore_index=True)
@@ -271,10 +273,3 @@ def said(name: str, value: Any) -> str:
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
     return f"{name}={'none' if value == '' else value}"
-
-
-def _label(settings: dict[str, Any], differing: Sequence[str], usual: dict[str, str]) -> str:
-    """What a run's settings are, but for those that are as ``usual``."""
-    labels = [said(name, settings[name]) for name in differing]
-    unlike = [label for name, label in zip(differing, labels, strict=True) if label != usual.get(name)]
-    return ", ".join(unlike) or ("as most" if differing else "all alike")

@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Callable, Mapping
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import TextIO
@@ -29,6 +28,7 @@ from interp.progress import display
 from interp.provenance import provenance
 from interp.training.batches import EpisodeSource, RoundsLoss, watched
 from interp.training.config import TrainingConfig
+from interp.training.goal import TrainingGoal
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
 from interp.training.runs import METRICS_FILE, RECORD_FILE, Progression, cut_metrics, read_state, write_state
@@ -96,7 +96,7 @@ class _Run:
         self.model = HookedLatentTransformer(config.model_config(name))
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
-            _begin(self.model, config.start, self.source.goal.starts)
+            _begin(self.model, config.start, self.source.goal)
         beta_1, beta_2 = config.betas
         named = dict(self.model.named_parameters())
         stacks = [parameter for key, parameter in named.items() if config.muon_lr and is_stack(key, parameter)]
@@ -252,19 +252,17 @@ def _lines_of(path: Path) -> TextIO:
     return open(path, "a", buffering=1, encoding="utf-8")
 
 
-def _begin(
-    model: HookedLatentTransformer, start: str, starts: Mapping[str, Callable[[HookedLatentTransformer], None]]
-) -> None:
+def _begin(model: HookedLatentTransformer, start: str, goal: TrainingGoal) -> None:
     """Set the weights before the first step: as one of the goal's starts does, or to those of a trained model.
 
-    ``start`` is one of ``starts``, the name of a learned model that ships, or a checkpoint folder.
+    ``start`` is one of the goal's starts, the name of a learned model that ships, or a checkpoint folder.
     """
-    if start in starts:
-        starts[start](model)
+    if start in goal.starts:
+        goal.starts[start](model)
         return
     trained = [record.name for record in models() if record.kind == "learned" and record.task == model.layout.task]
     if start not in trained and not Path(start).is_dir():
-        raise unknown_name(f"start of {model.layout.task!r}", start, [*starts, *trained])
+        raise unknown_name(f"start of {model.layout.task!r}", start, [*goal.starts, *trained])
     source = load(start)
     here, there = (m.config.to_dict() for m in (model, source))
     apart = [key for key in here if key not in _SAID and here[key] != there[key]]

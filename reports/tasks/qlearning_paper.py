@@ -196,7 +196,9 @@ def _select(context: Context) -> pd.DataFrame:
     for beta in _BETAS:
         model = circuits.load(context.circuit.name, **{**arguments, "beta": beta})
         policies[f"boltzmann {beta:g}"] = f"Boltzmann, β = {beta:g}", policy(rollout(model, episodes))
-    best, untied = _greedy(episodes)
+    sets = bellman.greedy_sets(episodes.next_values_before)
+    untied = sets.sum(-1) == 1
+    best = sets * untied[..., None]  # the one greedy action of the table that the round began with
     frames = []
     for key, (name, chances) in policies.items():
         mean = (chances * best).sum((0, 2)) / untied.sum(0).clip(min=1)
@@ -204,13 +206,6 @@ def _select(context: Context) -> pd.DataFrame:
         curve = pd.DataFrame({"algorithm": key, "name": name, "round": rounds, "mean": mean})
         frames.append(curve.iloc[np.flatnonzero(untied.any(0))])
     return pd.concat(frames, ignore_index=True)
-
-
-def _greedy(episodes: MDPEpisodes) -> tuple[np.ndarray, np.ndarray]:
-    """The one greedy action of the table that the round began with, where there is one; and where there is one."""
-    sets = bellman.greedy_sets(episodes.next_values_before)
-    untied = sets.sum(-1) == 1
-    return sets * untied[..., None], untied
 
 
 def _draw_selection(frame: pd.DataFrame, context: Context) -> list[object]:

@@ -38,7 +38,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.display import Tabled
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.provenance import provenance
 from interp.statistics import Interval, percentile_bounds, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman
@@ -80,8 +80,7 @@ class AgreementResult(Tabled):
     def get(self, quantity: str, phase: str = "all") -> Interval:
         """One quantity (a key of ``QUANTITIES``) in one phase ("all", "early", "middle", "late")."""
         for kind, name, valid in (("quantity", quantity, [q for q, _ in self.intervals]), ("phase", phase, PHASES)):
-            if name not in valid:
-                raise unknown_name(kind, name, valid, limit=20)
+            require_known(kind, name, valid, limit=20)
         require(
             self.n_steps[quantity, phase] > 0,
             f"{quantity!r} does not exist here: no step of the {phase!r} phase counts for it; use more episodes",
@@ -181,7 +180,8 @@ _Counts = dict[str, tuple[NDArray[np.float64], NDArray[np.float64]]]
 def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
     """Hits and steps, each ``[episode, round]``, of every quantity."""
     choices, probabilities = policy
-    target, of_gamma0 = (_shares(_greedy(each, table)) for each in (batch, batch.relearned(gamma=0.0)))
+    sets = [_greedy(each, table) for each in (batch, batch.relearned(gamma=0.0))]
+    target, of_gamma0 = (tied / tied.sum(-1, keepdims=True) for tied in sets)  # uniform over the greedy actions
     every = np.ones(batch.states.shape)
     n_greedy = (target > 0).sum(-1)
     untied: NDArray[np.float64] = np.asarray(n_greedy == 1, np.float64)
@@ -211,11 +211,6 @@ def _count(policy: _Policy, batch: MDPEpisodes, table: str) -> _Counts:
 def _greedy(batch: MDPEpisodes, table: str) -> NDArray[np.bool_]:
     """The greedy actions at the state reached, ``[episode, round, action]``."""
     return bellman.greedy_sets(batch.next_values_after if table == "after" else batch.next_values_before)
-
-
-def _shares(greedy: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The target as a distribution: uniform over the greedy actions."""
-    return greedy / greedy.sum(-1, keepdims=True)
 
 
 def _over_phase(

@@ -35,11 +35,6 @@ def _inputs(episodes: MDPEpisodes) -> dict[str, _Array]:
     return dict(zip(("state", "action", "reward", "next_state"), read, strict=True))
 
 
-def _initial(episodes: MDPEpisodes) -> dict[str, _Array]:
-    start = episodes.q_tables[:, 0]
-    return {"table": start, "visits": np.zeros(start.shape)}
-
-
 def pair(v: Values) -> _Array:
     """One where the round's state and action meet, ``[..., S, A]``."""
     n_states, n_actions = v["table"].shape[-2:]
@@ -179,7 +174,7 @@ def q_learning(
         parameters={"alpha": alpha, "gamma": gamma, "tie_slope": tie_slope, "beta": beta, "hardness": hardness},
         variables=(*_GIVEN, *round_),
         inputs=_inputs,
-        initial=_initial,
+        initial=lambda e: {"table": e.q_tables[:, 0], "visits": np.zeros(e.q_tables[:, 0].shape)},
         distribution=lambda v: v["policy"],
         memory="table",
         written="next_column",

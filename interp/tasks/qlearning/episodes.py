@@ -20,7 +20,7 @@ from jaxtyping import Bool, Float, Int
 from numpy.typing import ArrayLike, NDArray
 
 from interp.checks import array_of, check_fields, checked, integer
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.provenance import provenance
 from interp.task import chosen_indices
 from interp.tasks.qlearning import bellman
@@ -181,8 +181,7 @@ class MDPEpisodes:
         """
         changed = transitions or {}
         for name in changed:
-            if name not in TRANSITIONS:
-                raise unknown_name("array of transitions", name, TRANSITIONS)
+            require_known("array of transitions", name, TRANSITIONS)
         sizes = {"n_states": self.n_states, "n_actions": self.n_actions} if self.mdps is None else {}
         return MDPEpisodes.from_transitions(
             self.mdps,

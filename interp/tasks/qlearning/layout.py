@@ -20,8 +20,6 @@ from interp.tasks.sized_round import SizedRound
 if TYPE_CHECKING:
     from interp.model.transformer import HookedLatentTransformer
 
-_Ranges = tuple[tuple[int, int], tuple[int, int]]
-
 
 @dataclass(frozen=True)
 class QLearningRound(SizedRound):
@@ -120,7 +118,7 @@ class QLearningRound(SizedRound):
             ) from error
 
 
-def served(model: HookedLatentTransformer) -> _Ranges:
+def served(model: HookedLatentTransformer) -> tuple[tuple[int, int], tuple[int, int]]:
     """Smallest and largest number of states, and of actions, that a model serves."""
     layout = model.layout
     if not isinstance(layout, QLearningRound):

@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked, refuse_beyond_machine, unique
-from interp.errors import require, unknown_name
+from interp.errors import require, require_known
 from interp.tasks.qlearning.episodes import MDPs
 
 _CONCENTRATIONS = (0.1, 1.0, 5.0)
@@ -33,33 +33,28 @@ _NEARLY_DETERMINISTIC = 0.001
 _Array = NDArray[np.float64]
 
 
-@dataclass(frozen=True)
-class _Rewards:
-    """How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
-
-    draw: Callable[[np.random.Generator, tuple[int, ...]], _Array]
-    bernoulli: bool = False
-    """Whether r(s, a) is the probability of a reward of 1."""
+_Rewards = Callable[[np.random.Generator, tuple[int, ...]], _Array]
+"""How r(s, a) is drawn, independently for each state and action: (generator, shape) -> rewards."""
 
 
 def _beta(a: float, b: float) -> _Rewards:
-    return _Rewards(lambda rng, shape: rng.beta(a, b, shape))
+    return lambda rng, shape: rng.beta(a, b, shape)
 
 
-_FAMILIES = {
+_FAMILIES: dict[str, _Rewards] = {
     "peaked": _beta(2.0, 2.0),
     "bimodal": _beta(0.5, 0.5),
     "uniform": _beta(1.0, 1.0),
     "sparse": _beta(0.2, 2.0),
     "dense": _beta(2.0, 0.2),
-    "bernoulli": _Rewards(lambda rng, shape: rng.uniform(0.1, 0.9, shape)),
-    "bernoulli-draws": _Rewards(lambda rng, shape: rng.uniform(0.1, 0.9, shape), bernoulli=True),
+    "bernoulli": lambda rng, shape: rng.uniform(0.1, 0.9, shape),
+    "bernoulli-draws": lambda rng, shape: rng.uniform(0.1, 0.9, shape),
     "very-sparse": _beta(0.1, 2.0),
     "concentrated": _beta(10.0, 10.0),
     "high-variance": _beta(0.1, 0.1),
-    "coin": _Rewards(lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64)),
+    "coin": lambda rng, shape: rng.integers(0, 2, shape).astype(np.float64),
 }
-"""The reward families by name."""
+"""The reward families by name; of "bernoulli-draws", r(s, a) is the probability of a reward of 1."""
 _GRID_FAMILIES = ("peaked", "bimodal", "uniform", "sparse", "dense", "bernoulli")
 
 
@@ -148,8 +143,7 @@ SHIFTS = ("deterministic", "sparse-shift", "dense-shift", "adversarial", "high-v
 @checked
 def regime_named(key: str) -> MDPRegime:
     """The regime of that key."""
-    if key not in REGIMES:
-        raise unknown_name("MDP regime", key, REGIMES)
+    require_known("MDP regime", key, REGIMES)
     return REGIMES[key]
 
 
@@ -168,11 +162,11 @@ def draw(regime: MDPRegime, cells: NDArray[np.int64], n_states: int, n_actions: 
     transitions = np.empty((n, n_states, n_actions, n_states))
     for i, (family, kappa) in enumerate(regime.cells):
         here = np.flatnonzero(cells == i)
-        rewards[here] = _FAMILIES[family].draw(rng, (len(here), n_states, n_actions))
+        rewards[here] = _FAMILIES[family](rng, (len(here), n_states, n_actions))
         transitions[here] = rng.dirichlet(np.full(n_states, kappa), (len(here), n_states, n_actions))
     chosen = [regime.cells[i] for i in cells]
     return MDPs(
         transitions, rewards, families=tuple(family for family, _ in chosen),
         concentrations=np.array([kappa for _, kappa in chosen]),
-        bernoulli=np.array([_FAMILIES[family].bernoulli for family, _ in chosen], bool),
+        bernoulli=np.array([family == "bernoulli-draws" for family, _ in chosen], bool),
     )  # fmt: skip

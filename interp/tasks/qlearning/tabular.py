@@ -22,7 +22,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.bellman import discounted, finite_horizon
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs, check_epsilon
@@ -172,8 +172,7 @@ def agent(key: str, **settings: Any) -> Agent:
     >>> agent("epsilon-greedy", epsilon=0.1)
     QLearner(alpha=0.1, gamma=0.9, epsilon=0.1, beta=None, before_update=False, random_ties=False)
     """
-    if key not in AGENTS:
-        raise unknown_name("tabular agent", key, AGENTS)
+    require_known("tabular agent", key, AGENTS)
     try:
         return AGENTS[key](**settings)
     except TypeError as error:

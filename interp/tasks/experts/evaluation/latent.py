@@ -154,8 +154,7 @@ def attention_to_experts(
 def _by_target(patterns: np.ndarray, episodes: ExpertEpisodes, at: dict[str, int], rounds: Sequence[int]) -> np.ndarray:
     """``[episode, round, head, query, key] -> [episode, head + 1, reader, target]``, averaged over rounds."""
     paid = patterns[:, :, :, list(at.values())]
-    first = 2
-    pairs = paid[..., first : first + 2 * episodes.n_experts]
+    pairs = paid[..., 2 : 2 + 2 * episodes.n_experts]
     by_expert = pairs.reshape(*pairs.shape[:-1], episodes.n_experts, 2).sum(-1)
     rank = np.argsort(-episodes.accuracies_by_round[:, list(rounds)], axis=-1, kind="stable")
     ranked = np.take_along_axis(by_expert, rank[:, :, None, None], axis=-1)
