@@ -117,8 +117,8 @@ def check(
 
 def _on_cpu(run: Rollout) -> Rollout:
     """The rollout with its tensors on the CPU, without a cache."""
-    names = ("predictions", "latents", "tokens", "values", "slots")
-    return replace(run, **{name: getattr(run, name).cpu() for name in names}, cache={})
+    fed = run.fed.each(lambda part: part.cpu())
+    return replace(run, predictions=run.predictions.cpu(), latents=run.latents.cpu(), fed=fed, cache={})
 
 
 def _residue(circuit: Circuit, latents: Float[Tensor, "*batch latent d_model"]) -> Tensor:

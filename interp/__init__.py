@@ -6,9 +6,9 @@
     >>> interp.rollout(model, experts.sample(n_episodes=2, n_rounds=5, n_experts=4)).predictions.shape
     torch.Size([2, 5])
 
-:func:`load` a model, :func:`rollout` it over episodes, :func:`play` it where it can act; what is particular to a task
-is in ``interp.tasks``. Importing this package imports no torch. What goes on is logged to the logger "interp";
-``logging.basicConfig(level="INFO")`` shows it.
+:func:`load` a model, or :func:`adapt` a module of your own; :func:`rollout` it over episodes, :func:`play` it where it
+can act; what is particular to a task is in ``interp.tasks``. Importing this package imports no torch. What goes on is
+logged to the logger "interp"; ``logging.basicConfig(level="INFO")`` shows it.
 """
 
 from __future__ import annotations
@@ -23,13 +23,30 @@ from interp.rooms import strangers
 
 if TYPE_CHECKING:
     from interp.library import load, models
+    from interp.machine import Channel
+    from interp.model.adapted import Point, adapt
+    from interp.model.checks import MACHINE_CHECKS, check_machine
     from interp.model.replay import replay
     from interp.model.rollout import play, rollout
     from interp.model.run import Rollout
 
 __version__ = "0.1.0"
 
-__all__ = ["InputError", "Rollout", "__version__", "load", "models", "play", "replay", "rollout"]
+__all__ = [
+    "MACHINE_CHECKS",
+    "Channel",
+    "InputError",
+    "Point",
+    "Rollout",
+    "__version__",
+    "adapt",
+    "check_machine",
+    "load",
+    "models",
+    "play",
+    "replay",
+    "rollout",
+]
 
 logging.getLogger("interp").addHandler(logging.NullHandler())
 for sentence in strangers():
@@ -41,6 +58,9 @@ __getattr__, __dir__ = facade(
     __name__,
     {
         "interp.library": "load models",
+        "interp.machine": "Channel",
+        "interp.model.adapted": "Point adapt",
+        "interp.model.checks": "MACHINE_CHECKS check_machine",
         "interp.model.replay": "replay",
         "interp.model.rollout": "play rollout",
         "interp.model.run": "Rollout",

@@ -11,6 +11,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from interp.checks import checked
 from interp.errors import InputError, require, require_known
 from interp.lazy import entry
 from interp.task import Task
@@ -52,6 +53,7 @@ def of(subject: Any) -> Task:
     return get(key)
 
 
+@checked
 def register(task: Task) -> Task:
     """Add a task of your own; its models can then be trained, saved, loaded and analysed like the others.
 

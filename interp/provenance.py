@@ -36,5 +36,5 @@ def git_revision() -> str:
 
 def provenance(model: Any = None, /, **settings: Any) -> dict[str, Any]:
     """A record for a result: a model's name and digest, the given settings, the versions and the git revision."""
-    made_from = {} if model is None else {"model": model.config.name, "digest": model.digest()}
+    made_from = {} if model is None else {"model": model.name, "digest": model.digest()}
     return {**made_from, **settings, "versions": versions(), "git": git_revision()}

@@ -50,6 +50,7 @@ class Interval:
         """
         return Interval(1 - self.estimate, 1 - self.high, 1 - self.low)
 
+    @checked
     def columns(self, name: str) -> dict[str, float]:
         """The three numbers as columns of a table: ``name``, ``name_low`` and ``name_high``."""
         return {name: self.estimate, f"{name}_low": self.low, f"{name}_high": self.high}

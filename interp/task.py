@@ -15,26 +15,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family
 from interp.checks import array_of, checked, fit, integer, unique
 from interp.errors import InputError, require, require_known, unknown_name
+from interp.machine import Machine
 from interp.session import once
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
-
-
-@runtime_checkable
-class Machine(Protocol):
-    """What a record reads of a model: the layout of its rounds."""
-
-    @property
-    def layout(self) -> Any:
-        """The layout, which says the task and its sizes."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.junk import PACKAGES, right
 
-STEPS = ("embedded", "nothing_past", "read_out", "read_prediction", "run_from", "update", "write")
+STEPS = ("embedded", "nothing_past", "prepare", "read_out", "read_prediction", "run_from", "step", "update", "write")
 LEFT_OUT = {
     **{
         f"HookedLatentTransformer.{name}": "a step inside a round: forward and predict check the round"

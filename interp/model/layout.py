@@ -19,11 +19,12 @@ end, and latents at fixed distances from the start, in every size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
+import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
@@ -36,23 +37,39 @@ MOST = 1_000_000
 
 @dataclass(frozen=True)
 class EncodedRounds:
-    """Episodes as model input.
+    """Episodes as a machine's input; a subclass may hold further tensors ``[episode, round, ...]``.
 
     Attributes:
         tokens: Int[episode, round, pos]; 0 stands at latent slots (the latent takes its place).
         values: Float[episode, round, pos], scalar payloads (rewards), zero elsewhere.
         slots: Int[episode, round], the latent slot that the round's update is written to.
+        after: names of further tensors that a machine is told only after it has predicted.
     """
 
     tokens: Tensor
     values: Tensor
     slots: Tensor
+    after: ClassVar[tuple[str, ...]] = ()
 
-    def each(self, change: Callable[[Tensor], Tensor]) -> EncodedRounds:
-        """The same rounds with each of the three changed alike, such as cut to some episodes or rounds."""
-        return EncodedRounds(change(self.tokens), change(self.values), change(self.slots))
+    def tensors(self) -> dict[str, Tensor]:
+        """All tensors by name."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def at(self, t: int) -> EncodedRounds:
+    def each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        """The same rounds with every tensor changed alike, such as cut to some episodes or rounds."""
+        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
+
+    @classmethod
+    def stacked(cls, parts: Sequence[Self], axis: int) -> Self:
+        """Several rounds as one, along a new axis."""
+        return replace(parts[0], **{n: torch.stack([p.tensors()[n] for p in parts], axis) for n in parts[0].tensors()})
+
+    def rows(self, rounds: Sequence[int]) -> Self:
+        """Some rounds of every episode in one batch: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
+        index = torch.tensor(list(rounds), device=self.tokens.device)
+        return self.each(lambda part: part[:, index].flatten(0, 1))
+
+    def at(self, t: int) -> Self:
         """Round ``t`` of every episode."""
         return self.each(lambda part: part[:, t])
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from interp.checks import checked
 from interp.errors import require
+from interp.machine import Machine
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 
 REPLAY_BATCH = 1024
 """Rounds per replay batch: bounds memory, and on a CPU keeps activations in cache (1.7 times as fast as 8192)."""
@@ -24,7 +24,7 @@ REPLAY_BATCH = 1024
 
 @checked
 def replay(
-    model: HookedLatentTransformer,
+    model: Machine,
     run: Rollout,
     *,
     rounds: Rounds = "all",
@@ -41,8 +41,8 @@ def replay(
             there are hooks.
 
     Returns:
-        Predictions ``[episode, chosen round, ...]``, updates ``[episode, chosen round, d_model]`` and the cache
-        ``name -> [episode, chosen round, ...]``.
+        Predictions ``[episode, chosen round, ...]``, what each round leaves ``[episode, chosen round, row, width]``
+        (the latents that the next one reads) and the cache ``name -> [episode, chosen round, ...]``.
 
     Example:
         >>> import interp
@@ -56,22 +56,20 @@ def replay(
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)
     names = model.hook_names(names_filter) if names_filter is not None else []
-    index = torch.tensor(chosen, device=run.tokens.device)
-    tokens, latents, values = (x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values))
+    index = torch.tensor(chosen, device=run.latents.device)
+    fed, latents = run.fed.rows(chosen), run.latents[:, index].flatten(0, 1)
     cache: dict[str, list[Tensor]] = {name: [] for name in names}
     counter = FiringCounter([*fwd_hooks, *((name, partial(_save, parts)) for name, parts in cache.items())])
-    step = chunk or (len(tokens) if fwd_hooks else REPLAY_BATCH)
-    predictions, updates = [], []
+    size = chunk or (len(latents) if fwd_hooks else REPLAY_BATCH)
+    steps = []
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
-        for start in range(0, len(tokens), step):
-            rows = slice(start, start + step)
-            out = model(tokens[rows], latents[rows], values[rows])
-            predictions.append(out.prediction)
-            updates.append(out.update)
+        for start in range(0, len(latents), size):
+            rows = slice(start, start + size)
+            steps.append(model.step(latents[rows], fed.each(lambda part, rows=rows: part[rows])))  # type: ignore[misc]
     counter.check()
     shape = (run.n_episodes, len(chosen))
-    joined = {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
-    return torch.cat(predictions).unflatten(0, shape), torch.cat(updates).unflatten(0, shape), joined
+    predictions, carried = (torch.cat(parts).unflatten(0, shape) for parts in zip(*steps, strict=True))
+    return predictions, carried, {name: torch.cat(parts).unflatten(0, shape) for name, parts in cache.items()}
 
 
 def _save(parts: list[Tensor], activation: Tensor, hook: Any) -> None:

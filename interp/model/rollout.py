@@ -13,7 +13,7 @@ runs on into later rounds (``propagate=True``) or later latents are held at thei
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, get_args
@@ -25,19 +25,18 @@ from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked, refuse_beyond_machine
 from interp.errors import InputError, require, unknown_name
-from interp.model.components import PlainBlock, unobserved
+from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter, Hooks, NamesFilter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Commit, Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer, RoundOutput, plain_blocks
 from interp.provenance import provenance
 from interp.session import once
 
 
 @checked
 def rollout(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     *,
     names_filter: NamesFilter = None,
@@ -71,7 +70,7 @@ def rollout(
         raise unknown_name("commit", commit, get_args(Commit))
     layout = model.layout.fit(episodes)
     _refuse_beyond_machine(model, layout, len(episodes), episodes.n_rounds)
-    encoded = _to(layout.encode(episodes), model)
+    encoded = model.prepare(layout.encode(episodes))
     available = encoded.tokens.shape[1]
     n_rounds = available if n_rounds is None else n_rounds
     require(1 <= n_rounds <= available, f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}")
@@ -96,9 +95,7 @@ def rollout(
 
 
 @checked
-def play(
-    model: HookedLatentTransformer, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0
-) -> tuple[Any, Rollout]:
+def play(model: Machine, worlds: Any, n_rounds: int, seed: int, *, epsilon: float = 0.0) -> tuple[Any, Rollout]:
     """Let the model act in a task that has worlds to act in: its choice in round t is its action in round t + 1.
 
     Args:
@@ -119,24 +116,22 @@ def play(
     task = catalog.of(model)
     require(0.0 <= epsilon <= 1.0, f"epsilon must lie in [0, 1], got {epsilon}")
     if task.data.interaction is None:
-        raise InputError(f"{model.config.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
+        raise InputError(f"{model.name!r} is a model of {task.name}, which has no worlds to act in; use rollout")
     layout = model.layout.fit(worlds)
     interaction = task.data.interaction(worlds, n_rounds=n_rounds, seed=seed, epsilon=epsilon)
-    initial = model.initial_latents(len(worlds), layout.n_latents)
+    initial = model.initial(len(worlds), layout)
     steps: list[Step] = []
     with torch.no_grad():
-        blocks = plain_blocks(model)
+        step = model.stepper()
         while not interaction.done:
             latents, choice = (steps[-1].latents, steps[-1].choice.cpu().numpy()) if steps else (initial, None)
-            encoded = _to(layout.encode(interaction.step(choice)), model)
-            steps.append(run_round(model, encoded.at(0), latents, layout, "own", (), blocks))
+            encoded = model.prepare(layout.encode(interaction.step(choice)))
+            steps.append(run_round(model, encoded.at(0), latents, layout, "own", (), step))
     settings = {**_settings(model, "own"), "seed": seed, "epsilon": epsilon}
     return interaction.episodes(), _collect(steps, initial, layout, "own", settings)
 
 
-def _check_clean(
-    clean: Rollout, model: HookedLatentTransformer, encoded: EncodedRounds, layout: RoundLayout, commit: str
-) -> None:
+def _check_clean(clean: Rollout, model: Machine, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> None:
     """Refuse a clean rollout of other episodes or another model: its rounds would be taken for this one's."""
     same = clean.tokens.shape == encoded.tokens.shape
     if same:
@@ -144,7 +139,7 @@ def _check_clean(
         if layout.choice_position is not None and commit == "own":
             tokens = tokens.clone()
             tokens[..., layout.choice_position] = clean.tokens[..., layout.choice_position]
-        pairs = ((clean.tokens, tokens), (clean.values, encoded.values), (clean.slots, encoded.slots))
+        pairs = zip(clean.fed.tensors().values(), replace(encoded, tokens=tokens).tensors().values(), strict=True)
         same = all(torch.equal(run, fed) for run, fed in pairs)
     require(
         same and clean.commit == commit and not clean.settings.get("hooked_rounds"),
@@ -152,14 +147,14 @@ def _check_clean(
     )
     require(
         clean.settings.get("digest") == model.digest(),
-        f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.config.name!r} for it",
+        f"clean is a rollout of another model, {clean.settings.get('model')!r}; run {model.name!r} for it",
     )
 
 
-def _refuse_beyond_machine(model: HookedLatentTransformer, layout: RoundLayout, n_episodes: int, n_rounds: int) -> None:
-    numbers = 4 * layout.n_positions + layout.n_latents * model.config.d_model
+def _refuse_beyond_machine(model: Machine, layout: RoundLayout, n_episodes: int, n_rounds: int) -> None:
+    numbers = 4 * layout.n_positions + model.initial(1, layout).numel()
     what = f"a rollout of {n_episodes} episodes of {n_rounds} rounds"
-    refuse_beyond_machine(what, model.W_E.element_size() * numbers * n_episodes * n_rounds)
+    refuse_beyond_machine(what, model.dtype.itemsize * numbers * n_episodes * n_rounds)
 
 
 @dataclass(frozen=True)
@@ -173,39 +168,32 @@ class Step:
 
 
 def run_round(
-    model: HookedLatentTransformer,
+    model: Machine,
     encoded: EncodedRounds,
     latents: Tensor,
     layout: RoundLayout,
     commit: str,
     hooks: Hooks,
-    blocks: Sequence[PlainBlock] | None = None,
+    step: Callable[[Tensor, EncodedRounds], Stepped] | None = None,
 ) -> Step:
     """One round: predict, commit the choice where the layout has one, and write the update.
 
-    Callers that run many rounds give the model's ``blocks`` without hooks, which are then laid out once.
+    Callers that run many rounds without hooks give the model's ``stepper()`` as ``step``, which is then made once.
     """
-    tokens, values = encoded.tokens, encoded.values
-
-    def forward(tokens: Tensor) -> RoundOutput:
-        if hooks or blocks is None:
-            return model(tokens, latents, values)
-        return model.read_out(model.run_from(model.embedded(tokens, latents, values), blocks=blocks), latents)
-
+    forward = model.step if hooks or step is None else step
     with model.hooks(fwd_hooks=hooks) if hooks else nullcontext():
-        out = forward(tokens)
-        choice = layout.choose(out.prediction)
+        done = forward(latents, encoded)
+        choice = layout.choose(done.prediction)
         if commit == "own":
-            committed = layout.commit(tokens, choice)
-            if not torch.equal(committed, tokens):
-                tokens = committed
-                out = forward(tokens)
-    after = model.write(out.latents, out.update, encoded.slots)
-    return Step(out.prediction, choice, after, replace(encoded, tokens=tokens))
+            committed = layout.commit(encoded.tokens, choice)
+            if not torch.equal(committed, encoded.tokens):
+                encoded = replace(encoded, tokens=committed)
+                done = forward(latents, encoded)
+    return Step(done.prediction, choice, done.carried, encoded)
 
 
 def _sequential(
-    model: HookedLatentTransformer,
+    model: Machine,
     encoded: EncodedRounds,
     layout: RoundLayout,
     commit: str,
@@ -217,17 +205,17 @@ def _sequential(
     n_episodes, n_rounds, _ = encoded.tokens.shape
     first = min(hooks, default=0)
     counters = {t: FiringCounter(pairs) for t, pairs in hooks.items()}
-    latents = model.initial_latents(n_episodes, layout.n_latents)
+    latents = model.initial(n_episodes, layout)
     steps: list[Step] = []
     with torch.no_grad():
-        blocks = plain_blocks(model)
+        stepper = model.stepper()
         for t in range(n_rounds):
             if clean is not None and (t < first or (hold and t not in hooks)):
                 steps.append(_taken_from(clean, t))
                 continue
             read = steps[-1].latents if steps else latents
             pairs = counters[t].hooks if t in counters else ()
-            step = run_round(model, encoded.at(t), read, layout, commit, pairs, blocks)
+            step = run_round(model, encoded.at(t), read, layout, commit, pairs, stepper)
             steps.append(replace(step, latents=clean.latents[:, t + 1]) if hold and clean is not None else step)
     for counter in counters.values():
         counter.check()
@@ -235,16 +223,14 @@ def _sequential(
     return _collect(steps, latents, layout, commit, settings)
 
 
-def _unhooked(
-    model: HookedLatentTransformer, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str
-) -> Rollout:
-    """All rounds in order, without hooks; once a session where no module of the model was hooked by hand."""
+def _unhooked(model: Machine, episodes: Episodes, encoded: EncodedRounds, layout: RoundLayout, commit: str) -> Rollout:
+    """All rounds in order, without hooks; once a session where nothing of the model was hooked by hand."""
 
     def run() -> Rollout:
         return _sequential(model, encoded, layout, commit, {}, None)
 
     with torch.no_grad():
-        if not unobserved(model, model.cfg):
+        if not model.is_quiet():
             return run()
     settings = ("rollout", commit, encoded.tokens.shape[1], model.weights_version())
     return once(settings, model, episodes, make=run)
@@ -255,15 +241,14 @@ def _taken_from(clean: Rollout, t: int) -> Step:
 
 
 def _collect(steps: list[Step], initial: Tensor, layout: RoundLayout, commit: str, settings: dict[str, Any]) -> Rollout:
-    fed = (torch.stack([getattr(step.fed, name) for step in steps], 1) for name in ("tokens", "values", "slots"))
-    tokens, values, slots = fed
     predictions = torch.stack([step.prediction for step in steps], 1)
     latents = torch.stack([initial.detach(), *(step.latents for step in steps)], 1)
-    return Rollout(predictions, latents, tokens, values, slots, layout, commit, settings=settings)
+    fed = EncodedRounds.stacked([step.fed for step in steps], 1)
+    return Rollout(predictions, latents, fed, layout, commit, settings=settings)
 
 
 def _cached(
-    model: HookedLatentTransformer, run: Rollout, rounds: list[int], names: list[str], hooks: Mapping[int, Hooks]
+    model: Machine, run: Rollout, rounds: list[int], names: list[str], hooks: Mapping[int, Hooks]
 ) -> dict[str, Tensor]:
     """Replay the cached rounds: those without hooks at once, each hooked one with its hooks."""
     plain = [t for t in rounds if t not in hooks]
@@ -280,23 +265,8 @@ def _cached(
     return {name: torch.stack([parts[t][name] for t in rounds], 1) for name in names}
 
 
-def _to(encoded: EncodedRounds, model: HookedLatentTransformer) -> EncodedRounds:
-    """The rounds on the model's device, payloads in its dtype, after their range is checked."""
-    if model.config.value_range is not None:
-        low, high = model.config.value_range
-        lowest, highest = float(encoded.values.min()), float(encoded.values.max())
-        require(
-            min(low, 0.0) <= lowest and highest <= max(high, 0.0),
-            f"{model.layout.payload} in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is "
-            f"proven for; load it with {model.layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
-            f"{model.layout.payload_hint}",
-        )
-    encoded = encoded.each(lambda part: part.to(model.W_E.device))
-    return replace(encoded, values=encoded.values.to(model.W_E.dtype))
-
-
-def _settings(model: HookedLatentTransformer, commit: str) -> dict[str, Any]:
-    return provenance(model=model.config.name, digest=model.digest(), **model.precision(), commit=commit)
+def _settings(model: Machine, commit: str) -> dict[str, Any]:
+    return provenance(model, **model.precision(), commit=commit)
 
 
 def _hooks_by_round(fwd_hooks: Hooks | Mapping[int, Hooks], n_rounds: int) -> dict[int, Hooks]:

@@ -26,7 +26,7 @@ class Rollout:
         predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
             (expert advice: P(y = 1) ``[episode, round]``).
         latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
-        tokens, values, slots: the rounds as they were fed, choices committed (:class:`EncodedRounds`).
+        fed: the rounds as they were fed, choices committed; ``tokens``, ``values`` and ``slots`` are its tensors.
         commit: where the choice tokens came from, "own" or "target".
         cache: ``name -> [episode, cached round, ...]``; empty unless a ``names_filter`` was given.
         cached_rounds: the rounds that the cache holds, in order.
@@ -35,9 +35,7 @@ class Rollout:
 
     predictions: Tensor
     latents: Float[Tensor, "episode round_plus_1 latent d_model"]
-    tokens: Int[Tensor, "episode round pos"]
-    values: Float[Tensor, "episode round pos"]
-    slots: Int[Tensor, "episode round"]
+    fed: EncodedRounds
     layout: RoundLayout
     commit: str
     cache: dict[str, Tensor] = field(default_factory=dict)
@@ -67,9 +65,19 @@ class Rollout:
         return self.tokens.shape[1]
 
     @property
-    def fed(self) -> EncodedRounds:
-        """The rounds as they were fed."""
-        return EncodedRounds(self.tokens, self.values, self.slots)
+    def tokens(self) -> Int[Tensor, "episode round pos"]:
+        """The tokens that were fed."""
+        return self.fed.tokens
+
+    @property
+    def values(self) -> Float[Tensor, "episode round pos"]:
+        """The payloads that were fed."""
+        return self.fed.values
+
+    @property
+    def slots(self) -> Int[Tensor, "episode round"]:
+        """The latent slot that each round's update was written to."""
+        return self.fed.slots
 
     @property
     def choices(self) -> Int[Tensor, "episode round"]:

@@ -25,10 +25,10 @@ from safetensors.torch import save_file
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.files import json_values, reading, write_atomic
-from interp.model.layout import layout_from_dict
+from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
 
-_TENSORS = ("predictions", "latents", "tokens", "values", "slots")
+_FED = ("tokens", "values", "slots")
 _CACHE = "cache."
 _FORMAT = 1
 
@@ -36,7 +36,9 @@ _FORMAT = 1
 @checked
 def save(run: Rollout, path: str | Path) -> Path:
     """Write a rollout, its cache included, to ``path``, such as ``run.safetensors``; a file there is replaced."""
-    tensors = {name: getattr(run, name) for name in _TENSORS}
+    extra = sorted(run.fed.tensors().keys() - set(_FED))
+    require(not extra, f"rounds with further tensors ({', '.join(extra)}) cannot be saved; save the episodes instead")
+    tensors = {"predictions": run.predictions, "latents": run.latents, **run.fed.tensors()}
     tensors |= {f"{_CACHE}{name}": value for name, value in run.cache.items()}
     about = {
         "format_version": _FORMAT,
@@ -67,7 +69,9 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
             if name not in cached:
                 raise unknown_name(f"cached activation in {str(path)!r}", name, cached)
         return Rollout(
-            **{name: stored.get_tensor(name) for name in _TENSORS},
+            stored.get_tensor("predictions"),
+            stored.get_tensor("latents"),
+            EncodedRounds(*(stored.get_tensor(name) for name in _FED)),
             layout=layout_from_dict(about["layout"]),
             commit=about["commit"],
             cache={name: stored.get_tensor(f"{_CACHE}{name}") for name in (cached if names is None else names)},

@@ -15,12 +15,12 @@ in half the time.
 from __future__ import annotations
 
 import copy
-import hashlib
 import itertools
 import json
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -29,14 +29,14 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import MOST_GB, checked
+from interp.checks import MOST_GB, checked, unique
 from interp.errors import InputError, require
 from interp.kinds import shown
+from interp.machine import Channel, Component, Stepped
 from interp.model.components import Affine, Block, Embedding, PlainBlock, normalization, unobserved
 from interp.model.config import LatentTransformerConfig, RuntimeConfig
-from interp.model.hooked import LensSurface
-from interp.model.layout import RoundLayout
-from interp.session import once
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.lens import LensSurface
 
 
 class RoundOutput(NamedTuple):
@@ -56,6 +56,29 @@ class RoundOutput(NamedTuple):
     update: Tensor
     logits: Tensor
     latents: Tensor
+
+
+COMPONENTS: dict[str, Component] = unique(
+    (
+        Component("latent", "hook_latents", "latent", "latent"),
+        Component("embed", "hook_embed", "pos", "embedding"),
+        Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
+        Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
+        Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
+        Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
+        Component("scores", "blocks.{layer}.attn.hook_attn_scores", "head pos", "attention scores"),
+        Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
+        Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
+        Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
+        Component("attn_out", "blocks.{layer}.hook_attn_out", "pos", "attention output"),
+        Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
+        Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
+        Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
+    ),
+    "component",
+)
+"""Every component of a transformer, in the order in which a round computes them."""
+_OF_AN_MLP = {"resid_mid", "mlp_out"}
 
 
 class HookedLatentTransformer(LensSurface):
@@ -219,6 +242,60 @@ class HookedLatentTransformer(LensSurface):
         outcome = outcome[..., : layout.n_outputs]
         return layout.prediction(outcome.softmax(-1) if self.config.output == "logits" else outcome)
 
+    # A machine: what is carried, round by round.
+
+    def step(
+        self, carried: Tensor, fed: EncodedRounds, blocks: Sequence[Block] | Sequence[PlainBlock] | None = None
+    ) -> Stepped:
+        """One round: the prediction, and the latents that the next round reads; ``blocks`` as in :meth:`run_from`."""
+        if blocks is None:
+            out = self(fed.tokens, carried, fed.values)
+        else:
+            out = self.read_out(self.run_from(self.embedded(fed.tokens, carried, fed.values), blocks=blocks), carried)
+        return Stepped(out.prediction, self.write(out.latents, out.update, fed.slots))
+
+    def stepper(self) -> Callable[[Tensor, EncodedRounds], Stepped]:
+        """:meth:`step` with the blocks laid out once, for many rounds without hooks."""
+        return partial(self.step, blocks=plain_blocks(self))
+
+    @checked
+    def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Float[Tensor, "batch latent d_model"]:
+        """The latents before the first round of the layout, the model's own when None."""
+        return self.initial_latents(n_episodes, (layout or self.layout).n_latents)
+
+    def prepare(self, fed: EncodedRounds) -> EncodedRounds:
+        """The rounds on the model's device, payloads in its dtype, after their range is checked."""
+        if self.config.value_range is not None:
+            (low, high), layout = self.config.value_range, self.layout
+            lowest, highest = float(fed.values.min()), float(fed.values.max())
+            require(
+                min(low, 0.0) <= lowest and highest <= max(high, 0.0),
+                f"{layout.payload} in [{lowest:g}, {highest:g}] are outside [{low:g}, {high:g}], which this model is "
+                f"proven for; load it with {layout.payload}=({min(low, lowest):g}, {max(high, highest):g}) "
+                f"{layout.payload_hint}",
+            )
+        return super().prepare(fed)
+
+    def is_quiet(self) -> bool:
+        """Whether nobody can tell how the blocks run, so that a run may be shared."""
+        return unobserved(self, self.cfg)
+
+    @property
+    def channels(self) -> tuple[Channel, ...]:  # type: ignore[override]
+        """What is carried: the latents of the largest rounds."""
+        n_latents, d_model = self.layout.max_layout.n_latents, self.config.d_model
+        return (Channel("latent", (n_latents, d_model) if n_latents > 1 else (d_model,)),)
+
+    @property
+    def points(self) -> Mapping[str, Component]:  # type: ignore[override]
+        """Its components: those of every transformer (:data:`COMPONENTS`) with its numbers of layers and heads."""
+        config = self.config
+        return {
+            key: replace(kind, n_layers=config.n_layers * kind.has_layer, n_heads=config.n_heads * kind.has_head)
+            for key, kind in COMPONENTS.items()
+            if config.d_mlp or key not in _OF_AN_MLP
+        }
+
     # Latents and the algorithm's state.
 
     @checked
@@ -262,45 +339,63 @@ class HookedLatentTransformer(LensSurface):
     # Identity.
 
     @property
-    def is_handwired(self) -> bool:
+    def is_handwired(self) -> bool:  # type: ignore[override]
         """Whether the model was compiled from a circuit, and so reads its state out exactly."""
         return len(self.state_map) > 0
 
     @property
-    def layout(self) -> RoundLayout:
+    def layout(self) -> RoundLayout:  # type: ignore[override]
         """The layout of the largest rounds that the model reads."""
         return self.config.layout
 
-    def digest(self) -> str:
-        """SHA-256 of the configuration and the weights: the model's identity in every result."""
-        return once(("digest", self.weights_version()), self, self.config, make=self._digest)
+    @property
+    def name(self) -> str:
+        """What users load it by."""
+        return self.config.name
 
-    def weights_version(self) -> tuple[tuple[int, int], ...]:
-        """Where every tensor of weights lies and how often it was written to, but for writes through ``.data``."""
-        return tuple((tensor.data_ptr(), tensor._version) for tensor in self.state_dict(keep_vars=True).values())
+    @property
+    def origin(self) -> Mapping[str, Any]:  # type: ignore[override]
+        """How to make it again: the circuit and its arguments, or the training preset."""
+        return self.config.origin
 
-    def _digest(self) -> str:
-        sha = hashlib.sha256(json.dumps(self.config.to_dict(), sort_keys=True).encode())
-        for name, tensor in sorted(self.state_dict().items()):
-            sha.update(name.encode())
-            sha.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
-        return sha.hexdigest()
+    @property
+    def device(self) -> torch.device:
+        """Where its weights are."""
+        return self.W_E.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The dtype of its weights."""
+        return self.W_E.dtype
+
+    @property
+    def said_by(self) -> object:
+        """The configuration, which may be replaced by another."""
+        return self.config
+
+    def said(self) -> str:
+        """The configuration as JSON: what its digest holds beside the weights."""
+        return json.dumps(self.config.to_dict(), sort_keys=True)
 
     def precision(self) -> dict[str, Any]:
         """The dtype of the weights, and the largest relative error of rounding one number to it: in every rollout.
 
         A handwired model in a dtype coarser than float32 warns: no bound of its exactness holds there.
         """
-        dtype = self.W_E.dtype
-        name, rounding = str(dtype).removeprefix("torch."), torch.finfo(dtype).eps / 2
-        if self.is_handwired and rounding > torch.finfo(torch.float32).eps / 2:
+        precision = super().precision()
+        if self.is_handwired and precision["rounding"] > torch.finfo(torch.float32).eps / 2:
             warnings.warn(
-                f"{self.config.name!r} is exact in float64 and verified in float32; {name} rounds every number by up "
-                f"to {rounding:.1g} of itself, so its state drifts from the algorithm's round by round and no bound "
-                "of interp verify holds: use model.double() or model.float()",
+                f"{self.config.name!r} is exact in float64 and verified in float32; {precision['dtype']} rounds every "
+                f"number by up to {precision['rounding']:.1g} of itself, so its state drifts from the algorithm's "
+                "round by round and no bound of interp verify holds: use model.double() or model.float()",
                 stacklevel=2,
             )
-        return {"dtype": name, "rounding": rounding}
+        return precision
+
+    @checked
+    def fresh(self, seed: int = 0) -> HookedLatentTransformer:
+        """A copy with fresh random weights: see :func:`untrained`."""
+        return untrained(self, seed)
 
 
 def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:

@@ -1,0 +1,149 @@
+"""A machine: any model that carries a state from round to round. What it says of itself, so that every room takes it.
+
+Each round a machine reads what it carries and the round's inputs, predicts, is told the truth, and leaves what the
+next round reads: ``prediction, carried = machine.step(carried, fed)``. What is carried is one tensor
+``[episode, row, width]``, which everything that decodes, moves or exchanges a state works on; its rows are the
+machine's :class:`Channel` s one after the other, padded with zeros to the widest. A latent-context transformer carries
+one channel of latents, a GRU its ``h``, an LSTM ``h`` and ``c``.
+
+:class:`~interp.model.transformer.HookedLatentTransformer` is one machine; ``interp.adapt`` makes one of any
+``nn.Module``; ``interp.check_machine`` says whether a machine keeps this contract. What a machine lacks, such as heads,
+its ``points`` do not list: rooms ask for the :class:`Component`, never for the kind of machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from math import prod
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, runtime_checkable
+
+from interp.errors import require
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Channel:
+    """A named part of what passes from round to round; what is in no channel does not pass.
+
+    Attributes:
+        shape: without the batch axis: ``(width,)``, or ``(row, ..., width)``.
+        grows: rows that a round writes behind those before, as into a cache; ``shape`` is the room for all rounds.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    grows: int = 0
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "shape", tuple(self.shape))
+        good = self.name.isidentifier() and self.shape and all(isinstance(n, int) and n >= 1 for n in self.shape)
+        require(bool(good), f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}")
+        most = self.shape[0] * (len(self.shape) > 1)
+        require(0 <= self.grows <= most, f"channel {self.name!r} of shape {self.shape} cannot grow by {self.grows}")
+
+    @property
+    def rows(self) -> int:
+        """How many rows of what is carried are its."""
+        return prod(self.shape[:-1])
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """A name for each of its rows, for sites: ``h``, or ``cache_1``, ``cache_2``, ..."""
+        return (self.name,) if self.rows == 1 else tuple(f"{self.name}_{i + 1}" for i in range(self.rows))
+
+
+@dataclass(frozen=True)
+class Component:
+    """A kind of activation of a machine: sites call it by its key, tables by its name.
+
+    Attributes:
+        hook: its hook point, with ``{layer}`` to be filled in where there are several.
+        axes: between the batch axis and the vector: "latent" (rows of what is carried), "pos", "head", or several.
+        n_layers, n_heads: how many there are: one for each layer, or each cycle of a loop within the round; 0 for none.
+        labels: names along its "latent" or "pos" axis; the round's own positions where empty.
+    """
+
+    key: str
+    hook: str
+    axes: str
+    name: str
+    n_layers: int = 0
+    n_heads: int = 0
+    labels: tuple[str, ...] = ()
+
+    @property
+    def has_layer(self) -> bool:
+        """Whether there is one in every layer or cycle."""
+        return "{layer}" in self.hook
+
+    @property
+    def has_head(self) -> bool:
+        """Whether there is one for every head."""
+        return "head" in self.axes
+
+    @property
+    def position_axis(self) -> int | None:
+        """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
+        return self.axes.split().index("pos") + 1 if "pos" in self.axes else None
+
+
+class Stepped(NamedTuple):
+    """What a round gives: the prediction ``[batch, ...]``, as the layout has it, and what the next round reads."""
+
+    prediction: Tensor
+    carried: Tensor
+
+
+@runtime_checkable
+class Machine(Protocol):
+    """What every room may ask of a machine, which is an ``nn.Module`` too."""
+
+    name: str
+    layout: Any  # RoundLayout: its task, what a round is, and where in it the prediction is read
+    origin: Mapping[str, Any]  # how to make it again
+    channels: tuple[Channel, ...]
+    points: Mapping[str, Component]  # in the order in which a round computes them, "latent" among them
+    is_handwired: bool  # whether read_state is exact
+    device: torch.device
+    dtype: torch.dtype
+
+    def initial(self, n_episodes: int, layout: Any = None) -> Tensor:
+        """What the first of such rounds reads, ``[episode, row, width]``."""
+
+    def prepare(self, fed: Any) -> Any:
+        """Encoded rounds on its device and in its dtype; refused where it cannot take them."""
+
+    def step(self, carried: Tensor, fed: Any) -> Stepped:
+        """One round of a batch; it changes nothing but what it returns."""
+
+    def stepper(self) -> Callable[[Tensor, Any], Stepped]:
+        """:meth:`step`, for callers that run many rounds without hooks."""
+
+    def read_state(self, latents: Tensor) -> Tensor:
+        """The algorithm's state, exactly; refused where ``is_handwired`` is False."""
+
+    def fresh(self, seed: int = 0) -> Self:
+        """An untrained copy: the control of every claim."""
+
+    def digest(self) -> str:
+        """SHA-256 of what it is and of its weights."""
+
+    def weights_version(self) -> tuple[Any, ...]:
+        """What changes with any weight, at no cost."""
+
+    def precision(self) -> dict[str, Any]:
+        """Its dtype and how coarsely that rounds."""
+
+    def hook_names(self, names: Any) -> list[str]:
+        """The hook points that a filter selects; names that do not exist are refused."""
+
+    def hooks(self, fwd_hooks: Any = (), bwd_hooks: Any = ()) -> AbstractContextManager[Any]:
+        """TransformerLens' context manager."""
+
+    def is_quiet(self) -> bool:
+        """Whether no hook is attached and no gradient asked for, so that a run may be shared."""

@@ -1,0 +1,328 @@
+"""Make a machine of any ``nn.Module``: a cell, a loop, a model that thinks in embeddings, with no line of it changed.
+
+The module keeps its weights and its code. What the toolkit has to be told is what a round does (``step``), what passes
+to the next one (``channels``) and which of its submodules to look into (``points``).
+
+    >>> import torch, interp
+    >>> from torch import nn
+    >>> class Counter(nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.cell, self.read = nn.GRUCell(5, 8), nn.Linear(12, 2)
+    >>> def step(module, carried, fed):
+    ...     advice, truth = fed.tokens[:, 3:11:2].float() - 3, fed.tokens[:, -2:-1].float() - 3
+    ...     scores = module.read(torch.cat([carried["h"], advice], 1))
+    ...     return scores, {"h": module.cell(torch.cat([advice, truth], 1), carried["h"])}
+    >>> machine = adapt(Counter(), "experts", sizes={"n_experts": 4}, step=step, channels=[Channel("h", (8,))],
+    ...                 points={"read_in": Point("read", of="input"), "cell": "cell"}, name="counter")
+    >>> from interp.tasks import experts
+    >>> run = interp.rollout(machine, experts.sample(3, 5, 4, seed=0), names_filter="points.cell")
+    >>> tuple(run.latents.shape), tuple(run.cache["points.cell"].shape)
+    ((3, 6, 1, 8), (3, 5, 8))
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from transformer_lens.hook_points import HookPoint
+
+from interp import catalog
+from interp.checks import checked
+from interp.errors import InputError, require, unknown_name
+from interp.machine import Channel, Component, Stepped
+from interp.model.cells import OPEN
+from interp.model.checks import check_machine
+from interp.model.hooked import HookedMachine
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.task import Task
+
+Tree = Mapping[str, Tensor]
+Step = Callable[[Any, dict[str, Tensor], Any], tuple[Tensor, Tree]]
+LATENT = "latent"
+
+
+def pack(channels: Sequence[Channel], tree: Mapping[str, Tensor]) -> Tensor:
+    """What is carried, ``[batch, row, width]``, from each channel's ``[batch, *shape]``."""
+    width, parts = max(channel.shape[-1] for channel in channels), []
+    for channel in channels:
+        value = tree.get(channel.name)
+        if value is None or value.shape[1:] != channel.shape:
+            got = "nothing" if value is None else tuple(value.shape)
+            raise InputError(f"channel {channel.name!r} is [batch, *{channel.shape}], got {got}")
+        rows = value.reshape(len(value), channel.rows, channel.shape[-1])
+        parts.append(torch.nn.functional.pad(rows, (0, width - channel.shape[-1])))
+    for name in tree.keys() - {channel.name for channel in channels}:
+        raise InputError(f"{name!r} is carried but in no channel; declare Channel({name!r}, shape)")
+    return torch.cat(parts, 1) if len(parts) > 1 else parts[0]
+
+
+def unpack(channels: Sequence[Channel], carried: Tensor) -> dict[str, Tensor]:
+    """Each channel's part ``[..., *shape]`` of what is carried, ``[..., row, width]``."""
+    parts = zip(channels, carried.split([channel.rows for channel in channels], -2), strict=True)
+    return {c.name: part[..., : c.shape[-1]].reshape(*carried.shape[:-2], *c.shape) for c, part in parts}
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where to look into a module: what one of its submodules is given, or gives.
+
+    Attributes:
+        module: name of the submodule, as in ``named_modules``; "" for the whole.
+        of: its "output", or its "input", the first argument.
+        item: which one, where the output is a tuple (an ``LSTMCell`` gives ``h`` and ``c``).
+        times: how often the submodule runs in a round, as in a loop: the site ``KEY[2]`` is its third run.
+        axes, labels: what lies between the batch axis and the vector, as in :class:`~interp.machine.Component`.
+        name: in tables; the key with spaces when empty.
+    """
+
+    module: str
+    of: Literal["output", "input"] = "output"
+    item: int = 0
+    times: int = 1
+    axes: str = ""
+    labels: tuple[str, ...] = ()
+    name: str = ""
+
+
+class _Tap(nn.Module):
+    """Hook points at one :class:`Point`: one for every time that the submodule runs in a round."""
+
+    def __init__(self, point: Point) -> None:
+        super().__init__()
+        self.point, self.runs = point, 0
+        self.at = [HookPoint() for _ in range(point.times)]
+        self.all = nn.ModuleList(self.at)
+
+    def pass_on(self, value: Any) -> Any:
+        """The value after the hooks of this run; where it is a tuple, one item of it passes them."""
+        require(
+            self.runs < self.point.times,
+            f"submodule {self.point.module!r} runs more than {self.point.times} times in a round; say how often: "
+            f"Point({self.point.module!r}, times=...)",
+        )
+        at, self.runs = self.at[self.runs], self.runs + 1
+        if not isinstance(value, tuple):
+            return at(value)
+        item = self.point.item
+        return (*value[:item], at(value[item]), *value[item + 1 :])
+
+    @contextmanager
+    def on(self, module: nn.Module) -> Iterator[None]:
+        """While it is open, what the submodule is given or gives passes the hook points."""
+        self.runs = 0
+        if self.point.of == "output":
+            handle = module.register_forward_hook(lambda module, given, output: self.pass_on(output))
+        else:
+            handle = module.register_forward_pre_hook(lambda module, given: (self.pass_on(given[0]), *given[1:]))
+        try:
+            yield
+        finally:
+            handle.remove()
+
+
+class AdaptedMachine(HookedMachine):
+    """A module as a machine; :func:`adapt` makes one."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        layout: RoundLayout,
+        step: Step,
+        channels: Sequence[Channel],
+        points: Mapping[str, Point],
+        *,
+        initial: Callable[[Any], Tree] | None,
+        read: Callable[[dict[str, Tensor]], Tensor] | None,
+        reset: Callable[[Any], None] | None,
+        output: str,
+        name: str,
+        origin: Mapping[str, Any],
+    ) -> None:
+        super().__init__()
+        self.module, self.layout, self.one_step, self.start, self.reader = module, layout, step, initial, read
+        self.reset, self.output, self.called, self.origin = reset, output, name, dict(origin)
+        self.channels = tuple(channels)
+        self.hook_latents = HookPoint()
+        self.points = _components(self.channels, points)
+        self.taps = {key: _Tap(point) for key, point in points.items()}
+        self.tap_modules = nn.ModuleDict(self.taps)
+        asked = {point.module.rpartition(".")[0] for point in points.values()}
+        cells = {name: part for name, part in module.named_modules() if name in asked and type(part) in OPEN}
+        self.opened = {name: OPEN[type(part)](part) for name, part in cells.items()}
+        self.setup()
+
+    def setup(self) -> None:
+        """Name the hook points: ``hook_latents``, and ``points.KEY`` or ``points.KEY.RUN`` for those asked for."""
+        super().setup()
+        for key, tap in self.taps.items():
+            for run, at in enumerate(tap.at):
+                self.hook_dict.pop(at.name)
+                self.mod_dict.pop(at.name)
+                at.name = self.points[key].hook.format(layer=run)
+                self.hook_dict[at.name] = self.mod_dict[at.name] = at
+
+    @property
+    def name(self) -> str:
+        """What tables call it."""
+        return self.called
+
+    @property
+    def is_handwired(self) -> bool:  # type: ignore[override]
+        """Whether its state can be read exactly."""
+        return self.reader is not None
+
+    @checked
+    def initial(self, n_episodes: int, layout: RoundLayout | None = None) -> Tensor:
+        """What the first round reads, ``[batch, row, width]``: zeros unless ``adapt`` was told otherwise."""
+        tree = {} if self.start is None else self.start(self.module)
+        one = {c.name: tree.get(c.name, torch.zeros(c.shape)).to(self.device, self.dtype) for c in self.channels}
+        packed = pack(self.channels, {name: value.unsqueeze(0) for name, value in {**tree, **one}.items()})
+        return packed.expand(n_episodes, -1, -1)
+
+    def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
+        """One round of a batch."""
+        tree = unpack(self.channels, self.hook_latents(carried))
+        with self._tapped():
+            scores, after = self.one_step(self.module, tree, fed)
+        fitted = self.layout_of(fed)
+        scores = scores[..., : fitted.n_outputs]
+        prediction = fitted.prediction(scores.softmax(-1) if self.output == "logits" else scores)
+        return Stepped(prediction, pack(self.channels, after))
+
+    def forward(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
+        """:meth:`step`, for tools that call a module."""
+        return self.step(carried, fed)
+
+    def layout_of(self, fed: EncodedRounds) -> RoundLayout:
+        """The layout of rounds that were encoded."""
+        lengths = {layout.n_positions: layout for layout in (*self.layout.family, self.layout)}
+        return lengths.get(fed.tokens.shape[-1], self.layout)
+
+    @contextmanager
+    def _tapped(self) -> Iterator[None]:
+        """While it is open, hook points see the submodules and cells are open; nothing is left on them afterwards."""
+        with ExitStack() as stack:
+            for cell in self.opened.values():
+                stack.enter_context(cell.instead())
+            for tap in self.taps.values():
+                stack.enter_context(tap.on(self._submodule(tap.point.module)))
+            yield
+
+    def _submodule(self, name: str) -> nn.Module:
+        """A submodule, or a gate of a fused cell."""
+        cell, _, gate = name.rpartition(".")
+        return self.opened[cell].get_submodule(gate) if cell in self.opened else self.module.get_submodule(name)
+
+    def read_state(self, latents: Tensor) -> Tensor:
+        """The state that the machine carries, exactly; only where ``adapt`` was told how to read it."""
+        if self.reader is None:
+            raise InputError(f"{self.name!r} has no exact state readout; decode with a probe, or adapt it with read=")
+        return self.reader(unpack(self.channels, latents))
+
+    @checked
+    def fresh(self, seed: int = 0) -> AdaptedMachine:
+        """The control of every claim: a copy with fresh random weights, which no global generator gave."""
+        blank = copy.deepcopy(self).cpu()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            drawn = _reset(blank.module) if self.reset is None else self.reset(blank.module)
+        left = [] if drawn is None else drawn
+        require(
+            not left, f"nothing says how to draw {', '.join(left)} of {self.name!r} anew; give adapt(..., reset=...)"
+        )
+        blank.called, blank.reader = f"{self.name}-untrained", None
+        return blank.to(self.device).eval()
+
+    def said(self) -> str:
+        """What its digest holds beside the weights."""
+        code = f"{self.one_step.__module__}.{self.one_step.__qualname__}"
+        said = [self.name, repr(self.module), code, self.layout.to_dict(), self.channels, self.points, self.output]
+        return json.dumps(said, sort_keys=True, default=str)
+
+
+@checked
+def adapt(
+    module: nn.Module,
+    task: str | Task | RoundLayout,
+    *,
+    step: Step,
+    channels: Sequence[Channel],
+    points: Mapping[str, str | Point] | None = None,
+    sizes: Mapping[str, Any] | None = None,
+    initial: Callable[[Any], Tree] | None = None,
+    read: Callable[[dict[str, Tensor]], Tensor] | None = None,
+    reset: Callable[[Any], None] | None = None,
+    output: Literal["logits", "probability", "value"] = "logits",
+    name: str = "",
+    origin: Mapping[str, Any] | None = None,
+    check: bool = True,
+) -> AdaptedMachine:
+    """A machine of ``module``, in evaluation mode, checked on a few episodes of its task.
+
+    Args:
+        task: what it learns: a registered task (its key or record) with its ``sizes``, or the layout of its rounds.
+        step: ``(module, carried, fed) -> (scores, carried)``, one round of a batch. ``carried`` maps each channel's
+            name to ``[batch, *shape]``; ``fed`` holds the round's ``tokens`` and ``values``, ``[batch, pos]`` each;
+            ``scores`` are ``[batch, outcome]``. It must be pure, and predict without the tokens after the prediction.
+        channels: all that passes from round to round.
+        points: where to look: key -> submodule (its output), or a :class:`Point`.
+        initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing.
+        read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose state is known exactly.
+        reset: draws the weights of a module anew; ``reset_parameters`` of every submodule when None.
+        output: what the scores are: "logits" of the outcomes, a "probability" each, or a "value" as it is.
+        origin: how to make it again, for results and checkpoints.
+        check: whether :func:`check_machine` runs; it says in a sentence what part of the contract is not kept.
+    """
+    layout = task
+    if not isinstance(layout, RoundLayout):
+        record = task if isinstance(task, Task) else catalog.get(task)
+        layout = record.layout(**{size.name: size.default for size in record.sizes} | dict(sizes or {}))
+    require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
+    names = [channel.name for channel in channels]
+    require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
+    parts = dict(module.named_modules())
+    gates = [f"{name}.{gate}" for name, part in parts.items() if type(part) in OPEN for gate in OPEN[type(part)].gates]
+    known = [*parts, *gates]
+    where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
+    for key, point in where.items():
+        require(
+            key.isidentifier() and key != LATENT, f"a point's key must be an identifier but {LATENT!r}, got {key!r}"
+        )
+        if point.module not in known:
+            raise unknown_name("submodule", point.module, filter(None, known), limit=40)
+    machine = AdaptedMachine(
+        module, layout, step, channels, where, initial=initial, read=read, reset=reset, output=output,
+        name=name or type(module).__name__, origin=origin or {},
+    ).eval()  # fmt: skip
+    if check:
+        check_machine(machine, cheap=True)
+    return machine
+
+
+def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dict[str, Component]:
+    labels = tuple(label for channel in channels for label in channel.labels)
+    found = {LATENT: Component(LATENT, "hook_latents", "latent", "carried state", labels=labels)}
+    for key, point in points.items():
+        several = point.times > 1
+        hook = f"points.{key}" + (".{layer}" if several else "")
+        name = point.name or key.replace("_", " ")
+        found[key] = Component(key, hook, point.axes, name, point.times * several, labels=point.labels)
+    return found
+
+
+def _reset(module: nn.Module) -> list[str]:
+    """Draw the weights of every submodule that says how; the names of parameters that are left as they were."""
+    drawn: set[int] = set()
+    for part in module.modules():
+        if reset := getattr(part, "reset_parameters", None):
+            reset()
+            drawn.update(id(parameter) for parameter in part.parameters())
+    return [name for name, parameter in module.named_parameters() if id(parameter) not in drawn]

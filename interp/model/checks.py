@@ -1,0 +1,307 @@
+"""Does a machine keep its contract (:mod:`interp.machine`)? Checks that users run on a model of their own.
+
+    >>> import interp
+    >>> check_machine(interp.load("wma-handwired", n_experts=2))
+    >>> sorted(MACHINE_CHECKS)[:3]
+    ['channels_are_all_that_passes', 'digest_moves_with_every_weight', 'fresh_copies_are_repeatable']
+
+Every check is a function of a machine and a small run of it, with one sentence for what it asks. With pytest::
+
+    @pytest.mark.parametrize("check", interp.MACHINE_CHECKS)
+    def test_contract(check): interp.check_machine(my_machine(), only=[check])
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from interp import catalog
+from interp.algorithm import Episodes
+from interp.checks import checked
+from interp.errors import InputError, require, unknown_name
+from interp.machine import Machine, Stepped
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.replay import replay
+from interp.model.rollout import rollout
+from interp.model.run import Rollout
+
+N_EPISODES, N_ROUNDS, SEED = 4, 3, 0
+_TOLERANCE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+class _Case:
+    """A machine with episodes, encoded, and what its checks share."""
+
+    def __init__(self, machine: Machine, episodes: Episodes) -> None:
+        self.machine, self.episodes = machine, episodes
+        self.layout: RoundLayout = machine.layout.fit(episodes)
+        self.fed: EncodedRounds = machine.prepare(self.layout.encode(episodes))
+        self.n_rounds = self.fed.tokens.shape[1]
+        self.close = _TOLERANCE.get(machine.dtype, 1e-2)
+
+    @cached_property
+    def run(self) -> Rollout:
+        """The episodes, as recorded."""
+        return rollout(self.machine, self.episodes, commit="target")
+
+    @property
+    def start(self) -> Tensor:
+        """What the first round reads."""
+        return self.machine.initial(len(self.episodes), self.layout).clone()
+
+    def steps(self, carried: Tensor, first: int = 0, rows: Any = slice(None)) -> list[Stepped]:
+        """The rounds from ``first`` on, of some episodes, one after the other."""
+        done = []
+        for t in range(first, self.n_rounds):
+            done.append(self.machine.step(carried, self.fed.at(t).each(lambda part: part[rows])))
+            carried = done[-1].carried
+        return done
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and torch.equal(one, other)
+
+
+def _gap(one: Tensor, other: Tensor) -> float:
+    return float((one - other).abs().max()) if one.shape == other.shape else float("inf")
+
+
+# Each check yields a sentence for every way in which the machine breaks it.
+
+
+def _mode(case: _Case) -> Iterator[str]:
+    wrong = [name or "the machine" for name, part in case.machine.named_modules() if part.training]  # type: ignore
+    if wrong:
+        yield f"{', '.join(wrong[:3])} in training mode (dropout, batch statistics): call .eval() first"
+
+
+def _shapes(case: _Case) -> Iterator[str]:
+    start, fed = case.start, case.fed.at(0)
+    rows = sum(channel.rows for channel in case.machine.channels)
+    width = max(channel.shape[-1] for channel in case.machine.channels)
+    if start.ndim != 3 or start.shape[2] != width or start.shape[1] > rows:
+        yield f"what round 0 reads has shape {tuple(start.shape)}; its channels say [episode, {rows}, {width}]"
+        return
+    done = case.machine.step(start, fed)
+    if done.carried.shape != start.shape or done.carried.dtype != start.dtype:
+        yield (
+            f"a round leaves {tuple(done.carried.shape)} {done.carried.dtype}, and read {tuple(start.shape)} "
+            f"{start.dtype}; return every channel in its own shape and dtype"
+        )
+    axes = done.prediction.ndim - 1
+    if axes != case.layout.prediction_axes or len(done.prediction) != len(start):
+        yield f"a prediction has shape {tuple(done.prediction.shape)}, not that of its layout's outcomes"
+    elif not done.prediction.isfinite().all() or not done.carried.isfinite().all():
+        yield "a prediction, or what is carried, is not finite"
+
+
+def _prediction(case: _Case) -> Iterator[str]:
+    if getattr(case.layout, "kind", "classes") != "classes":
+        return
+    total = case.layout.distribution(case.run.predictions)
+    if float(total.min()) < -case.close or _gap(total.sum(-1), torch.ones_like(total[..., 0])) > case.close:
+        yield "predictions are no probabilities of the outcomes: they must be 0 or more and add up to 1"
+
+
+def _pure(case: _Case) -> Iterator[str]:
+    start, fed = case.start, case.fed.at(0)
+    kept, given = start.clone(), fed.each(torch.clone)
+    first = case.machine.step(start, fed)
+    if not _same(start, kept) or any(not _same(a, b) for a, b in _pairs(fed, given)):
+        yield "a round writes into what it was given: compute what is carried anew (h = h + x, never h += x)"
+    start, fed = kept.clone(), given
+    case.machine.step(first.carried, case.fed.at(case.n_rounds - 1))  # another round in between
+    again = case.machine.step(start, fed)
+    if not (_same(first.prediction, again.prediction) and _same(first.carried, again.carried)):
+        yield (
+            "the same round gives another result the second time: something is drawn at random, or kept outside the "
+            "channels (an attribute, a buffer); put it in a channel"
+        )
+
+
+def _pairs(one: EncodedRounds, other: EncodedRounds) -> Iterator[tuple[Tensor, Tensor]]:
+    return zip(one.tensors().values(), other.tensors().values(), strict=True)
+
+
+def _passes(case: _Case) -> Iterator[str]:
+    half = max(1, case.n_rounds // 2)
+    swapped = case.run.latents[:, half].roll(1, 0)
+    rows = torch.arange(len(case.episodes)).roll(1)
+    theirs = [case.machine.step(swapped, case.fed.at(half).each(lambda part: part[rows]))]
+    if _gap(theirs[0].prediction, case.run.predictions[:, half].roll(1, 0)) > case.close:
+        yield (
+            "an episode that is given all that another carries does not go on as the other: the channels are not all "
+            "that passes between rounds"
+        )
+
+
+def _rows(case: _Case) -> Iterator[str]:
+    start, fed = case.run.latents[:, 1], case.fed.at(1)
+    others = torch.arange(len(start)).roll(1)
+    others[0] = 0  # the first episode stays, the others are exchanged
+    one, other = case.machine.step(start, fed), case.machine.step(start[others], fed.each(lambda part: part[others]))
+    if not _same(one.prediction[0], other.prediction[0]) or not _same(one.carried[0], other.carried[0]):
+        yield "an episode's result depends on the others in the batch (batch statistics, a sum over the batch)"
+
+
+def _truth(case: _Case) -> Iterator[str]:
+    at, layout, ids = case.layout.predict_position, case.layout, len(case.layout.vocabulary)
+    for t in range(case.n_rounds):
+        fed = case.fed.at(t)
+        plain = case.machine.step(case.run.latents[:, t], fed).prediction
+        for position in range(at + 1, layout.n_positions):
+            tokens, values = fed.tokens.clone(), fed.values.clone()
+            values[:, position] += 1
+            for shift in range(1, min(ids, 4)):
+                tokens[:, position] = (fed.tokens[:, position] + shift) % ids
+                moved = case.machine.step(case.run.latents[:, t], replace(fed, tokens=tokens, values=values)).prediction
+                if not _same(plain, moved):
+                    yield (
+                        f"the prediction of round {t} changes with {layout.labels[position]!r}, which comes after "
+                        f"{layout.labels[at]!r} where it is read: the machine sees the truth before it predicts"
+                    )
+                    return
+        for name in fed.after:
+            later = case.machine.step(case.run.latents[:, t], replace(fed, **{name: fed.tensors()[name] + 1}))
+            if not _same(plain, later.prediction):
+                yield f"the prediction of round {t} changes with {name!r}, which comes after it"
+                return
+
+
+def _sequential(case: _Case) -> Iterator[str]:
+    steps = case.steps(case.start)
+    predictions = torch.stack([step.prediction for step in steps], 1)
+    carried = torch.stack([case.start, *(step.carried for step in steps)], 1)
+    gap = max(_gap(predictions, case.run.predictions), _gap(carried, case.run.latents))
+    if gap > case.close:
+        yield f"step after step is {gap:.1g} apart from interp.rollout"
+    again, left, _ = replay(case.machine, case.run)
+    gap = max(_gap(again, case.run.predictions), _gap(left, case.run.latents[:, 1:]))
+    if gap > case.close:
+        yield f"all rounds at once (interp.replay) are {gap:.1g} apart from one after the other"
+
+
+def _points(case: _Case) -> Iterator[str]:
+    start, fed = case.start, case.fed.at(0)
+    plain = case.machine.step(start, fed)
+    for component in case.machine.points.values():
+        for layer in range(component.n_layers or 1):
+            name = component.hook.format(layer=layer)
+            seen: list[Any] = []
+
+            def look(activation: Tensor, hook: Any, seen: list[Any] = seen) -> None:
+                seen.append(getattr(activation, "shape", None))
+
+            with case.machine.hooks(fwd_hooks=[(name, look)]):
+                hooked = case.machine.step(start, fed)
+            if len(seen) != 1:
+                yield f"the point {name!r} fires {len(seen)} times in a round, which must be once"
+            elif seen[0] is None or len(seen[0]) != 2 + len(component.axes.split()) or seen[0][0] != len(start):
+                got = "no tensor" if seen[0] is None else f"shape {tuple(seen[0])}"
+                yield f"the point {name!r} has axes [batch, {component.axes.replace(' ', ', ')}, vector], got {got}"
+            gap = max(_gap(plain.prediction, hooked.prediction), _gap(plain.carried, hooked.carried))
+            # What each head writes is summed in another order once it is asked for, as in TransformerLens.
+            if gap > (case.close if name.endswith("hook_result") else 0.0):
+                yield f"a hook at {name!r} that changes nothing moves the result by {gap:.1g}"
+
+
+def _starts(case: _Case) -> Iterator[str]:
+    two, three = case.machine.initial(2, case.layout), case.machine.initial(3, case.layout)
+    if not _same(two, three[:2]) or not _same(two, case.machine.initial(2, case.layout)):
+        yield "what round 0 reads differs from call to call, or with the number of episodes"
+
+
+def _copies(case: _Case) -> Iterator[str]:
+    state = torch.random.get_rng_state()
+    one, same, other = case.machine.fresh(0), case.machine.fresh(0), case.machine.fresh(1)
+    if not _same(state, torch.random.get_rng_state()):
+        yield "fresh(seed) moves the global generator of random numbers"
+    if one.digest() != same.digest() or one.digest() == other.digest() or one.digest() == case.machine.digest():
+        yield "fresh(seed) must give the same copy for the same seed, another for another, and never the machine itself"
+    if one.is_handwired:
+        yield "an untrained copy cannot have an exact state readout"
+
+
+def _digest(case: _Case) -> Iterator[str]:
+    before = case.machine.digest()
+    with torch.no_grad():
+        for name, weight in case.machine.named_parameters():  # type: ignore[attr-defined]
+            if not weight.numel():
+                continue
+            kept = weight.detach().clone()
+            weight.view(-1)[0] += 1
+            moved = case.machine.digest() != before
+            weight.copy_(kept)
+            if not moved:
+                yield f"the digest does not move with the weight {name!r}"
+    if case.machine.digest() != before:
+        yield "the digest of the same weights differs from call to call"
+
+
+@dataclass(frozen=True)
+class _Check:
+    """What is asked of a machine; ``cheap`` ones run whenever a machine is made."""
+
+    key: str
+    asks: str
+    broken: Callable[[_Case], Iterator[str]]
+    cheap: bool = True
+
+
+MACHINE_CHECKS = {
+    check.key: check
+    for check in (
+        _Check("modules_are_in_evaluation_mode", "every module is in evaluation mode", _mode),
+        _Check("shapes_are_those_of_the_channels", "predictions and channels have the shapes that are said", _shapes),
+        _Check("steps_are_pure", "a round changes nothing but what it returns, and repeats bit for bit", _pure),
+        _Check("starts_are_repeatable", "every episode starts alike", _starts),
+        _Check("predictions_are_probabilities", "predictions are distributions over the outcomes", _prediction),
+        _Check("predictions_do_not_see_the_truth", "nothing after the prediction changes it", _truth),
+        _Check("rows_do_not_touch", "episodes of a batch do not touch each other", _rows),
+        _Check("channels_are_all_that_passes", "what is carried is all that passes between rounds", _passes),
+        _Check("rollout_is_step_after_step", "rollout, replay and steps agree", _sequential),
+        _Check("points_fire_once", "every point fires once a round, and looking changes nothing", _points),
+        _Check("fresh_copies_are_repeatable", "untrained copies are others, and repeatable", _copies, False),
+        _Check("digest_moves_with_every_weight", "the digest is the identity of all weights", _digest, False),
+    )
+}
+"""Every check, in the order in which they run."""
+
+
+@checked
+def check_machine(
+    machine: Machine, episodes: Episodes | None = None, *, only: Sequence[str] | None = None, cheap: bool = False
+) -> None:
+    """Raise unless ``machine`` keeps its contract: a sentence for each way in which it does not.
+
+    Args:
+        episodes: of its task, at least 2 of at least 2 rounds; a few are sampled when None.
+        only: the checks to run, by key of ``interp.MACHINE_CHECKS``; all when None.
+        cheap: leave out what takes a copy of the machine, or time in proportion to its weights.
+    """
+    for key in only or ():
+        if key not in MACHINE_CHECKS:
+            raise unknown_name("check of a machine", key, MACHINE_CHECKS, limit=20)
+    if episodes is None:
+        task = catalog.of(machine)
+        episodes = task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED)
+    require(len(episodes) >= 2 and episodes.n_rounds >= 2, "give at least 2 episodes of at least 2 rounds")
+    case = _Case(machine, episodes)
+    asked = [c for c in MACHINE_CHECKS.values() if (only is None and (c.cheap or not cheap)) or c.key in (only or ())]
+    broken: list[str] = []
+    with torch.no_grad():
+        for check in asked:
+            try:
+                broken += [f"{check.key}: {sentence}" for sentence in check.broken(case)]
+            except InputError as error:
+                broken.append(f"{check.key}: {error}")
+            if broken and check.key in ("shapes_are_those_of_the_channels", "steps_are_pure"):
+                break  # the rest would only repeat it
+    if broken:
+        raise InputError(f"{machine.name!r} does not keep the contract of a machine:\n- " + "\n- ".join(broken))

@@ -1,0 +1,199 @@
+"""What TransformerLens' tools read of a transformer: points that fire on request, stacked weights, outcomes, biases."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from transformer_lens import ActivationCache, FactoredMatrix
+
+from interp.checks import array_of, checked
+from interp.errors import InputError, require, unknown_name
+from interp.kinds import shown
+from interp.model.components import Affine, Block, Embedding
+from interp.model.config import LatentTransformerConfig, RuntimeConfig
+from interp.model.hooked import HookedMachine, NamesFilter
+
+_ON_REQUEST = {
+    "attn.hook_result": "use_attn_result",
+    "attn.hook_q_input": "use_split_qkv_input",
+    "attn.hook_k_input": "use_split_qkv_input",
+    "attn.hook_v_input": "use_split_qkv_input",
+    "hook_mlp_in": "use_hook_mlp_in",
+}
+"""Hook points that cost time or memory, and the flag that makes them fire; asking for one by name sets its flag."""
+_OF_AN_MLP = ("hook_resid_mid", "hook_mlp_in", "hook_mlp_out")
+"""In a model without MLPs these fire like those of an MLP that writes zeros, when a hook or a cache asks for them."""
+
+
+class LensSurface(HookedMachine):
+    """What TransformerLens' tools ask of a model by HookedTransformer's names."""
+
+    runtime: RuntimeConfig
+    config: LatentTransformerConfig
+    blocks: Sequence[Block]
+    embed: Embedding
+    pos_embed: Embedding
+    unembed: Affine
+
+    def _flag(self, name: str) -> str | None:
+        if self.runtime.attn_only and name.endswith(_OF_AN_MLP):
+            return "use_absent_mlp"
+        return next((flag for suffix, flag in _ON_REQUEST.items() if name.endswith(suffix)), None)
+
+    def _fires(self, name: str) -> bool:
+        if self.runtime.attn_only and name.endswith("hook_mlp_in"):
+            return self.runtime.use_hook_mlp_in
+        flag = self._flag(name)
+        return flag in (None, "use_absent_mlp") or getattr(self.runtime, str(flag))
+
+    def run_with_cache(
+        self, *args: Any, names_filter: NamesFilter = None, **kwargs: Any
+    ) -> tuple[Any, ActivationCache]:
+        """TransformerLens' ``run_with_cache``, for one round; the cache is an ``ActivationCache``."""
+        require(bool(args) or "tokens" in kwargs, "give tokens and latents: run_with_cache(tokens, latents, values)")
+        output, cache = super().run_with_cache(*args, names_filter=self.hook_names(names_filter), **kwargs)
+        return output, ActivationCache(cache, self)
+
+    # Flags, sizes, outcomes and weights.
+
+    @property
+    def cfg(self) -> RuntimeConfig:
+        """What TransformerLens' tools read; the device and dtype are those of the weights now."""
+        self.runtime.device, self.runtime.dtype = self.W_E.device, self.W_E.dtype
+        return self.runtime
+
+    @checked
+    def set_use_attn_result(self, flag: bool) -> None:
+        """Whether ``hook_result``, what each head writes, fires."""
+        self.runtime.use_attn_result = flag
+
+    @checked
+    def set_use_split_qkv_input(self, flag: bool) -> None:
+        """Whether ``hook_q_input``, ``hook_k_input`` and ``hook_v_input``, what each head reads, fire."""
+        self.runtime.use_split_qkv_input = flag
+
+    @checked
+    def set_use_hook_mlp_in(self, flag: bool) -> None:
+        """Whether ``hook_mlp_in``, what an MLP reads before its normalisation, fires."""
+        self.runtime.use_hook_mlp_in = flag
+
+    @checked
+    def set_use_attn_in(self, flag: bool) -> None:
+        """Refuse to switch on ``hook_attn_in``, which this model does not have."""
+        if flag:
+            raise InputError("hook_attn_in does not exist here; use hook_q_input, hook_k_input and hook_v_input")
+
+    @checked
+    def blocks_with(self, submodule: str) -> list[tuple[int, nn.Module]]:
+        """Layers that have ``submodule`` ("attn" or "mlp"), with their index."""
+        return [(i, block) for i, block in enumerate(self.blocks) if getattr(block, submodule, None) is not None]
+
+    @checked
+    def accumulated_bias(
+        self, layer: int, mlp_input: bool = False, include_mlp_biases: bool = True
+    ) -> Float[Tensor, " d_model"]:
+        """Sum of the biases written to the residual stream before ``layer`` (and by its attention, for its MLP)."""
+        n = len(self.blocks)
+        require(
+            0 <= layer < n or (layer == n and not mlp_input),
+            f"layer must be in [0, {n}], or in [0, {n - 1}] for the input of its MLP, got {layer}",
+        )
+        total = torch.zeros_like(self.blocks[0].attn.b_O)
+        for block in self.blocks[:layer]:
+            total = total + block.attn.b_O
+            if include_mlp_biases and block.mlp is not None:
+                total = total + block.mlp.b_out
+        return total + self.blocks[layer].attn.b_O if mlp_input else total
+
+    def to_tokens(self, tokens: Tensor, **_: Any) -> Tensor:
+        """``tokens`` as they are: rounds are encoded by the layout, not by a tokenizer."""
+        return tokens
+
+    @checked
+    def to_single_token(self, outcome: str | int) -> int:
+        """Index of an outcome, such as "q1" or "a_2"."""
+        if isinstance(outcome, int):
+            return outcome
+        outcomes = self.outcomes
+        if outcome not in outcomes:
+            raise unknown_name("outcome", outcome, outcomes)
+        return outcomes.index(outcome)
+
+    def to_str_tokens(self, tokens: Tensor | Sequence[int] | int) -> list[str]:
+        """Names of outcome indices."""
+        return [self.outcomes[i] for i in self._outcome_indices(tokens).reshape(-1).tolist()]
+
+    @property
+    def outcomes(self) -> tuple[str, ...]:
+        """Names of the columns of ``W_U``."""
+        return self.config.layout.max_layout.outcomes
+
+    def tokens_to_residual_directions(self, tokens: Tensor | int | str) -> Tensor:
+        """Columns of ``W_U`` for outcome indices: ``[...] -> [..., d_model]``."""
+        if isinstance(tokens, str):
+            tokens = self.to_single_token(tokens)
+        return self.W_U.T[self._outcome_indices(tokens)]
+
+    def _outcome_indices(self, tokens: Any) -> Tensor:
+        indices, n = torch.as_tensor(array_of("tokens", tokens)), len(self.outcomes)
+        whole = not indices.is_floating_point() and indices.dtype != torch.bool
+        inside = whole and bool(((indices >= 0) & (indices < n)).all())
+        require(inside, f"tokens must be indices of outcomes, 0 to {n - 1}, got {shown(tokens)}")
+        return indices.long()
+
+    def _stack(self, name: str) -> Tensor:
+        return torch.stack([block.attn.get_parameter(name) for block in self.blocks])
+
+    @property
+    def W_Q(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The query weights of all heads."""
+        return self._stack("W_Q")
+
+    @property
+    def W_K(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The key weights of all heads."""
+        return self._stack("W_K")
+
+    @property
+    def W_V(self) -> Float[Tensor, "layer head d_model d_head"]:
+        """The value weights of all heads."""
+        return self._stack("W_V")
+
+    @property
+    def W_O(self) -> Float[Tensor, "layer head d_head d_model"]:
+        """The output weights of all heads."""
+        return self._stack("W_O")
+
+    @property
+    def QK(self) -> FactoredMatrix:
+        """``W_Q W_K^T`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        return FactoredMatrix(self.W_Q, self.W_K.transpose(-1, -2))
+
+    @property
+    def OV(self) -> FactoredMatrix:
+        """``W_V W_O`` of every head, ``[layer, head, d_model, d_model]``, kept as two factors."""
+        return FactoredMatrix(self.W_V, self.W_O)
+
+    @property
+    def W_E(self) -> Tensor:
+        """The token embeddings, ``[d_vocab, d_model]``."""
+        return self.embed.table
+
+    @property
+    def W_pos(self) -> Tensor:
+        """The position codes, ``[n_ctx, d_model]``."""
+        return self.pos_embed.table
+
+    @property
+    def W_U(self) -> Tensor:
+        """The unembedding, ``[d_model, d_vocab_out]``."""
+        return self.unembed.weight
+
+    @property
+    def b_U(self) -> Tensor:
+        """The bias of the unembedding, ``[d_vocab_out]``."""
+        return self.unembed.bias
