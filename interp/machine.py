@@ -101,7 +101,7 @@ class Stepped(NamedTuple):
 
 @runtime_checkable
 class Machine(Protocol):
-    """What every room may ask of a machine, which is an ``nn.Module`` too."""
+    """What every room may ask of a machine, which is an ``nn.Module``."""
 
     name: str
     layout: Any  # RoundLayout: its task, what a round is, and where in it the prediction is read
@@ -111,6 +111,8 @@ class Machine(Protocol):
     is_handwired: bool  # whether read_state is exact
     device: torch.device
     dtype: torch.dtype
+    eval: Callable[[], Self]
+    to: Callable[..., Self]
 
     def initial(self, n_episodes: int, layout: Any = None) -> Tensor:
         """What the first of such rounds reads, ``[episode, row, width]``."""
@@ -125,7 +127,7 @@ class Machine(Protocol):
         """:meth:`step`, for callers that run many rounds without hooks."""
 
     def read_state(self, latents: Tensor) -> Tensor:
-        """The algorithm's state, exactly; refused where ``is_handwired`` is False."""
+        """The algorithm's state, exactly; only where ``is_handwired``."""
 
     def fresh(self, seed: int = 0) -> Self:
         """An untrained copy: the control of every claim."""

@@ -153,7 +153,7 @@ class AdaptedMachine(HookedMachine):
         self.hook_latents = HookPoint()
         self.points = _components(self.channels, points)
         self.taps = {key: _Tap(point) for key, point in points.items()}
-        self.tap_modules = nn.ModuleDict(self.taps)
+        self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
         cells = {name: part for name, part in module.named_modules() if name in asked and type(part) in OPEN}
         self.opened = {name: OPEN[type(part)](part) for name, part in cells.items()}

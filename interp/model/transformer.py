@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
@@ -32,7 +32,7 @@ from transformer_lens.hook_points import HookPoint
 from interp.checks import MOST_GB, checked, unique
 from interp.errors import InputError, require
 from interp.kinds import shown
-from interp.machine import Channel, Component, Stepped
+from interp.machine import Channel, Component, Machine, Stepped
 from interp.model.components import Affine, Block, Embedding, PlainBlock, normalization, unobserved
 from interp.model.config import LatentTransformerConfig, RuntimeConfig
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -394,8 +394,23 @@ class HookedLatentTransformer(LensSurface):
 
     @checked
     def fresh(self, seed: int = 0) -> HookedLatentTransformer:
-        """A copy with fresh random weights: see :func:`untrained`."""
-        return untrained(self, seed)
+        """A copy with fresh random weights (:func:`untrained`).
+
+        A handwired circuit keeps its attention rules and sizes; what it stores is in its weights, and those are gone,
+        so the copy has no exact state readout either. The weights are those that TransformerLens'
+        ``tools.analysis.interchange.reinitialized`` draws (a test compares them), without that import: it loads half of
+        ``transformers``, three seconds for every command that probes.
+        """
+        fresh = copy.deepcopy(self).cpu()
+        with torch.random.fork_rng(devices=[]):
+            torch.default_generator.manual_seed(seed)
+            for module in fresh.modules():
+                if reset := getattr(module, "reset_parameters", None):
+                    reset()
+        fresh = fresh.to(self.device).eval()
+        fresh.config = replace(self.config, name=f"{self.name}-untrained")
+        fresh.state_map = torch.zeros(0, self.config.d_model, device=self.device)
+        return fresh
 
 
 def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
@@ -409,34 +424,23 @@ def plain_blocks(model: HookedLatentTransformer) -> list[PlainBlock] | None:
     return [PlainBlock(block) for block in model.blocks]
 
 
+_AnyMachine = TypeVar("_AnyMachine", bound=Machine)
+
+
 @checked
-def untrained(model: HookedLatentTransformer, seed: int = 0) -> HookedLatentTransformer:
-    """The control of every claim about what training put into a model: a copy with fresh random weights.
+def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
+    """The control of every claim about what training put into a machine: a copy with fresh random weights.
 
-    It is in evaluation mode, on the model's device. An effect found in it comes from the architecture or the method,
-    not from what the model learned. A handwired circuit keeps its attention rules and sizes; what it stores is in its
-    weights, and those are gone, so the copy has no exact state readout either.
-
-    A seed gives the same weights on every device, and no global generator moves. They are those that TransformerLens'
-    ``tools.analysis.interchange.reinitialized`` draws (a test compares them), without that import: it loads half of
-    ``transformers``, three seconds for every command that probes.
+    It is in evaluation mode, on the machine's device. An effect found in it comes from the architecture or the method,
+    not from what was learned. A seed gives the same weights on every device, and no global generator moves.
 
     Example:
         >>> import interp
         >>> control = untrained(interp.load("wma-handwired", n_experts=4), seed=0)
-        >>> control.config.name, control.is_handwired
+        >>> control.name, control.is_handwired
         ('wma-handwired-untrained', False)
     """
-    fresh = copy.deepcopy(model).cpu()
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        for module in fresh.modules():
-            if reset := getattr(module, "reset_parameters", None):
-                reset()
-    fresh = fresh.to(model.W_E.device).eval()
-    fresh.config = replace(model.config, name=f"{model.config.name}-untrained")
-    fresh.state_map = torch.zeros(0, model.config.d_model, device=model.W_E.device)
-    return fresh
+    return model.fresh(seed)
 
 
 def _check_round(model: HookedLatentTransformer, tokens: Any, latents: Any, values: Any) -> None:
