@@ -2,13 +2,10 @@
 
 Each round a machine reads what it carries and the round's inputs, predicts, is told the truth, and leaves what the
 next round reads: ``prediction, carried = machine.step(carried, fed)``. What is carried is one tensor
-``[episode, row, width]``, which everything that decodes, moves or exchanges a state works on; its rows are the
-machine's :class:`Channel` s one after the other, padded with zeros to the widest. A latent-context transformer carries
-one channel of latents, a GRU its ``h``, an LSTM ``h`` and ``c``.
-
-:class:`~interp.model.transformer.HookedLatentTransformer` is one machine; ``interp.adapt`` makes one of any
-``nn.Module``; ``interp.check_machine`` says whether a machine keeps this contract. What a machine lacks, such as heads,
-its ``points`` do not list: rooms ask for the :class:`Component`, never for the kind of machine.
+``[episode, row, width]``: its :class:`Channel` s one after the other, padded with zeros to the widest. A latent-context
+transformer carries latents, a GRU its ``h``, an LSTM ``h`` and ``c``. ``interp.adapt`` makes a machine of any
+``nn.Module``; ``interp.check_machine`` says whether a machine keeps this contract. Rooms ask for the
+:class:`Component` s that its ``points`` list, never for the kind of machine.
 """
 
 from __future__ import annotations
@@ -90,6 +87,16 @@ class Component:
     def position_axis(self) -> int | None:
         """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
         return self.axes.split().index("pos") + 1 if "pos" in self.axes else None
+
+
+def lacks(machine: Machine, *keys: str) -> str:
+    """A sentence where the machine has none of a component that something needs; empty where it has them all."""
+    missing = [MEANT.get(key, key) for key in keys if key not in machine.points]
+    return f"not applicable: {machine.name} has no {' and no '.join(missing)}" if missing else ""
+
+
+MEANT = {"pattern": "attention heads", "z": "attention heads", "resid_pre": "residual stream", "resid_post": "layers"}
+"""What it means to lack a component of transformers."""
 
 
 class Stepped(NamedTuple):
