@@ -192,10 +192,10 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     """
     if all(rule == "softmax" for rules in model.config.attention_rules for rule in rules):
         return model
-    origin = model.config.origin
+    origin = model.origin
     require(
         "circuit" in origin and not origin.get("edits"),
-        f"{model.config.name!r} has hard attention, which has no gradient, and was not built by name, so its "
+        f"{model.name!r} has hard attention, which has no gradient, and was not built by name, so its "
         "softmax-only variant cannot be built; attribute edges in a model with softmax heads",
     )
     name = origin["circuit"]

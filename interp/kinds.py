@@ -226,7 +226,6 @@ _WORDS = {
 
 
 _SAID = {
-    "HookedLatentTransformer": "a model",
     "Machine": "a model",
     "Episodes": "a batch of episodes",
     "Sequence": "a list",

@@ -19,7 +19,7 @@ from interp.files import read_json, reading
 from interp.lazy import entry
 
 if TYPE_CHECKING:
-    from interp.model.transformer import HookedLatentTransformer
+    from interp.machine import Machine
 
 _LOG = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "checkpoints"
@@ -43,10 +43,10 @@ class ModelRecord:
         return all(low <= sizes.get(name, low) <= high for name, (low, high) in self.serves.items())
 
 
-_HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., HookedLatentTransformer]]] = {}
+_HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
 
 
-def register(name: str, description: str, task: str, load: Callable[..., HookedLatentTransformer]) -> None:
+def register(name: str, description: str, task: str, load: Callable[..., Machine]) -> None:
     """Add a handwired model: ``load`` builds it from the arguments of :func:`load`."""
     _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
 
@@ -60,7 +60,7 @@ def handwired_models(task: str) -> tuple[str, ...]:
     return tuple(record.name for record, _ in _loaders().values() if record.task == task)
 
 
-def _loaders() -> dict[str, tuple[ModelRecord, Callable[..., HookedLatentTransformer]]]:
+def _loaders() -> dict[str, tuple[ModelRecord, Callable[..., Machine]]]:
     entry("circuits")
     return _HANDWIRED
 
@@ -76,7 +76,7 @@ def models() -> list[ModelRecord]:
 
 
 @checked
-def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> HookedLatentTransformer:
+def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Machine:
     """Load a model, in evaluation mode, on the CPU.
 
     Args:

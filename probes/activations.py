@@ -18,9 +18,9 @@ from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.interventions.sites import Site, check
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 from probes.values import When
 
 OF_LATENTS = ("latents", "written", "change")
@@ -83,7 +83,7 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 
-def check_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> None:
+def check_sites(model: Machine, episodes: Episodes, sites: list[str]) -> None:
     """Refuse sites that the model does not have."""
     layout = model.layout.fit(episodes)
     for site in sites:
@@ -91,7 +91,7 @@ def check_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[
             check(Site.parse(site), model, layout)
 
 
-def run_with_sites(model: HookedLatentTransformer, episodes: Episodes, sites: list[str]) -> Rollout:
+def run_with_sites(model: Machine, episodes: Episodes, sites: list[str]) -> Rollout:
     """A rollout that caches what the sites need."""
     check_sites(model, episodes, sites)
     hooks = sorted({hook for hook in map(_hook_of, sites) if hook is not None})

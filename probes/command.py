@@ -14,7 +14,7 @@ from interp.checks import checked
 from interp.errors import InputError
 from interp.files import writable, write_atomic, write_json, write_text
 from interp.interventions.sites import COMPONENTS
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from probes.activations import OF_LATENTS, UPDATE, check_sites
 from probes.fit import probe
 from probes.result import ProbeResult
@@ -39,7 +39,7 @@ def site_names() -> str:
 
 @checked
 def sample(
-    model: HookedLatentTransformer,
+    model: Machine,
     n_episodes: int,
     n_rounds: int,
     seed: int,
@@ -54,7 +54,7 @@ def sample(
 
 @checked
 def fit_at(
-    model: HookedLatentTransformer, episodes: Episodes, targets: Sequence[str], site: str, seed: int, folder: Path
+    model: Machine, episodes: Episodes, targets: Sequence[str], site: str, seed: int, folder: Path
 ) -> list[ProbeResult]:
     """Fit probes at one site; writes ``probes.txt``, ``.csv``, ``.json`` and a figure per target."""
     names = list(targets or interp.tasks.of(episodes).analysis.probed) or None

@@ -21,8 +21,9 @@ import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require, unknown_name
+from interp.machine import Machine
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.provenance import provenance
 from probes import estimators
 from probes.activations import read, run_with_sites, without_rounding
@@ -106,7 +107,7 @@ def fit(
 
 @checked
 def probe(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     targets: Sequence[str] | None = None,
     *,

@@ -31,11 +31,12 @@ from interp.errors import require, unknown_name
 from interp.files import writable
 from interp.finished import Finished
 from interp.interventions.sites import Site, sites
+from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import REPLAY_BATCH, replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.workers import each, one_thread
@@ -146,7 +147,7 @@ class SweepResult(Tabled):
 
 @checked
 def sweep(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     targets: Sequence[str] | None = None,
     *,
@@ -201,13 +202,13 @@ def sweep(
                 rows[shared.window, site] = finished[shared.window].save(str(site), list[_Row], scored)
                 advance(1)
     frame = pd.DataFrame([row for shared, site in cells for row in rows[shared.window, site] or ()])
-    about: dict[str, Any] = {"model": model.config.name, "digest": model.digest(), "regime": episodes.regime}
+    about: dict[str, Any] = {"model": model.name, "digest": model.digest(), "regime": episodes.regime}
     about |= {"episodes_seed": episodes.seed, "n_episodes": len(episodes), "n_rounds": episodes.n_rounds}
     return SweepResult(frame, provenance(**about, seed=seed, n_folds=N_FOLDS, alphas=list(ALPHAS)))
 
 
 def of_windows(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     values: Sequence[TargetValues],
     windows: Sequence[Window] | None,
@@ -242,7 +243,7 @@ def of_windows(
 
 
 def _run(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     missing: Sequence[tuple[Shared, Site]],
     seed: int,
@@ -283,7 +284,7 @@ def _of_cell(
 
 
 def _of_hook(
-    shared: tuple[dict[Window, Shared], Sequence[HookedLatentTransformer], Sequence[Rollout], RoundLayout],
+    shared: tuple[dict[Window, Shared], Sequence[Machine], Sequence[Rollout], RoundLayout],
     several: Sequence[tuple[Window, Site]],
 ) -> list[_Done]:
     """The cells of one hook, from the rounds that the models run again for it."""
@@ -294,9 +295,7 @@ def _of_hook(
         return [_of_cell((ready, caches, layout), one) for one in several]
 
 
-def _by_layer(
-    model: HookedLatentTransformer, run: Rollout, hooks: dict[int | None, list[str]]
-) -> Iterator[dict[str, Tensor]]:
+def _by_layer(model: Machine, run: Rollout, hooks: dict[int | None, list[str]]) -> Iterator[dict[str, Tensor]]:
     """Activations at the hooks of each layer in turn; a block is run again from its cached input, not the model."""
     inputs = {layer: f"blocks.{layer}.hook_resid_pre" for layer in hooks if layer is not None}
     _, _, cache = replay(model, run, names_filter=[*hooks.get(None, ()), *inputs.values()])
@@ -304,7 +303,7 @@ def _by_layer(
         yield cache if layer is None else _block(model, layer, cache.pop(inputs[layer]), names)
 
 
-def _block(model: HookedLatentTransformer, layer: int, resid: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+def _block(model: Machine, layer: int, resid: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
     """Activations ``[episode, round, ...]`` inside one block, from its input."""
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
 

@@ -39,7 +39,7 @@ import interp.tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord, Episodes, Values, Variable
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from interp.session import once, session
 from interp.tasks import Task
 from probes.values import TargetValues, When, check
@@ -235,9 +235,7 @@ def _scored(algorithm: Algorithm, key: str, moment: When, values: Values) -> Arr
 
 
 @checked
-def compute(
-    targets: Sequence[str] | None, episodes: Episodes, model: HookedLatentTransformer | None = None
-) -> list[TargetValues]:
+def compute(targets: Sequence[str] | None, episodes: Episodes, model: Machine | None = None) -> list[TargetValues]:
     """The values of several targets, sharing runs of their algorithms and one copy of the round's inputs.
 
     Args:

@@ -39,8 +39,8 @@ from reports.html import TEMPLATES, environment, policy, stylesheet
 from reports.palette import LIGHT
 
 if TYPE_CHECKING:
+    from interp.machine import Machine
     from interp.model.run import Rollout
-    from interp.model.transformer import HookedLatentTransformer
 
 
 Heads = Sequence[Mapping[str, str]]
@@ -195,7 +195,7 @@ def notices() -> list[tuple[str, str]]:
 
 
 @checked
-def heads_of(model: HookedLatentTransformer) -> Heads:
+def heads_of(model: Machine) -> Heads:
     """The model's own names ("1.4 current-phase tag": number and words), or 1.1, 1.2, ... where nobody named them.
 
     Heads named "-" pad a layer to the common width and are left out.

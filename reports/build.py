@@ -28,7 +28,7 @@ from reports.blocks import NotComputed
 from reports.page import INDEX, Report, Section, write_index
 
 if TYPE_CHECKING:
-    from interp.model.transformer import HookedLatentTransformer
+    from interp.machine import Machine
     from reports.part import Context, Part
 
 
@@ -42,7 +42,7 @@ class Written:
 
 @checked
 def build(
-    subject: str | HookedLatentTransformer,
+    subject: str | Machine,
     out: str | Path = "output",
     *,
     n_episodes: int = 64,
@@ -73,7 +73,7 @@ def build(
 
 @checked
 def write_report(
-    subject: str | HookedLatentTransformer,
+    subject: str | Machine,
     out: str | Path,
     n_episodes: int,
     n_rounds: int | None,

@@ -24,8 +24,9 @@ from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.errors import InputError, require_known
+from interp.machine import Machine
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.tasks import Task
 from interp.training.runs import shipped_curves
 from reports.attention import Heads, heads_of
@@ -81,7 +82,7 @@ class Context:
             that it ended with; filled as parts are computed and drawn.
     """
 
-    model: HookedLatentTransformer
+    model: Machine
     source: str
     n_episodes: int
     n_rounds: int
@@ -101,7 +102,7 @@ class Context:
     @property
     def name(self) -> str:
         """The model's name."""
-        return self.model.config.name
+        return self.model.name
 
     @property
     def handwired(self) -> bool:
@@ -175,7 +176,7 @@ class Context:
     @cached_property
     def circuit(self) -> Circuit:
         """The circuit that a handwired model was compiled from; an error where it was edited after it was built."""
-        return from_origin(self.model.config.origin)
+        return from_origin(self.model.origin)
 
     @cached_property
     def pairs(self) -> tuple[Any, Any]:
@@ -185,7 +186,7 @@ class Context:
         return first, second
 
     @cached_property
-    def smooth(self) -> HookedLatentTransformer:
+    def smooth(self) -> Machine:
         """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
         return differentiable(self.model)
 

@@ -32,7 +32,8 @@ from interp.errors import require
 from interp.files import json_values, write_atomic, write_json
 from interp.finished import Finished
 from interp.library import handwired_models, load
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.machine import Machine
+from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
@@ -137,8 +138,8 @@ class Comparison(Tabled):
 
 @checked
 def run(
-    model: HookedLatentTransformer,
-    reference: HookedLatentTransformer | str | None = None,
+    model: Machine,
+    reference: Machine | str | None = None,
     *,
     effort: Effort = FULL,
     folder: str | Path | None = None,
@@ -175,21 +176,19 @@ def run(
     finished.clear()
     return Comparison(
         model=compared.model.name,
-        reference="" if other is None else other.config.name,
+        reference="" if other is None else other.name,
         parts=compared.parts,
         verdicts=verdicts,
         settings={**settings, "cpu_seconds": round(time.process_time() - started, 1)},
     )
 
 
-def _compared(
-    model: HookedLatentTransformer, other: HookedLatentTransformer | None, effort: Effort, sizes: dict[str, int]
-) -> Compared:
+def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict[str, int]) -> Compared:
     """The models, their untrained copies and the episodes on which they are compared."""
     samples = Samples.draw(model, effort, sizes)
     subject, peer = Subject(model, samples), None
     if other is not None:
-        peer = Subject(other, samples, f"{subject.name} (reference)" if other.config.name == subject.name else "")
+        peer = Subject(other, samples, f"{subject.name} (reference)" if other.name == subject.name else "")
     built = next((m.layout for m in (other, model) if m is not None and m.is_handwired), model.layout)
     return Compared(
         model=subject,
@@ -201,7 +200,7 @@ def _compared(
     )
 
 
-def _controls(model: HookedLatentTransformer, samples: Samples, effort: Effort) -> Iterator[Subject]:
+def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subject]:
     """Untrained copies, but for those whose latents grow beyond all numbers, as unbounded attention lets some."""
     for i in range(effort.untrained):
         subject = Subject(untrained(model, effort.seed + i), samples)
@@ -209,9 +208,7 @@ def _controls(model: HookedLatentTransformer, samples: Samples, effort: Effort) 
             yield subject
 
 
-def _loaded(
-    model: HookedLatentTransformer, reference: HookedLatentTransformer | str | None
-) -> HookedLatentTransformer | None:
+def _loaded(model: Machine, reference: Machine | str | None) -> Machine | None:
     """The reference itself; a handwired one, given by name, in the task's default sizes where the model serves them.
 
     Whatever else its builder and the model's layout name alike is taken from the layout, so that rounds have the same
@@ -224,7 +221,7 @@ def _loaded(
     record = handwired(reference)
     require(
         record.task == model.layout.task,
-        f"{reference!r} is a model of {record.task}, {model.config.name!r} of {model.layout.task}; give one of "
+        f"{reference!r} is a model of {record.task}, {model.name!r} of {model.layout.task}; give one of "
         f"{', '.join(handwired_models(model.layout.task)) or 'no handwired models'}",
     )
     taken = inspect.signature(record.build).parameters

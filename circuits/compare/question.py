@@ -25,9 +25,9 @@ from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.session import once
 from interp.statistics import Interval
 from interp.task import Task
@@ -99,7 +99,7 @@ class Samples:
     other: Any
 
     @classmethod
-    def draw(cls, model: HookedLatentTransformer, effort: Effort, sizes: dict[str, int]) -> Samples:
+    def draw(cls, model: Machine, effort: Effort, sizes: dict[str, int]) -> Samples:
         """Episodes of a model's task and rates, of ``sizes``."""
         task = tasks.of(model)
 
@@ -117,14 +117,14 @@ class Subject:
     ``label`` is what it is called where its own name would not do.
     """
 
-    model: HookedLatentTransformer
+    model: Machine
     samples: Samples
     label: str = ""
 
     @property
     def name(self) -> str:
         """The label, or the model's own name."""
-        return self.label or self.model.config.name
+        return self.label or self.model.name
 
     @property
     def task(self) -> Task:
@@ -181,13 +181,13 @@ def _at(claims: Sequence[Claim], belongs: Callable[[Site], bool]) -> list[Claim]
     return [replace(claim, places=some) for claim, some in zip(claims, places, strict=True) if some]
 
 
-def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:
+def shared_sizes(models: Sequence[Machine]) -> dict[str, int]:
     """Sizes that every model serves: the task's default where all do, else the nearest."""
     task = tasks.of(models[0])
     for model in models[1:]:
         if model.layout.task != task.key:
             raise InputError(
-                f"{models[0].config.name!r} is a model of {task.key}, {model.config.name!r} of {model.layout.task}; "
+                f"{models[0].name!r} is a model of {task.key}, {model.name!r} of {model.layout.task}; "
                 "compare models of one task"
             )
     sizes = {}
@@ -200,7 +200,7 @@ def shared_sizes(models: Sequence[HookedLatentTransformer]) -> dict[str, int]:
         require(
             low <= high,
             f"no {size.what} is served by all of "
-            f"{', '.join(f'{m.config.name!r} ({a} to {b})' for m, (a, b) in zip(models, ranges, strict=True))}; "
+            f"{', '.join(f'{m.name!r} ({a} to {b})' for m, (a, b) in zip(models, ranges, strict=True))}; "
             f"load the handwired model with {size.name}=...",
         )
         sizes[size.name] = min(max(size.default, low), high)

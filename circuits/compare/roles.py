@@ -206,14 +206,14 @@ class _Round:
                 prediction = self.model.read_prediction(self.model.unembed(read), self.layout.n_positions)
                 return self.layout.distribution(prediction).double()
             update = self.model.update(read, self.layout.n_positions)
-            return self.state(self.model.write(self.rows.latents, update, self.rows.slots))
+            return self.state(self.model.write(self.rows.latents, update, self.rows.fed.slots))
 
     def state(self, latents: Tensor | None = None) -> Float[Tensor, "row value"]:
         """What the slot that is written to holds of the carried state, in these latents or in those that are read."""
         latents = self.rows.latents if latents is None else latents
         if self.decode is None:
             return latents.flatten(1).double()
-        return self.layout.written(self.decode(latents), self.rows.slots).flatten(1).double()
+        return self.layout.written(self.decode(latents), self.rows.fed.slots).flatten(1).double()
 
     def moved(self, layer: int, head: int, end: int) -> Float[Tensor, "key row"]:
         """Squared deviation of what a head moves to ``end`` from every key position, in the residual stream."""

@@ -56,7 +56,7 @@ def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"])
         >>> model.config.d_model - without(model, model.state_map.sum(0, keepdim=True)).config.d_model
         1
     """
-    require(model.config.normalization_type is None, f"{model.config.name!r} has LayerNorm; give a model without it")
+    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
     columns = columns_without(lost)
     return _moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
 

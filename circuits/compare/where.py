@@ -131,7 +131,7 @@ def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Ef
 
 def _claims(s: Subject) -> Sequence[Claim]:
     """The ground truth of a circuit that can be built by name; else what the task says."""
-    origin = s.model.config.origin
+    origin = s.model.origin
     return wired(from_origin(origin)) if "circuit" in origin and not origin.get("edits") else s.claims()
 
 

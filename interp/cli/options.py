@@ -20,7 +20,7 @@ from interp.checks import device_called
 from interp.errors import InputError, require
 
 if TYPE_CHECKING:
-    from interp.model.transformer import HookedLatentTransformer
+    from interp.machine import Machine
 
 
 def number(what: str, minimum: int = 1, *names: str) -> Any:
@@ -156,7 +156,7 @@ def sizes_of(task: interp.tasks.Task, name: str, sizes: Mapping[str, Any]) -> di
 class _Loaded:
     """A model for a command, what it was built with, and the sizes of its episodes where they are not its own."""
 
-    model: HookedLatentTransformer
+    model: Machine
     sizes: Mapping[str, int] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
 

@@ -26,9 +26,9 @@ from torch import Tensor
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require, unknown_name
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval
 
 Row = dict[str, Any]
@@ -54,11 +54,11 @@ class EvaluationPlan:
         min_episodes: fewer are refused.
     """
 
-    parts: Callable[[HookedLatentTransformer], Sequence[str]]
-    measure: Callable[[HookedLatentTransformer, str, int, int], Any]
-    tables: Callable[[HookedLatentTransformer, Mapping[str, Any]], dict[str, pd.DataFrame]]
-    headline: Callable[[HookedLatentTransformer, int, int], Sequence[Row]] | None = None
-    theory: Callable[[HookedLatentTransformer, int, int], pd.DataFrame] | None = None
+    parts: Callable[[Machine], Sequence[str]]
+    measure: Callable[[Machine, str, int, int], Any]
+    tables: Callable[[Machine, Mapping[str, Any]], dict[str, pd.DataFrame]]
+    headline: Callable[[Machine, int, int], Sequence[Row]] | None = None
+    theory: Callable[[Machine, int, int], pd.DataFrame] | None = None
     min_episodes: int = 1
 
 
@@ -101,7 +101,7 @@ def _name(key: tuple[str | int, ...]) -> str:
     return "/".join(map(str, key))
 
 
-def cut(model: HookedLatentTransformer) -> Hook:
+def cut(model: Machine) -> Hook:
     """A forward hook that replaces every latent by the initial one."""
 
     def replaced(latents: Tensor, hook: Any) -> Tensor:
@@ -119,9 +119,7 @@ def swap() -> Hook:
     return "hook_latents", replaced
 
 
-def round_attention(
-    model: HookedLatentTransformer, episodes: Episodes, *, rounds: Rounds = slice(10, None)
-) -> pd.DataFrame:
+def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)) -> pd.DataFrame:
     """The mean attention pattern of every head over episodes and rounds; queries and keys are position labels."""
     require(len(episodes) > 0, "no episodes to average over")
     names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]

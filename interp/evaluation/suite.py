@@ -22,7 +22,7 @@ from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.plan import EvaluationPlan
 from interp.files import write_json, write_text
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from interp.provenance import provenance
 from interp.workers import each
 
@@ -61,7 +61,7 @@ def _table(title: str, frame: pd.DataFrame) -> Table:
     return table
 
 
-def plan_of(model: HookedLatentTransformer) -> EvaluationPlan:
+def plan_of(model: Machine) -> EvaluationPlan:
     """How models of this task are evaluated; a task whose record names no evaluation is refused."""
     task = catalog.of(model)
     if task.evaluation is None:
@@ -69,13 +69,13 @@ def plan_of(model: HookedLatentTransformer) -> EvaluationPlan:
     return task.evaluation()
 
 
-def parts_of(model: HookedLatentTransformer) -> Sequence[str]:
+def parts_of(model: Machine) -> Sequence[str]:
     """The names of what is measured apart."""
     return plan_of(model).parts(model)
 
 
 def evaluate(
-    model: HookedLatentTransformer,
+    model: Machine,
     *,
     n_episodes: int = 128,
     seed: int = 0,
@@ -104,18 +104,18 @@ def evaluate(
     if with_theory and plan.theory is not None:
         tables["theory"] = plan.theory(model, n_episodes, seed)
     settings = provenance(
-        model=model.config.name, digest=model.digest(), task=model.layout.task, n_episodes=n_episodes, seed=seed,
-        commit="own", origin=model.config.origin,
+        model=model.name, digest=model.digest(), task=model.layout.task, n_episodes=n_episodes, seed=seed,
+        commit="own", origin=model.origin,
     )  # fmt: skip
     return Evaluation(tables, settings)
 
 
-def _measured(asked: tuple[HookedLatentTransformer, int, int], part: str) -> tuple[str, Any]:
+def _measured(asked: tuple[Machine, int, int], part: str) -> tuple[str, Any]:
     model, n_episodes, seed = asked
     return part, plan_of(model).measure(model, part, n_episodes, seed)
 
 
-def headline(model: HookedLatentTransformer, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:
+def headline(model: Machine, *, n_episodes: int = 1000, seed: int = 11) -> pd.DataFrame:
     """The few numbers that a model card states, a row per claim, each with its 95 % interval over episodes.
 
     The main rows use ``n_episodes``, the slower ones a fraction of them.

@@ -54,9 +54,7 @@ from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
-from interp.interventions.round_patcher import tile
-from interp.interventions.sites import Site
-from interp.interventions.swaps import Rows, passed
+from interp.interventions.swaps import Rows
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout, select_rounds
@@ -113,7 +111,7 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
     )
     if any(rule == "hard" for rules in pair.model.config.attention_rules for rule in rules):
         warnings.warn(
-            f"{pair.model.config.name!r} has hard attention, which has no gradient: edges that only choose where a "
+            f"{pair.model.name!r} has hard attention, which has no gradient: edges that only choose where a "
             "head attends score 0; attribute to its softmax-only variant, circuits.differentiable(model)",
             stacklevel=3,
         )
@@ -165,7 +163,7 @@ def strongest_reads(
     (t,) = select_rounds(t, run.n_rounds)
     rows = Rows.of(run, [t])
     with torch.no_grad():
-        plain = _exits(model(rows.tokens, rows.latents, rows.values), run.layout)
+        plain = _exits(_run(model, rows), run.layout)
     # The mean distance of rows from their mean; 1 where all are the same.
     spread = [float((x - x.mean(0)).norm(dim=-1).mean()) or 1.0 for x in plain]
     candidates = _candidates(model, rows, run.layout, spread, _CANDIDATES * k // 2, seed)
@@ -187,6 +185,10 @@ def strongest_reads(
     return pd.DataFrame(table, columns=columns)
 
 
+def _run(model: HookedLatentTransformer, rows: Rows) -> RoundOutput:
+    return model(rows.fed.tokens, rows.latents, rows.fed.values)
+
+
 def _exits(out: RoundOutput, layout: RoundLayout) -> tuple[Tensor, Tensor]:
     """The two exits, each ``[row, value]``."""
     return layout.distribution(out.prediction).flatten(1).double(), out.update.flatten(1).double()
@@ -196,12 +198,12 @@ def _candidates(
     model: HookedLatentTransformer, rows: Rows, layout: RoundLayout, spread: Sequence[float], n: int, seed: int
 ) -> list[_Read]:
     """The ``n`` reads of largest estimated effect on each exit, those of the first position left out."""
-    n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.tokens.shape[1]
-    kept = torch.ones(n_layers, len(rows.tokens), n_heads, n_pos, n_pos, dtype=rows.latents.dtype, requires_grad=True)
+    n_layers, n_heads, n_pos = model.config.n_layers, model.config.n_heads, rows.fed.tokens.shape[1]
+    kept = torch.ones(n_layers, len(rows.latents), n_heads, n_pos, n_pos, dtype=rows.latents.dtype, requires_grad=True)
     hooks = [(f"blocks.{i}.attn.hook_pattern", lambda own, hook, by=kept[i]: own * by) for i in range(n_layers)]
     draws, reads = torch.Generator().manual_seed(seed), []
     with torch.enable_grad(), model.hooks(fwd_hooks=hooks):
-        exits = _exits(model(rows.tokens, rows.latents, rows.values), layout)
+        exits = _exits(_run(model, rows), layout)
         for x, scale in zip(exits, spread, strict=True):
             score = torch.zeros(n_layers, n_heads, n_pos, n_pos, dtype=torch.float64)
             for _ in range(_PROJECTIONS):
@@ -218,17 +220,19 @@ def _cut(
     model: HookedLatentTransformer, rows: Rows, layout: RoundLayout, reads: Sequence[_Read]
 ) -> tuple[Tensor, Tensor]:
     """The exits with each read cut on its own, ``[read, row, value]``."""
-    n = len(rows.tokens)
-    copies = Rows(*(tile(x, len(reads)) for x in rows))
+    n = len(rows.latents)
+    copies = rows.tiled(len(reads))
 
-    def without(layer: int, pattern: Tensor) -> Tensor:
+    def without(layer: int, pattern: Tensor, hook: Any) -> Tensor:
         pattern = pattern.clone()
         for i, read in enumerate(reads):
             if read.layer == layer:
                 pattern[i * n : (i + 1) * n, read.head, read.query, read.key] = 0
         return pattern
 
-    layers = range(model.config.n_layers)
-    out, _ = passed(model, copies, layout, [(Site("pattern", layer), partial(without, layer)) for layer in layers])
+    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    hooks = [(name, partial(without, layer)) for layer, name in enumerate(names)]
+    with torch.no_grad(), model.hooks(fwd_hooks=hooks):
+        out = _run(model, copies)
     prediction, update = (x.unflatten(0, (len(reads), n)) for x in _exits(out, layout))
     return prediction, update

@@ -28,8 +28,8 @@ from interp.interventions.metrics import EXITS
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.steering import fitted_direction, steer
+from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.session import session
 from interp.task import Task
 
@@ -43,7 +43,7 @@ TOLERANCE = 0.1
 
 
 @checked
-def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.DataFrame:
+def patching_table(model: Machine, episodes: Any, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
     frames = []
@@ -56,7 +56,7 @@ def patching_table(model: HookedLatentTransformer, episodes: Any, t: int) -> pd.
 
 @checked
 def interchange_table(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Any,
     other: Any,
     t: int,
@@ -88,12 +88,12 @@ def _recent(t: int) -> slice:
 
 @checked
 def alignment_table(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Any,
     other: Any,
     t: int,
     seed: int,
-    smooth: HookedLatentTransformer | None = None,
+    smooth: Machine | None = None,
 ) -> pd.DataFrame:
     """Learned subspaces of variables at the places where they should be, with controls; ``refused`` says why not."""
     task = catalog.of(model)
@@ -111,7 +111,7 @@ def alignment_table(
 
 
 @checked
-def steering_table(model: HookedLatentTransformer, episodes: Any, t: int, seed: int) -> pd.DataFrame:
+def steering_table(model: Machine, episodes: Any, t: int, seed: int) -> pd.DataFrame:
     """Dose-response of the task's state change, against the algorithm and random directions."""
     task = catalog.of(model)
     model.layout.fit(episodes)
@@ -136,14 +136,14 @@ def _named(task: Task, field: str, value: Any) -> Any:
 
 @checked
 def circuit_tables(
-    model: HookedLatentTransformer, episodes: Any, t: int, seed: int, minimality: bool = True
+    model: Machine, episodes: Any, t: int, seed: int, minimality: bool = True
 ) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
     every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
     """
     require(
         all(rule == "softmax" for rules in model.config.attention_rules for rule in rules),
-        f"{model.config.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
+        f"{model.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
         "circuits.differentiable(model)",
     )
     pair = prepare(model, *corruption(model).build(episodes, t), t)
@@ -165,10 +165,10 @@ def circuit_tables(
 
 @checked
 def tables(
-    model: HookedLatentTransformer,
+    model: Machine,
     t: int = 20,
     *,
-    smooth: HookedLatentTransformer | None = None,
+    smooth: Machine | None = None,
     n_episodes: int = 64,
     seed: int = 0,
     done: Callable[[int], None] = lambda steps: None,

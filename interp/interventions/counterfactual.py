@@ -32,8 +32,8 @@ from interp.algorithm import Algorithm, Values
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require, require_known
+from interp.machine import Machine
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 
@@ -175,7 +175,7 @@ def score_difference(result: InterchangeResult, rival: InterchangeResult, seed: 
     return Interval.of_samples((score - rivals)[1:], float((score - rivals)[0]))
 
 
-def require_comparable(model: HookedLatentTransformer, algorithm: Algorithm, outcome: str) -> None:
+def require_comparable(model: Machine, algorithm: Algorithm, outcome: str) -> None:
     """Raise unless the algorithm's ``outcome`` can be compared with the model's."""
     require_known("outcome", outcome, get_args(_Outcome))
     require(
@@ -201,7 +201,7 @@ class Exam:
     state must be within ``tolerance``.
     """
 
-    model: HookedLatentTransformer
+    model: Machine
     algorithm: Algorithm
     run: Rollout
     rounds: list[int]

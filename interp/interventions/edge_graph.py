@@ -26,10 +26,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.errors import require_known
+from interp.machine import Machine
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 
 Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")
@@ -44,7 +44,7 @@ class EdgeGraph:
         exists: is the source before the destination, ``[source, destination]``.
     """
 
-    def __init__(self, model: HookedLatentTransformer) -> None:
+    def __init__(self, model: Machine) -> None:
         self.model = model
         config = model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or later.

@@ -39,8 +39,8 @@ from interp.interventions.counterfactual import Exam, InterchangeResult, of_roun
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place, Places, intervened, resolve_places
+from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.session import session
 
 __all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
@@ -48,7 +48,7 @@ __all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "sc
 
 @checked
 def interchange(
-    model: HookedLatentTransformer,
+    model: Machine,
     base: Any,
     source: Any,
     algorithm: Algorithm,
@@ -119,7 +119,7 @@ class Claim:
 
 @checked
 def carriers(
-    model: HookedLatentTransformer,
+    model: Machine,
     base: Any,
     source: Any,
     algorithm: Algorithm,

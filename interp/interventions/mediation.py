@@ -57,11 +57,11 @@ from interp.display import Tabled
 from interp.errors import require, require_known
 from interp.interventions.mediators import Routes, Sites
 from interp.interventions.pairs import paired_runs
-from interp.interventions.round_patcher import tile
 from interp.interventions.sites import Site, sites
 from interp.interventions.swaps import CHUNK, Places, Rows, passed, resolve_places, swaps
+from interp.machine import Machine, Stepped
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer, RoundOutput, untrained
+from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
@@ -148,7 +148,7 @@ class EffectMap:
 
 
 @checked
-def paths(model: HookedLatentTransformer, component: str, position: str | None = None) -> list[Site]:
+def paths(model: Machine, component: str, position: str | None = None) -> list[Site]:
     """Every site of a component, one for each layer and head, at one position (of a pattern: the query) or everywhere.
 
     >>> import interp
@@ -161,7 +161,7 @@ def paths(model: HookedLatentTransformer, component: str, position: str | None =
 
 @checked
 def mediate(
-    model: HookedLatentTransformer,
+    model: Machine,
     base: Any,
     source: Any,
     cause: Places,
@@ -233,7 +233,7 @@ def mediate(
 
 @checked
 def effect_map(
-    model: HookedLatentTransformer,
+    model: Machine,
     base: Any,
     source: Any,
     cause: Places,
@@ -255,19 +255,19 @@ def effect_map(
         [0.0, 1.0, 1.0]
     """
     swap = _Swap(model, base, source, cause, outcome, rounds, decode)
-    layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.config.n_layers)]
+    layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.points["resid_post"].n_layers)]
     rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
     edits = swaps(model, source_rows, layout, swap.causes)
     plain = swap.measure(passed(model, rows, layout)[0], rows)
-    out, after = passed(model, rows, layout, edits, streams)
-    effect = swap.measure(out, rows) - plain
+    done, after = passed(model, rows, layout, edits, streams)
+    effect = swap.measure(done, rows) - plain
     total = float((effect**2).sum())
     shares = np.full((len(streams), layout.n_positions), np.nan)
-    step = max(CHUNK // len(rows.tokens), 1)
+    step = max(CHUNK // len(rows.latents), 1)
     for layer, stream in enumerate(streams if total > 0 else ()):
         at = [p for p, label in enumerate(layout.labels) if swap.routes.is_between(replace(stream, position=label))]
         for some in (at[i : i + step] for i in range(0, len(at), step)):
-            copies = Rows(*(tile(x, len(some)) for x in rows))
+            copies = rows.tiled(len(some))
             edit = partial(_alone, after[stream], some)
             outcomes = swap.measure(passed(model, copies, layout, [(stream, edit)])[0], copies)
             moved = outcomes.unflatten(0, (len(some), -1)) - plain
@@ -278,7 +278,7 @@ def effect_map(
         layers=tuple(range(len(streams))),
         positions=layout.labels,
         shares=shares,
-        n_pairs=len(rows.tokens),
+        n_pairs=len(rows.latents),
         settings=swap.settings(),
     )
 
@@ -305,7 +305,7 @@ class _Swap:
 
     def __init__(
         self,
-        model: HookedLatentTransformer,
+        model: Machine,
         base: Any,
         source: Any,
         cause: Places,
@@ -317,7 +317,7 @@ class _Swap:
         require_known("outcome", outcome, get_args(_Outcome))
         require(
             outcome != "state" or decode is not None or model.is_handwired,
-            f"{model.config.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "
+            f"{model.name!r} is a learned model: its state has no exact readout; give decode=, a fitted "
             "interp.decoder.Decoder, or ask for outcome='latents'",
         )
         self.model, self.outcome, self.decode = model, outcome, decode
@@ -331,13 +331,13 @@ class _Swap:
     def settings(self, **more: Any) -> dict[str, Any]:
         return provenance(self.model, rounds=self.rounds, decoded=self.decode is not None, **more)
 
-    def measure(self, out: RoundOutput, rows: Rows) -> Float[Tensor, "row value"]:
+    def measure(self, done: Stepped, rows: Rows) -> Float[Tensor, "row value"]:
         """The outcome of every row as one vector: "prediction", "state" (what is written into it) or "latents"."""
         if self.outcome == "prediction":
-            return self.layout.distribution(out.prediction).double()
-        latents = self.model.write(out.latents, out.update, rows.slots)
+            return self.layout.distribution(done.prediction).double()
+        latents = done.carried
         if self.outcome == "state":
-            latents = self.layout.written((self.decode or self.model.read_state)(latents), rows.slots)
+            latents = self.layout.written((self.decode or self.model.read_state)(latents), rows.fed.slots)
         return latents.flatten(1).double()
 
     def sums(self, sets: Sequence[Sites]) -> _Sums:
@@ -365,10 +365,10 @@ class _Swap:
         every = tuple(dict.fromkeys(site for case in sets for site in case))
         swap = swaps(self.model, source, self.layout, self.causes)
         run = partial(passed, self.model, base, self.layout)
-        out, before = run(watched=every)
-        plain = self.measure(out, base)
-        out, after = run(swap, every)
-        effect = self.measure(out, base) - plain
+        done, before = run(watched=every)
+        plain = self.measure(done, base)
+        done, after = run(swap, every)
+        effect = self.measure(done, base) - plain
         changed = {s: ~torch.isclose(after[s], before[s]).flatten(1).all(1).numpy(force=True) for s in every}
         lost, brought, moved = [], [], []
         for case in sets:

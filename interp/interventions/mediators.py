@@ -15,8 +15,8 @@ import numpy as np
 
 from interp.errors import require
 from interp.interventions.sites import COMPONENTS, Site, resolve, sites
+from interp.machine import Machine
 from interp.model.layout import RoundLayout
-from interp.model.transformer import HookedLatentTransformer
 
 Sites = tuple[Site, ...]
 _Moment = tuple[int, int]  # when something is computed: its layer (-1 before the first), its component's place there
@@ -28,9 +28,7 @@ _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 class Routes:
     """What lies between the causes, sites that are swapped, and the exit of the round that is read."""
 
-    def __init__(
-        self, model: HookedLatentTransformer, layout: RoundLayout, causes: Sequence[Site], *, prediction: bool
-    ) -> None:
+    def __init__(self, model: Machine, layout: RoundLayout, causes: Sequence[Site], *, prediction: bool) -> None:
         self.model, self.layout, self.causes = model, layout, tuple(causes)
         self.read = "prediction" if prediction else "update"
         self.end = layout.predict_position if prediction else layout.update_position

@@ -43,10 +43,10 @@ from interp.errors import InputError, require, require_known
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
 from interp.interventions.sites import Site, resolve
 from interp.interventions.swaps import Edit, edited
+from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 
 _HELD = 0.5  # a carried variable is decodable when the latents explain this share of what the others do not explain
 
@@ -72,7 +72,7 @@ class Writer:
     @checked
     def fit(
         cls,
-        model: HookedLatentTransformer,
+        model: Machine,
         run: Rollout,
         values: Values,
         keys: Sequence[str],
@@ -111,7 +111,7 @@ class Writer:
     @checked
     def of_state(
         cls,
-        model: HookedLatentTransformer,
+        model: Machine,
         run: Rollout,
         algorithm: Algorithm,
         episodes: Episodes,
@@ -206,7 +206,7 @@ def _left(x: Tensor, target: NDArray[np.float64], half: int, ridge: float) -> fl
 
 @checked
 def move(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     algorithm: Algorithm,
     variable: str,

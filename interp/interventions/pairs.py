@@ -12,10 +12,10 @@ from interp import catalog
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import require
+from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.task import Corruption
 
 
@@ -40,7 +40,7 @@ class Pair:
         read: where predictions, and the latents after it, are read; ``read >= round``.
     """
 
-    model: HookedLatentTransformer
+    model: Machine
     clean: Rollout
     corrupted: Rollout
     clean_episodes: Episodes
@@ -89,7 +89,7 @@ class Pair:
 
 
 @checked
-def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
+def corruption(model: Machine, key: str = "") -> Corruption:
     """A corruption of the model's task; the one that the task names as its default when no key is given."""
     task = catalog.of(model)
     require(
@@ -102,7 +102,7 @@ def corruption(model: HookedLatentTransformer, key: str = "") -> Corruption:
 
 @checked
 def prepare(
-    model: HookedLatentTransformer,
+    model: Machine,
     clean: Episodes,
     corrupted: Episodes,
     round: int,
@@ -129,7 +129,7 @@ def prepare(
 
 
 def paired_runs(
-    model: HookedLatentTransformer,
+    model: Machine,
     base: Episodes,
     source: Episodes,
     *,

@@ -17,7 +17,7 @@ from interp.interventions.metrics import EXITS, METRICS
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.patching import PatchingResult, RoundMap, heatmap, round_map, sweep
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from interp.progress import bar
 
 
@@ -32,7 +32,7 @@ class PatchCommand:
 
 @checked
 def patch(
-    model: HookedLatentTransformer,
+    model: Machine,
     round: int,
     corruption: str = "",
     *,

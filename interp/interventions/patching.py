@@ -41,8 +41,8 @@ from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
 from interp.interventions.round_patcher import Patched, RoundPatcher, next_round, tile
 from interp.interventions.sites import ALIASES, Site, resolve, sites
+from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean, percentile_bounds, resample_weights
 
@@ -102,7 +102,7 @@ class PatchingResult(Tabled):
     @checked
     def to_frame(self, *, seed: int = 0) -> pd.DataFrame:
         """One row per site: effect and fraction with 95 % intervals, p-value of no effect, and the choices made."""
-        index = pd.DataFrame([{"site": str(site), **vars(site)} for site in self.sites])
+        index = pd.DataFrame([{"site": str(site), **site.columns} for site in self.sites])
         statistics = Statistics(self.values, [], index, [self.metric], reduced=False, baseline=self.base)
         low, high = statistics.bootstrap_ci(of_effect=True, seed=seed)
         frame = index.assign(
@@ -145,7 +145,7 @@ def _row_name(site: Site) -> str:
 
 @checked
 def sweep(
-    model: HookedLatentTransformer,
+    model: Machine,
     clean: Episodes,
     corrupted: Episodes,
     round: int,
@@ -292,7 +292,7 @@ class RoundMap:
 
 @checked
 def round_map(
-    model: HookedLatentTransformer,
+    model: Machine,
     clean: Episodes,
     corrupted: Episodes,
     site: Site | str,

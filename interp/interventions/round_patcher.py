@@ -10,7 +10,7 @@ cell at a time to float precision.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -20,6 +20,8 @@ from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 
 from interp.errors import require
 from interp.interventions.sites import Site
+from interp.interventions.swaps import tile
+from interp.machine import Machine
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.replay import replay
@@ -32,18 +34,13 @@ CHUNK_CPU, CHUNK_ACCELERATOR = 256, 65_536
 sites and so skip more on a CPU; an accelerator wants few launches."""
 
 
-def tile(x: Tensor, times: int) -> Tensor:
-    """The rows of ``x``, repeated ``times`` times."""
-    return x.repeat(times, *[1] * (x.ndim - 1))
-
-
-def next_round(model: HookedLatentTransformer, run: Rollout, t: int, latents: Tensor, times: int) -> Step:
+def next_round(model: Machine, run: Rollout, t: int, latents: Tensor, times: int) -> Step:
     """Round ``t`` of ``run``, from the latents of ``times`` copies of its episodes that were intervened on before."""
     with torch.no_grad():
         return run_round(model, run.fed.at(t).each(partial(tile, times=times)), latents, run.layout, run.commit, ())
 
 
-def activations(model: HookedLatentTransformer, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
+def activations(model: Machine, run: Rollout, t: int, names: Sequence[str]) -> dict[str, Tensor]:
     """Activations of round ``t``: ``name -> [episode, ...]``."""
     _, _, cache = replay(model, run, rounds=t, names_filter=list(names))
     return {name: value[:, 0] for name, value in cache.items()}
@@ -75,7 +72,7 @@ class RoundPatcher:
 
     def __init__(
         self,
-        model: HookedLatentTransformer,
+        model: Machine,
         run: Rollout,
         t: int,
         source: Rollout,
@@ -88,18 +85,21 @@ class RoundPatcher:
         self.base, self.latents = run.fed.at(t), run.latents[:, t]
         on_cpu = run.tokens.device.type == "cpu"
         self.chunk = chunk or (CHUNK_CPU if on_cpu else CHUNK_ACCELERATOR)
-        layers = range(model.config.n_layers)
-        points = ("hook_resid_pre", "attn.hook_k", "attn.hook_v")
-        last = f"blocks.{layers[-1]}.hook_resid_post"
-        self.known = activations(model, run, t, [f"blocks.{i}.{point}" for i in layers for point in points] + [last])
-        self.final = self.known[last]
+        self.transformer = model if isinstance(model, HookedLatentTransformer) else None
+        self.known: dict[str, Tensor] = {}
+        if self.transformer is not None:
+            self.n_layers, points = self.transformer.config.n_layers, ("hook_resid_pre", "attn.hook_k", "attn.hook_v")
+            self.last = f"blocks.{self.n_layers - 1}.hook_resid_post"
+            names = [f"blocks.{i}.{point}" for i in range(self.n_layers) for point in points]
+            self.known = activations(model, run, t, [*names, self.last])
 
     def cells(self, cells: Sequence[Site]) -> Iterator[Patched]:
         """Patch each cell on its own, in batches."""
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
         source = activations(self.model, self.source, self.t, hooks)
         end = layout.n_positions if self.update else layout.predict_position + 1
-        starts = [0 if cell.position is None else layout.position(cell.position) for cell in cells]
+        placed = [cell.position is not None and not cell.kind.labels for cell in cells]
+        starts = [layout.position(str(cell.position)) if at else 0 for cell, at in zip(cells, placed, strict=True)]
         beyond = [i for i, start in enumerate(starts) if start >= end]
         if beyond:
             predictions, latents = self.run.predictions[:, self.t], self.run.latents[:, self.t + 1]
@@ -117,25 +117,26 @@ class RoundPatcher:
     def _chunk(self, indices: list[int], patches: _Patches, layer: int | None, start: int, end: int) -> Patched:
         n, layout = len(indices), self.run.layout
         rows, before = self.base.each(partial(tile, times=n)), tile(self.latents, n)
-        if layer is None:
+        model = self.transformer
+        if layer is None or model is None:
             return self._whole(indices, rows, before, patches)
-        with torch.no_grad(), self.model.hooks(fwd_hooks=patches.hooks((start, end))):
+        with torch.no_grad(), model.hooks(fwd_hooks=patches.hooks((start, end))):
             resid = tile(self.known[f"blocks.{layer}.hook_resid_pre"][:, start:end], n)
-            names = (f"blocks.{i}.attn.hook_" for i in range(layer, self.model.config.n_layers))
+            names = (f"blocks.{i}.attn.hook_" for i in range(layer, self.n_layers))
             past = (KeyValues(*(tile(self.known[name + kv][:, :start], n) for kv in "kv")) for name in names)
-            resid = self.model.run_from(resid, layer, past=past if start else None)
+            resid = model.run_from(resid, layer, past=past if start else None)
             patches.counter.check()
             if not self.update:
-                outcomes = self.model.unembed(self.model.ln_final(resid[:, -1:]))[:, 0]
-                prediction = self.model.read_prediction(outcomes, layout.n_positions)
+                outcomes = model.unembed(model.ln_final(resid[:, -1:]))[:, 0]
+                prediction = model.read_prediction(outcomes, layout.n_positions)
                 return Patched(indices, prediction, tile(self.run.latents[:, self.t + 1], n))
-            output = self.model.read_out(torch.cat([tile(self.final[:, :start], n), resid], 1), before)
+            output = model.read_out(torch.cat([tile(self.known[self.last][:, :start], n), resid], 1), before)
             tokens = rows.tokens
             if self.run.commit == "own":
                 tokens = layout.commit(tokens, layout.choose(output.prediction))
             if torch.equal(tokens, rows.tokens):
-                return Patched(indices, output.prediction, self.model.write(before, output.update, rows.slots))
-        return self._whole(indices, EncodedRounds(tokens, rows.values, rows.slots), before, patches)
+                return Patched(indices, output.prediction, model.write(before, output.update, rows.slots))
+        return self._whole(indices, replace(rows, tokens=tokens), before, patches)
 
     def _whole(self, indices: list[int], rows: EncodedRounds, before: Tensor, patches: _Patches) -> Patched:
         """The patched round from its tokens on, its own choice committed."""

@@ -6,88 +6,44 @@ A site is a component, with a layer, a head and a position where the component h
     resid_pre[1]@p?      z[2.0]@w?      pattern[0.1]      latent@<z>      embed@e_1
 
 Positions are labels of the round's layout; a site without one means all positions. ``head`` is another word for
-``z``, a head's output before ``W_O``. For ``scores`` and ``pattern`` the position is that of the query.
+``z``, a head's output before ``W_O``. For ``scores`` and ``pattern`` the position is that of the query. The components
+are a machine's ``points``; where no machine is named, those of a transformer. An adapted machine's carried rows have
+its channels' labels, and the index of a loop's cycle stands where a layer's does::
+
+    latent@h             block[2]             reset
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 from torch import Tensor
 
-from interp.checks import checked, fit, non_empty, unique
+from interp.checks import checked, fit, non_empty
 from interp.errors import InputError, require, require_known, unknown_name
+from interp.machine import Component, Machine
 from interp.model.layout import RoundLayout
-from interp.model.transformer import HookedLatentTransformer
+from interp.model.transformer import COMPONENTS
 
 __all__ = ["ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "sites", "write"]
 
 
-@dataclass(frozen=True)
-class Component:
-    """A kind of activation: sites call it by its key, tables by its name.
-
-    Attributes:
-        hook: its hook point, with ``{layer}`` to be filled in.
-        axes: what lies between the batch axis and the vector.
-    """
-
-    key: str
-    hook: str
-    axes: Literal["pos", "latent", "pos head", "head pos"]
-    name: str
-
-    @property
-    def has_layer(self) -> bool:
-        """Whether there is one in every layer."""
-        return "{layer}" in self.hook
-
-    @property
-    def has_head(self) -> bool:
-        """Whether there is one for every head."""
-        return "head" in self.axes
-
-    @property
-    def position_axis(self) -> int | None:
-        """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
-        axes = self.axes.split()
-        return axes.index("pos") + 1 if "pos" in axes else None
-
-
-COMPONENTS: dict[str, Component] = unique(
-    (
-        Component("latent", "hook_latents", "latent", "latent"),
-        Component("embed", "hook_embed", "pos", "embedding"),
-        Component("resid_pre", "blocks.{layer}.hook_resid_pre", "pos", "residual before layer"),
-        Component("q", "blocks.{layer}.attn.hook_q", "pos head", "query"),
-        Component("k", "blocks.{layer}.attn.hook_k", "pos head", "key"),
-        Component("v", "blocks.{layer}.attn.hook_v", "pos head", "value"),
-        Component("scores", "blocks.{layer}.attn.hook_attn_scores", "head pos", "attention scores"),
-        Component("pattern", "blocks.{layer}.attn.hook_pattern", "head pos", "attention pattern"),
-        Component("z", "blocks.{layer}.attn.hook_z", "pos head", "head output"),
-        Component("result", "blocks.{layer}.attn.hook_result", "pos head", "head's write"),
-        Component("attn_out", "blocks.{layer}.hook_attn_out", "pos", "attention output"),
-        Component("resid_mid", "blocks.{layer}.hook_resid_mid", "pos", "residual after attention"),
-        Component("mlp_out", "blocks.{layer}.hook_mlp_out", "pos", "MLP output"),
-        Component("resid_post", "blocks.{layer}.hook_resid_post", "pos", "residual after layer"),
-    ),
-    "component",
-)
-"""Every component, in the order in which a round computes them."""
-
 ALIASES = {"head": "z"}
-_NEEDS_MLP = {"resid_mid", "mlp_out"}
+_UNKNOWN = Component("", "", "", "")
 _TEXT = re.compile(r"(?P<component>\w+)(\[(?P<layer>\d+)(\.(?P<head>\d+))?\])?(@(?P<position>[^#@]+))?")
 
 
 @checked
-def component(name: str) -> Component:
-    """The component of that name."""
-    require_known("component", name, [*COMPONENTS, *ALIASES], limit=20)
-    return COMPONENTS[ALIASES.get(name, name)]
+def component(name: str, model: Machine | None = None) -> Component:
+    """The component of that name, of a machine, or of any transformer."""
+    points, key = (COMPONENTS if model is None else model.points), ALIASES.get(name, name)
+    if model is not None and key in COMPONENTS and key not in points and "resid_post" in points:
+        raise InputError(f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out")
+    require_known("component", name, [*points, *(alias for alias, of in ALIASES.items() if of in points)], limit=20)
+    return points[key]
 
 
 @dataclass(frozen=True)
@@ -105,10 +61,12 @@ class Site:
     layer: int | None = None
     head: int | None = None
     position: str | None = None
+    kind: Component = field(default=_UNKNOWN, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind = component(fit("component", self.component, str))
+        kind = component(fit("component", self.component, str)) if self.kind is _UNKNOWN else self.kind
         object.__setattr__(self, "component", kind.key)
+        object.__setattr__(self, "kind", kind)
         require(
             (self.layer is not None) == kind.has_layer,
             f"a site of component {kind.key!r} {'needs a layer' if kind.has_layer else 'takes no layer'}, "
@@ -119,6 +77,8 @@ class Site:
             f"a site of component {kind.key!r} takes no head, got head {self.head!r}; "
             f"components with heads: {', '.join(c.key for c in COMPONENTS.values() if c.has_head)}",
         )
+        placed = self.position is None or bool({"pos", "latent"} & set(kind.axes.split()))
+        require(placed, f"a site of component {kind.key!r} takes no position, got {self.position!r}")
 
     def __str__(self) -> str:
         where = "" if self.layer is None else f"[{self.layer}{'' if self.head is None else f'.{self.head}'}]"
@@ -126,15 +86,15 @@ class Site:
 
     @classmethod
     @checked
-    def parse(cls, text: str) -> Site:
-        """The site that a text names."""
+    def parse(cls, text: str, model: Machine | None = None) -> Site:
+        """The site that a text names, in a machine or in any transformer."""
         match = _TEXT.fullmatch(text.strip())
         if match is None:
             raise InputError(
                 f"{text!r} is not a site; write component[layer.head]@position, such as 'z[2.0]@p?' or 'latent'"
             )
         layer, head = (None if number is None else int(number) for number in (match["layer"], match["head"]))
-        return cls(match["component"], layer, head, match["position"])
+        return cls(match["component"], layer, head, match["position"], component(match["component"], model))
 
     @classmethod
     @checked
@@ -147,25 +107,30 @@ class Site:
         raise unknown_name("hook point of a component", hook, [kind.hook for kind in COMPONENTS.values()], limit=20)
 
     @property
-    def kind(self) -> Component:
-        """The record of the site's component: its hook and its axes."""
-        return COMPONENTS[self.component]
+    def columns(self) -> dict[str, Any]:
+        """Its parts as columns of a table."""
+        return {name: getattr(self, name) for name in ("component", "layer", "head", "position")}
 
     @property
     def hook(self) -> str:
         """The name of its hook point."""
         return self.kind.hook.format(layer=self.layer)
 
+    def labels(self, layout: RoundLayout) -> tuple[str, ...]:
+        """The names of its places in a round: positions, or rows of what is carried."""
+        if self.kind.labels or self.kind.axes != "latent":
+            return self.kind.labels or layout.labels
+        return tuple(layout.labels[i] for i in layout.latent_positions)
+
     @checked
     def index(self, layout: RoundLayout) -> tuple[slice | int, ...]:
         """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector."""
         position: slice | int = slice(None)
         if self.position is not None:
-            position = layout.position(self.position)
-            if self.component == "latent":
-                latents = [layout.labels[i] for i in layout.latent_positions]
-                require_known("latent position", self.position, latents)
-                position = latents.index(self.position)
+            labels = self.labels(layout)
+            what = "latent position" if self.kind.axes == "latent" else "position label"
+            require_known(what, self.position, labels, limit=40)
+            position = labels.index(self.position)
         head: slice | int = slice(None) if self.head is None else self.head
         by_axis = {"pos": position, "latent": position, "head": head}
         return slice(None), *(by_axis[axis] for axis in self.kind.axes.split())
@@ -182,7 +147,7 @@ class Site:
 
 @checked
 def sites(
-    model: HookedLatentTransformer,
+    model: Machine,
     layout: RoundLayout | None = None,
     components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
     positions: str | Iterable[str] | None = "all",
@@ -194,41 +159,45 @@ def sites(
     activations.
     """
     layout = model.layout if layout is None else layout
-    n_layers = model.config.n_layers
-    wanted = range(n_layers) if isinstance(layers, str) else non_empty("layers", layers)
     names = [components] if isinstance(components, str) else non_empty("components", components)
+    wanted = None if isinstance(layers, str) else non_empty("layers", layers)
     require(
         positions is None or isinstance(positions, str) or len(positions := list(positions)) > 0,
         "positions is empty; give labels, 'all' for each on its own, or None for whole activations",
     )
     every: list[Site] = []
     for name in names:
-        kind = component(name)
-        if kind.key in _NEEDS_MLP and not model.config.d_mlp:
-            raise InputError(f"{model.config.name!r} has no MLP, so it has no {kind.key!r}; use resid_post or attn_out")
-        if positions is None:
-            labels: list[str | None] = [None]
-        elif kind.axes == "latent":
-            all_latents = [layout.labels[i] for i in layout.latent_positions]
-            labels = [p for p in all_latents if positions == "all" or p in positions]
-        else:
-            labels = [layout.labels[i] for i in layout.positions(positions)]
-        for layer in wanted if kind.has_layer else (None,):
-            for head in range(model.config.n_heads) if kind.has_head else (None,):
-                every += [Site(kind.key, layer, head, label) for label in labels]
+        kind = component(name, model)
+        several = (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
+        whole = Site(kind.key, 0 if kind.has_layer else None, kind=kind)
+        for layer in several:
+            for head in range(kind.n_heads) if kind.has_head else (None,):
+                at = _places(whole, layout, positions)
+                every += [Site(kind.key, layer, head, label, kind) for label in at]
     for site in every:
         check(site, model, layout)
     return every
 
 
+def _places(site: Site, layout: RoundLayout, positions: str | list[str] | None) -> list[str | None]:
+    """The labels that a sweep asks for, of those that the component has places for; None for whole activations."""
+    axes = site.kind.axes.split()
+    if positions is None or not {"pos", "latent"} & set(axes):
+        return [None]
+    labels = site.labels(layout)
+    if "latent" in axes or site.kind.labels:
+        return [label for label in labels if positions == "all" or label in positions]
+    return [labels[i] for i in layout.positions(positions)]
+
+
 @checked
-def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> None:
+def check(site: Site, model: Machine, layout: RoundLayout) -> None:
     """Raise unless ``site`` exists in ``model`` for rounds of ``layout``."""
-    config = model.config
-    for what, value, n in (("layer", site.layer, config.n_layers), ("head", site.head, config.n_heads)):
+    kind = component(site.component, model)
+    for what, value, n in (("layer", site.layer, kind.n_layers), ("head", site.head, kind.n_heads)):
         require(
             value is None or 0 <= value < n,
-            f"site {str(site)!r} does not exist: {config.name!r} has {what}s 0 to {n - 1}; "
+            f"site {str(site)!r} does not exist: {model.name!r} has {what}s 0 to {n - 1}; "
             "interp.interventions.sites.sites(model) lists every site",
         )
     model.hook_names(site.hook)
@@ -236,11 +205,11 @@ def check(site: Site, model: HookedLatentTransformer, layout: RoundLayout) -> No
 
 
 @checked
-def resolve(site: Site | str, model: HookedLatentTransformer, layout: RoundLayout) -> Site:
+def resolve(site: Site | str, model: Machine, layout: RoundLayout) -> Site:
     """``site`` parsed, if a text, and checked."""
-    parsed = Site.parse(site) if isinstance(site, str) else site
+    parsed = Site.parse(site, model) if isinstance(site, str) else site
     check(parsed, model, layout)
-    return parsed
+    return replace(parsed, kind=component(parsed.component, model))
 
 
 @checked

@@ -29,17 +29,17 @@ from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
 from interp.kinds import shown
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import bootstrap_mean
 
 
 @checked
-def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
+def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
     """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape)."""
-    name = model.config.name
+    name = model.name
     require(model.is_handwired, f"{name!r} is a learned model: it has no exact state; pass a probe's direction")
     wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(model.state_map)
     shape = (model.layout.n_latents, len(model.state_map))
@@ -53,7 +53,7 @@ def state_direction(model: HookedLatentTransformer, change: ArrayLike) -> Float[
 
 @checked
 def write_state(
-    model: HookedLatentTransformer, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
+    model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
     """A handwired model's latents, changed as little as possible to hold ``state``."""
     now = model.read_state(latents)
@@ -67,7 +67,7 @@ def write_state(
 
 @checked
 def fitted_direction(
-    model: HookedLatentTransformer, episodes: Episodes, algorithm: Algorithm, change: ArrayLike
+    model: Machine, episodes: Episodes, algorithm: Algorithm, change: ArrayLike
 ) -> Float[Tensor, "latent d_model"]:
     """How a learned model's latents move when the memory that a decoder reads in them moves by ``change``.
 
@@ -129,7 +129,7 @@ class SteeringResult(Tabled):
 
 @checked
 def steer(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     round: int,
     change: ArrayLike,
@@ -186,7 +186,7 @@ def steer(
     )
 
 
-def _outcomes(outcome: int | ArrayLike, model: HookedLatentTransformer, episodes: Episodes) -> NDArray[np.int64]:
+def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> NDArray[np.int64]:
     """The number of the outcome of every episode, Int[episode]."""
     numbers, n = array_of("outcome", outcome), model.layout.fit(episodes).n_outputs
     fit = numbers.dtype.kind in "iu" and numbers.shape in ((), (len(episodes),))

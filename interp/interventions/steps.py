@@ -33,9 +33,9 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer
+from interp.machine import Machine
 from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval
 
@@ -119,7 +119,7 @@ class Transition:
 
 @checked
 def transition(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: Episodes,
     writer: Writer,
     *,
@@ -170,7 +170,7 @@ def _squares(x: NDArray[np.float64]) -> NDArray[np.float64]:
 
 @checked
 def run_on(
-    model: HookedLatentTransformer,
+    model: Machine,
     run: Rollout,
     starts: Sequence[int],
     horizon: int,

@@ -24,10 +24,10 @@ from torch import Tensor
 from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
 from interp.interventions.sites import Site, resolve, write
+from interp.machine import Machine
 from interp.model.hooked import FiringCounter
-from interp.model.layout import RoundLayout
+from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer, RoundOutput
 
 CHUNK = 8192
 """Rows (pair x round) that are run at once."""
@@ -99,45 +99,50 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 """What users give where places are asked for: one or several, each of them a place, a site or its text."""
 
 
-def resolve_places(places: Places, model: HookedLatentTransformer, run: Rollout) -> list[Place]:
+def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
     """Places from sites or their texts, each checked against the model."""
     several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
-    resolved = [place if isinstance(place, Place) else Place.of(place) for place in several]
-    for place in resolved:
-        resolve(place.site, model, run.layout)
-    return resolved
+    resolved = [place if isinstance(place, Place) else Place(resolve(place, model, run.layout)) for place in several]
+    return [replace(place, site=resolve(place.site, model, run.layout)) for place in resolved]
 
 
 class Rows(NamedTuple):
     """Rounds of many episodes in one batch, ``[row, ...]``."""
 
-    tokens: Tensor
     latents: Tensor
-    values: Tensor
-    slots: Tensor
+    fed: EncodedRounds
 
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
         """Some rounds of every episode: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
-        index = torch.tensor(list(rounds), device=run.tokens.device)
-        return cls(*(x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values, run.slots)))
+        index = torch.tensor(list(rounds), device=run.latents.device)
+        return cls(run.latents[:, index].flatten(0, 1), run.fed.rows(rounds))
 
     def parts(self) -> Iterator[slice]:
         """At most :data:`CHUNK` rows at a time, in order."""
-        return (slice(start, start + CHUNK) for start in range(0, len(self.tokens), CHUNK))
+        return (slice(start, start + CHUNK) for start in range(0, len(self.latents), CHUNK))
 
     def part(self, rows: slice) -> Rows:
         """Some of these rows."""
-        return Rows(*(x[rows] for x in self))
+        return Rows(self.latents[rows], self.fed.each(lambda part: part[rows]))
+
+    def tiled(self, times: int) -> Rows:
+        """All rows, repeated ``times`` times."""
+        return Rows(tile(self.latents, times), self.fed.each(partial(tile, times=times)))
+
+
+def tile(x: Tensor, times: int) -> Tensor:
+    """The rows of ``x``, repeated ``times`` times."""
+    return x.repeat(times, *[1] * (x.ndim - 1))
 
 
 def passed(
-    model: HookedLatentTransformer,
+    model: Machine,
     rows: Rows,
     layout: RoundLayout,
     edits: Sequence[tuple[Site, Edit]] = (),
     watched: Sequence[Site] = (),
-) -> tuple[RoundOutput, dict[Site, Tensor]]:
+) -> tuple[Stepped, dict[Site, Tensor]]:
     """Run rounds with the activations at some sites edited: what they give, and the activations at other sites."""
     names = list(dict.fromkeys(site.hook for site in (*(site for site, _ in edits), *watched)))
     kept: dict[Site, Tensor] = {}
@@ -151,14 +156,14 @@ def passed(
 
     counter = FiringCounter([(name, partial(at, name)) for name in names])
     with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
-        out = model(rows.tokens, rows.latents, rows.values)
+        done = model.step(rows.latents, rows.fed)
     for name, times in zip(names, counter.fired, strict=True):
         require(times == 1, f"the hook at {name!r} fired {times} times in one round, which must be once")
-    return out, kept
+    return done, kept
 
 
 def edited(
-    model: HookedLatentTransformer,
+    model: Machine,
     run: Rollout,
     rounds: Sequence[int],
     edits: Callable[[slice], Sequence[tuple[Site, Edit]]],
@@ -167,24 +172,22 @@ def edited(
     rows, predictions, latents = Rows.of(run, rounds), [], []
     for part in rows.parts():
         some = rows.part(part)
-        out, _ = passed(model, some, run.layout, edits(part))
-        predictions.append(out.prediction)
-        latents.append(model.write(out.latents, out.update, some.slots))
+        done, _ = passed(model, some, run.layout, edits(part))
+        predictions.append(done.prediction)
+        latents.append(done.carried)
     shape = (run.n_episodes, len(rounds))
     return torch.cat(predictions).unflatten(0, shape), torch.cat(latents).unflatten(0, shape)
 
 
 def intervened(
-    model: HookedLatentTransformer, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
+    model: Machine, base: Rollout, source: Rollout, places: Sequence[Place], rounds: Sequence[int]
 ) -> tuple[Tensor, Tensor]:
     """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
     rows = Rows.of(source, rounds)
     return edited(model, base, rounds, lambda part: swaps(model, rows.part(part), base.layout, places))
 
 
-def swaps(
-    model: HookedLatentTransformer, source: Rows, layout: RoundLayout, places: Sequence[Place]
-) -> list[tuple[Site, Edit]]:
+def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, Edit]]:
     """Edits that give every place its activation in the source's rows."""
     if not places:
         return []

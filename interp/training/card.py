@@ -61,7 +61,7 @@ def ship(
     if folder.exists():
         raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
-    origin = {**run.model.config.origin, "description": description or describe(run)}
+    origin = {**run.model.origin, "description": description or describe(run)}
     model = HookedLatentTransformer(replace(run.model.config, name=name, origin=origin))
     model.load_state_dict(run.model.state_dict())
     model.eval()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from interp.library import SHIPPED
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from reports.blocks import Finding, Findings, Prose, Summary, number
 from reports.part import Context, Heading, Part
 
@@ -67,7 +67,7 @@ def sampled(context: Context) -> str:
     return ", ".join([*sampled, f"seed {episodes.seed}", *(["a quick report"] if context.quick else [])])
 
 
-def _describe(model: HookedLatentTransformer) -> str:
+def _describe(model: Machine) -> str:
     """A model in a line: layers, heads, sizes, precision."""
     config = model.config
     heads = sum(name != "-" for names in config.head_names for name in names) or config.n_layers * config.n_heads

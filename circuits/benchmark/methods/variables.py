@@ -155,7 +155,7 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
     def runs(model: HookedLatentTransformer) -> tuple[Rollout, Rollout]:
         if model is subject.model:
             return material.run(4, effort.fits), material.run(5, effort.fits)
-        key = "das", model.config.name, model.digest()
+        key = "das", model.name, model.digest()
         return material.once(key, lambda: (rollout(model, base), rollout(model, source)))
 
     try:

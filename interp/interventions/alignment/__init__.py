@@ -50,9 +50,10 @@ from interp.interventions.alignment.counterfactual_pairs import Pairs, identifie
 from interp.interventions.alignment.subspace import Budget, Fit, RoundsFromSite, fit, has_gradient
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.sites import Site, resolve
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.session import once
 from interp.statistics import Interval, ratio_interval
@@ -125,7 +126,7 @@ class AlignmentResult(Tabled):
 
 @checked
 def align(
-    model: HookedLatentTransformer,
+    model: Machine,
     base: Any,
     source: Any,
     algorithm: Algorithm,
@@ -135,13 +136,13 @@ def align(
     rank: int | None = None,
     rounds: Rounds = "all",
     held_out: float = 0.5,
-    smooth: HookedLatentTransformer | None = None,
+    smooth: Machine | None = None,
     steps: int = 400,
     restarts: int = 3,
     lr: float = 0.06,
     commit: str = "own",
     seed: int = 0,
-    runs: Callable[[HookedLatentTransformer], tuple[Rollout, Rollout]] | None = None,
+    runs: Callable[[Machine], tuple[Rollout, Rollout]] | None = None,
 ) -> AlignmentResult:
     """Learn a basis at ``site`` for ``variable``, from predictions, with its controls.
 
@@ -211,7 +212,7 @@ def align(
     )
 
 
-def _site(model: HookedLatentTransformer, base: Any, site: Site | str) -> Site:
+def _site(model: Machine, base: Any, site: Site | str) -> Site:
     """The site, checked: one vector of the residual stream that can reach the prediction."""
     layout = model.layout.fit(base)
     place = resolve(site, model, layout)
@@ -243,7 +244,7 @@ def _require_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: 
     hard = any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
     if hard and not has_gradient(rounds, training, rank, seed):
         raise AlignmentError(
-            f"no gradient reaches {rounds.hook!r} of {model.config.name!r} through its hard attention: give "
+            f"no gradient reaches {rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
         )
 

@@ -35,9 +35,9 @@ from interp.checks import integer
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
 from interp.interventions.sites import Site
+from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 
 _BATCH = 128
 _CHECK_EVERY = 10  # steps between two looks at the stopping loss
@@ -54,9 +54,7 @@ class RoundsFromSite:
     Row ``episode * len(rounds) + i`` is the i-th of the rounds.
     """
 
-    def __init__(
-        self, model: HookedLatentTransformer, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site
-    ) -> None:
+    def __init__(self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> None:
         self.model, self.layout = model, runs[0].layout
         # The embedding and the first residual stream differ by the position's code, the same in base and source.
         self.layer = site.layer or 0
@@ -159,7 +157,7 @@ def has_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) 
 
 
 @contextmanager
-def frozen(model: HookedLatentTransformer) -> Iterator[None]:
+def frozen(model: Machine) -> Iterator[None]:
     """No parameter of ``model`` takes a gradient inside."""
     flags = [parameter.requires_grad for parameter in model.parameters()]
     model.requires_grad_(False)

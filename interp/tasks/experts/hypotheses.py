@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
@@ -24,9 +24,9 @@ def losses(predictions: Tensor, episodes: ExpertEpisodes, rounds: slice) -> Tens
     return (predictions - labels.to(predictions)).abs()
 
 
-def hypothesis(model: HookedLatentTransformer) -> Algorithm:
+def hypothesis(model: Machine) -> Algorithm:
     """The algorithm that a model is held against."""
-    arguments = model.config.origin.get("arguments", {}) if model.is_handwired else {}
+    arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return weighted_majority(arguments["log_gamma"]) if "log_gamma" in arguments else bayes()
 
 
@@ -38,7 +38,7 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), np.concatenate([episodes.advice, episodes.labels[..., None]], axis=-1))
 
 
-def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
+def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the memory and the prediction; then a place that cannot hold them."""
     memory, last = hypothesis(model).memory, model.config.n_layers - 1
     return (
@@ -49,7 +49,7 @@ def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
     )
 
 
-def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
+def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
     algorithm, last = hypothesis(model), model.config.n_layers - 1
     memory = algorithm.memory

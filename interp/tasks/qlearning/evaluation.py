@@ -29,9 +29,9 @@ from interp.decoder import N_FOLDS
 from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, cut, joined, lookup, round_attention, row
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks.qlearning import rates, returns, sampling
 from interp.tasks.qlearning.agreement import AgreementResult, DiscountResult, agreement, followed_discount
@@ -68,7 +68,7 @@ class QLearningScores(Tabled):
         return pd.concat(frames, ignore_index=True)
 
 
-def _sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:
+def _sizes(model: Machine) -> list[tuple[int, int]]:
     """Every (n_states, n_actions) that a model serves and that holds a choice."""
     (low_s, high_s), (low_a, high_a) = served(model)
     return [(s, a) for s, a in product(range(low_s, high_s + 1), range(low_a, high_a + 1)) if s > 1 and a > 1]
@@ -76,7 +76,7 @@ def _sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:
 
 @checked
 def sample(
-    model: HookedLatentTransformer,
+    model: Machine,
     regime: str = "grid",
     n_episodes: int = 256,
     n_rounds: tuple[int, int] = (10, 50),
@@ -96,14 +96,14 @@ def sample(
     ]
 
 
-def reference_table(model: HookedLatentTransformer) -> Literal["after", "before"]:
+def reference_table(model: Machine) -> Literal["after", "before"]:
     """The table to compare with: a handwired model chooses before it updates; a learned one was taught "after"."""
     return "before" if len(model.state_map) else "after"
 
 
 @checked
 def evaluate(
-    model: HookedLatentTransformer,
+    model: Machine,
     regimes: Sequence[str] = EVALUATED,
     *,
     n_episodes: int = 256,
@@ -131,9 +131,7 @@ def evaluate(
     return QLearningScores(results, settings)
 
 
-def _predictions(
-    model: HookedLatentTransformer, batches: list[MDPEpisodes], commit: str, seed: int
-) -> dict[str, list[np.ndarray]]:
+def _predictions(model: Machine, batches: list[MDPEpisodes], commit: str, seed: int) -> dict[str, list[np.ndarray]]:
     rng = np.random.default_rng([seed, 1])
     runs = [rollout(model, batch, commit=commit) for batch in batches]
     forgetful = [
@@ -160,14 +158,14 @@ _PLAYED, _DISCOUNT, _RATES, _CHAIN = "played: ", "followed discount", "effective
 _SUMMARISED = ("untied", "untied_gamma0", "random_ties", "random_ties_ceiling", "disputed", "disputed_gamma0")
 
 
-def _parts(model: HookedLatentTransformer) -> list[str]:
+def _parts(model: Machine) -> list[str]:
     """Regimes evaluated, the discount followed, effective rates, regimes played, attention in a chain."""
     (low_s, high_s), (low_a, high_a) = served(model)
     chain = [_CHAIN] if low_s <= 4 <= high_s and low_a <= 2 <= high_a else []
     return [*EVALUATED, _DISCOUNT, _RATES, *(f"{_PLAYED}{regime}" for regime in returns.PLAYED), *chain]
 
 
-def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime, read or played, or a table."""
     if part.startswith(_PLAYED):
         regimes = [part.removeprefix(_PLAYED)]
@@ -182,14 +180,14 @@ def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: i
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 
-def _followed(model: HookedLatentTransformer, n_episodes: int, seed: int) -> DiscountResult:
+def _followed(model: Machine, n_episodes: int, seed: int) -> DiscountResult:
     """The discount that a model's choices on the training grid follow."""
     batches = sample(model, "grid", n_episodes, seed=seed)
     choices = [np.asarray(rollout(model, batch).choices.numpy(force=True)) for batch in batches]
     return followed_discount(choices, batches, table=reference_table(model), seed=seed)
 
 
-def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of Q-learning, by name."""
     scored = joined([measured[regime] for regime in EVALUATED], "results")
     played = joined([part for name, part in measured.items() if name.startswith(_PLAYED)], "scores", "rates")
@@ -221,7 +219,7 @@ def _overview(agreed: pd.DataFrame, earned: pd.DataFrame) -> pd.DataFrame:
 _HEADLINE_PLAYED = ("grid", "ladder", "chain")
 
 
-def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     scored = evaluate(model, ["grid"], n_episodes=n_episodes, seed=seed)
     agreed, chance = scored.get("grid"), scored.get("grid", "chance")
 

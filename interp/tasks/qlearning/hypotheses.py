@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
@@ -27,14 +27,14 @@ def losses(predictions: Tensor, episodes: MDPEpisodes, rounds: slice) -> Tensor:
     return values.amax(-1) - (predictions * values).sum(-1)
 
 
-def hypothesis(model: HookedLatentTransformer) -> Algorithm:
+def hypothesis(model: Machine) -> Algorithm:
     """The algorithm that a model is held against."""
     return q_learning(**rates(model))
 
 
-def rates(model: HookedLatentTransformer) -> dict[str, float]:
+def rates(model: Machine) -> dict[str, float]:
     """The learning rate and discount of a handwired model, and those that the learned ones were trained on."""
-    arguments = model.config.origin.get("arguments", {}) if model.is_handwired else {}
+    arguments = model.origin.get("arguments", {}) if model.is_handwired else {}
     return {"alpha": arguments.get("alpha", 0.1), "gamma": arguments.get("gamma", 0.9)}
 
 
@@ -50,7 +50,7 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
     return RoundInputs((plain, products), kinds)
 
 
-def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
+def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the values and the choice; then a place that cannot hold it."""
     last = model.config.n_layers - 1
     return (
@@ -60,7 +60,7 @@ def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
     )
 
 
-def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
+def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
     last = model.config.n_layers - 1
     # An update that is added to its slot holds what changes, one that replaces it the new column as well. So only the

@@ -18,7 +18,7 @@ from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.sized_round import SizedRound
 
 if TYPE_CHECKING:
-    from interp.model.transformer import HookedLatentTransformer
+    from interp.machine import Machine
 
 
 @dataclass(frozen=True)
@@ -118,16 +118,16 @@ class QLearningRound(SizedRound):
             ) from error
 
 
-def served(model: HookedLatentTransformer) -> tuple[tuple[int, int], tuple[int, int]]:
+def served(model: Machine) -> tuple[tuple[int, int], tuple[int, int]]:
     """Smallest and largest number of states, and of actions, that a model serves."""
     layout = model.layout
     if not isinstance(layout, QLearningRound):
-        raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of Q-learning")
+        raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of Q-learning")
     states, actions = layout.served
     return states, actions
 
 
-def representative_sizes(model: HookedLatentTransformer) -> list[tuple[int, int]]:
+def representative_sizes(model: Machine) -> list[tuple[int, int]]:
     """A small, a middle and a large (n_states, n_actions) among those that a model serves."""
     (low_s, high_s), (low_a, high_a) = served(model)
     wanted = ((4, 2), (6, 3), (8, 4))

@@ -37,9 +37,10 @@ from interp.checks import checked
 from interp.decoder import cross_fitted
 from interp.display import Tabled
 from interp.errors import require
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.provenance import provenance
 from interp.statistics import Interval, ratio_interval, resample_weights
 from interp.tasks.qlearning import bellman, sampling
@@ -186,7 +187,7 @@ class RatesResult(Tabled):
 
 @checked
 def decode(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: MDPEpisodes,
     *,
     commit: str = "own",
@@ -204,7 +205,7 @@ def decode(
 
 @checked
 def evaluate(
-    model: HookedLatentTransformer,
+    model: Machine,
     *,
     regime: str = "grid",
     n_episodes: int = 256,

@@ -29,8 +29,8 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.plan import MODEL, lookup
+from interp.machine import Machine
 from interp.model.rollout import play
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval, ratio_interval
 from interp.tasks.qlearning import sampling, tabular
@@ -144,7 +144,7 @@ class PlayScores(Tabled):
 
 @checked
 def evaluate(
-    model: HookedLatentTransformer,
+    model: Machine,
     regimes: Sequence[str] = PLAYED,
     *,
     n_episodes: int = 96,

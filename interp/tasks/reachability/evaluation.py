@@ -18,8 +18,8 @@ import numpy as np
 import pandas as pd
 
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, row
+from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import Interval, mean_interval
 from interp.tasks.reachability.algorithms import records
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -47,16 +47,14 @@ def _by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: 
     return pd.DataFrame(rows)
 
 
-def reading(model: HookedLatentTransformer, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
+def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
     """How sets are read and written: a handwired model's own maps, a learned one's fitted on matched graphs."""
     n_fitted = min(n_episodes, _N_FITTED)
     fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
     return codec(model, fitted)
 
 
-def answers(
-    model: HookedLatentTransformer, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0
-) -> pd.DataFrame:
+def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: Write, seed: int = 0) -> pd.DataFrame:
     """Accuracy by depth and round of the model, of every algorithm, and of the model with its latent taken away."""
     predicted = {MODEL: rollout(model, episodes).predictions.double().numpy(force=True)}
     for record in records():
@@ -66,7 +64,7 @@ def answers(
     return pd.concat([_by_round(p, episodes, key, seed) for key, p in predicted.items()], ignore_index=True)
 
 
-def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
+def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
     """Episodes of a model's sizes, long enough for the deepest target and one round more."""
     layout = model.layout
     sizes = {"n_nodes": layout.n_nodes, "n_edges": layout.n_edges}  # type: ignore[attr-defined]
@@ -74,7 +72,7 @@ def episodes_for(model: HookedLatentTransformer, regime: str, n_episodes: int, s
     return drawn.with_rounds(int(drawn.depths.max()) + 2)
 
 
-def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """The answers in a regime, or the tables of sets by name."""
     read, write = reading(model, seed)
     if part in REGIMES:
@@ -84,7 +82,7 @@ def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: i
     return {"moved": moved(model, matched, read, write, seed), "sets": exact_sets(model, matched, read, seed)}
 
 
-def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables(model: Machine, measured: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables by name; "summary" holds the accuracy in the last round, a row a regime and depth."""
     frame = pd.concat([measured[regime] for regime in REGIMES], ignore_index=True)
     last = frame[frame["round"] == frame.groupby("regime")["round"].transform("max")]
@@ -92,7 +90,7 @@ def _tables(model: HookedLatentTransformer, measured: Mapping[str, Any]) -> dict
     return {"summary": wide.rename_axis(columns=None).reset_index(), "by_round": frame, **measured[_SETS]}
 
 
-def _headline(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+def _headline(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     """Accuracy at every depth on matched graphs, and a round too early; what a parent moved into the set does."""
     read, write = reading(model, seed)
     episodes = episodes_for(model, REGIMES[0], n_episodes, seed)

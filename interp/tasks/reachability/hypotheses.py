@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
-from interp.model.transformer import HookedLatentTransformer
+from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
@@ -32,7 +32,7 @@ def losses(predictions: Tensor, episodes: ReachabilityEpisodes, rounds: slice) -
     return torch.where(total > 0, negative / total.clamp_min(torch.finfo(total.dtype).tiny), 0.5)
 
 
-def hypothesis(model: HookedLatentTransformer) -> Algorithm:
+def hypothesis(model: Machine) -> Algorithm:
     """The algorithm that a model is held against."""
     from interp.tasks.reachability.training import SPREAD
 
@@ -51,13 +51,13 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
     return RoundInputs((plain, np.concatenate([plain, children], -1)), roots[..., None])
 
 
-def aligned(model: HookedLatentTransformer) -> tuple[tuple[str, str], ...]:
+def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the set reached, the answer; then a place that cannot hold it."""
     last = model.config.n_layers - 1
     return (("reached", "embed@<z>"), ("prediction", f"resid_post[{last}]@p?"), ("reached", "embed@<w>"))
 
 
-def claims(model: HookedLatentTransformer) -> tuple[Claim, ...]:
+def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the search's variables, by whole activations, and where it cannot."""
     last = model.config.n_layers - 1
     # An update that is added to its slot holds what changes, and not the whole set.

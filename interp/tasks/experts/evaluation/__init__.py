@@ -17,8 +17,8 @@ import numpy as np
 import pandas as pd
 
 from interp.evaluation.plan import MODEL, EvaluationPlan, Row, joined, row
+from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.tasks.experts import regret, theory
 from interp.tasks.experts.episodes import sample
@@ -41,12 +41,12 @@ _N_ATTENDED = 64
 """Episodes that attention is averaged over, at most."""
 
 
-def _parts(model: HookedLatentTransformer) -> list[str]:
+def _parts(model: Machine) -> list[str]:
     """The regimes that fit the model, episodes longer than training's, and what is read from one batch of episodes."""
     return [*by_regime.fitting_regimes(model), LONG, BATCH]
 
 
-def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: int) -> Any:
+def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime or of long episodes, or the tables that are read from one batch."""
     if part == LONG:
         return by_regime.over_lengths(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
@@ -55,7 +55,7 @@ def _measure(model: HookedLatentTransformer, part: str, n_episodes: int, seed: i
     return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 
-def _of_batch(model: HookedLatentTransformer, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
+def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFrame]:
     """What the latent is needed for, calibration, and attention to experts, by the table's name."""
     episodes = sample(n_episodes, 100, by_regime.n_experts_of(model), seed=seed + 2)
     run = rollout(model, episodes)
@@ -75,7 +75,7 @@ def _of_batch(model: HookedLatentTransformer, n_episodes: int, seed: int) -> dic
     }
 
 
-def _tables(model: HookedLatentTransformer, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
+def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """All tables of a model of expert advice, by name."""
     by_name = [part for name, part in found.items() if name not in (LONG, BATCH)]
     scored = joined(by_name, "scores", "divergences", "best_etas")
@@ -103,7 +103,7 @@ WINDOWS = ((50, 100), (400, 500), (900, 1000))
 _SHIFTED = ("stratified", "flat", "anti-signal")
 
 
-def _card_rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> list[Row]:
+def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
     """The claims about a model of expert advice; see :func:`interp.evaluation.suite.headline`."""
     main = list(dict.fromkeys(("uniform", *by_regime.training_prior(model))))
     scored = by_regime.evaluate(model, [*main, *_SHIFTED], n_episodes=n_episodes, seed=seed)
@@ -149,7 +149,7 @@ def _card_rows(model: HookedLatentTransformer, n_episodes: int, seed: int) -> li
     return claims
 
 
-def _theory(model: HookedLatentTransformer, n_episodes: int = 128, seed: int = 0) -> pd.DataFrame:
+def _theory(model: Machine, n_episodes: int = 128, seed: int = 0) -> pd.DataFrame:
     """The paper's appendix B, one row per statement, on simulated episodes; the last on a learned model's own, too."""
     made = theory.check(seed=seed)
     if not model.is_handwired:
@@ -157,7 +157,7 @@ def _theory(model: HookedLatentTransformer, n_episodes: int = 128, seed: int = 0
     return pd.concat([check.to_frame() for check in made], ignore_index=True)
 
 
-def excess_is_divergence(model: HookedLatentTransformer, n_episodes: int = 128, seed: int = 0) -> theory.TheoryCheck:
+def excess_is_divergence(model: Machine, n_episodes: int = 128, seed: int = 0) -> theory.TheoryCheck:
     """A model's summed excess log-loss over the Bayes predictor, which is the true conditional, against the summed KL.
 
     Equal in expectation; the means may differ by four standard errors.
@@ -168,7 +168,7 @@ def excess_is_divergence(model: HookedLatentTransformer, n_episodes: int = 128, 
     divergence = by_regime.divergence(best, predictions).sum(1)
     difference = excess - divergence
     return theory.TheoryCheck(
-        f"excess log-loss of {model.config.name} over Bayes = summed KL", error=float(abs(difference.mean())),
+        f"excess log-loss of {model.name} over Bayes = summed KL", error=float(abs(difference.mean())),
         bound=float(4 * difference.std(ddof=1) / np.sqrt(len(difference))),
         left=float(excess.mean()), right=float(divergence.mean()),
         settings=provenance(model, n_episodes=n_episodes, seed=seed),

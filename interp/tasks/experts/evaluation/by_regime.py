@@ -31,8 +31,8 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.plan import MODEL, lookup
+from interp.machine import Machine
 from interp.model.rollout import rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, mean_interval
 from interp.tasks import experts
@@ -86,9 +86,9 @@ class ExpertScores(Tabled):
         return pd.concat(frames, ignore_index=True)
 
 
-def training_prior(model: HookedLatentTransformer) -> list[str]:
+def training_prior(model: Machine) -> list[str]:
     """The regimes that a model was trained on, without those that switch among others; "uniform" if handwired."""
-    trained = list(dict.fromkeys(model.config.origin.get("training", {}).get("regimes") or ["uniform"]))
+    trained = list(dict.fromkeys(model.origin.get("training", {}).get("regimes") or ["uniform"]))
     fixed = [name for name in trained if name not in REGIMES or REGIMES[name].switch_every is None]
     return fixed or trained[:1]
 
@@ -117,7 +117,7 @@ def baselines(episodes: ExpertEpisodes, prior: list[str], eta: float) -> dict[st
     return {key: Baseline(key, *special[key]) if key in special else PREDICTORS[key] for key in BASELINES}
 
 
-def predict(model: HookedLatentTransformer, episodes: ExpertEpisodes) -> PerRound:
+def predict(model: Machine, episodes: ExpertEpisodes) -> PerRound:
     """P(y = 1) of every round, batch by batch."""
     parts = [
         rollout(model, episodes.select(slice(start, start + BATCH))).predictions.double().numpy(force=True)
@@ -136,24 +136,24 @@ def divergence(reference: PerRound, predictions: PerRound) -> PerRound:
     return special.rel_entr(p, q) + special.rel_entr(1 - p, 1 - q)
 
 
-def fitting_regimes(model: HookedLatentTransformer) -> list[str]:
+def fitting_regimes(model: Machine) -> list[str]:
     """The regimes that have a meaning for the model's number of experts."""
     n_experts = n_experts_of(model)
     return [name for name, regime in REGIMES.items() if regime.min_experts <= n_experts]
 
 
-def n_experts_of(model: HookedLatentTransformer) -> int:
+def n_experts_of(model: Machine) -> int:
     """The number of experts to evaluate a model with: 4, as the paper, or the nearest that it serves."""
     layout = model.layout
     if not isinstance(layout, ExpertRound):
-        raise InputError(f"{model.config.name!r} is a model of {layout.task!r}, not of expert advice")
+        raise InputError(f"{model.name!r} is a model of {layout.task!r}, not of expert advice")
     low, high = layout.n_experts_range or (layout.n_experts, layout.n_experts)
     return min(max(4, low), high)
 
 
 @checked
 def evaluate(
-    model: HookedLatentTransformer,
+    model: Machine,
     regimes: Sequence[str | ExpertRegime] | None = None,
     *,
     n_episodes: int = 256,
@@ -179,7 +179,7 @@ def evaluate(
         etas[record.name] = best_eta(episodes)
         beside = baselines(episodes, prior, etas[record.name])
         runs = {key: (a.name, a.run(episodes)) for key, a in beside.items()}
-        runs = {MODEL: (model.config.name, ExpertRun(predict(model, episodes))), **runs}
+        runs = {MODEL: (model.name, ExpertRun(predict(model, episodes))), **runs}
         bound = runs["bayes"][1]
         reference = ", ignoring ".join(filter(None, ("bayes", bound.approximation)))
         for key, (name, run) in runs.items():
@@ -232,7 +232,7 @@ class LengthResult(Tabled):
 
 @checked
 def over_lengths(
-    model: HookedLatentTransformer,
+    model: Machine,
     *,
     n_episodes: int = 128,
     n_rounds: int = 1000,

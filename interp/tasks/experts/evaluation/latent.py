@@ -27,10 +27,10 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
 from interp.evaluation.plan import cut, swap
+from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
-from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import provenance
 from interp.statistics import Interval, bootstrap_mean, mean_interval
 from interp.tasks.experts import regret
@@ -63,7 +63,7 @@ class LatentControl:
 
 @checked
 def latent_control(
-    model: HookedLatentTransformer, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
+    model: Machine, episodes: ExpertEpisodes, seed: int = 0, run: Rollout | None = None
 ) -> LatentControl:
     """Run ``model`` over ``episodes`` with its latents intact (``run``, where it is known), cut and swapped."""
     require(len(episodes) >= 2, "swapping latents needs at least 2 episodes, got 1")
@@ -113,7 +113,7 @@ class AttentionResult(Tabled):
 
 @checked
 def attention_to_experts(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: ExpertEpisodes,
     *,
     rounds: Rounds = slice(20, None, 10),
