@@ -116,6 +116,7 @@ class Site:
         """The name of its hook point."""
         return self.kind.hook.format(layer=self.layer)
 
+    @checked
     def labels(self, layout: RoundLayout) -> tuple[str, ...]:
         """The names of its places in a round: positions, or rows of what is carried."""
         if self.kind.labels or self.kind.axes != "latent":
