@@ -11,12 +11,12 @@ BUDGET = {
     "circuits/q_learning": 853,
     "circuits/reachability": 365,
     "circuits/weighted_majority": 383,
-    "interp": 3231,
+    "interp": 3410,  # the contract of a machine
     "interp/cli": 1342,
     "interp/evaluation": 277,
     "interp/interventions": 4693,
     "interp/llm": 4401,
-    "interp/model": 2324,
+    "interp/model": 3250,  # any module adapted to a machine, its open cells, the checks of the contract
     "interp/tasks": 8307,
     "interp/training": 1581,
     "probes": 2878,
@@ -25,7 +25,7 @@ BUDGET = {
     "reports/tasks": 1149,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
-MODULES, NAMES = 260, 1400
+MODULES, NAMES = 266, 1400  # four modules of machines: the contract, adapted ones, cells, checks
 """The most modules and public names of all rooms together."""
 
 

@@ -94,10 +94,11 @@ def _shapes(case: _Case) -> Iterator[str]:
             f"a round leaves {tuple(done.carried.shape)} {done.carried.dtype}, and read {tuple(start.shape)} "
             f"{start.dtype}; return every channel in its own shape and dtype"
         )
+        return
     axes = done.prediction.ndim - 1
     if axes != case.layout.prediction_axes or len(done.prediction) != len(start):
         yield f"a prediction has shape {tuple(done.prediction.shape)}, not that of its layout's outcomes"
-    elif not done.prediction.isfinite().all() or not done.carried.isfinite().all():
+    elif not all(part.isfinite().all() for step in case.steps(start) for part in step):
         yield "a prediction, or what is carried, is not finite"
 
 
@@ -295,13 +296,17 @@ def check_machine(
     case = _Case(machine, episodes)
     asked = [c for c in MACHINE_CHECKS.values() if (only is None and (c.cheap or not cheap)) or c.key in (only or ())]
     broken: list[str] = []
+    cause: Exception | None = None
     with torch.no_grad():
         for check in asked:
             try:
                 broken += [f"{check.key}: {sentence}" for sentence in check.broken(case)]
-            except InputError as error:
-                broken.append(f"{check.key}: {error}")
+            except Exception as error:  # a step of the user's may raise anything
+                cause, kind = error, "" if isinstance(error, InputError) else f"a round raised {type(error).__name__}: "
+                broken.append(f"{check.key}: {kind}{error}")
             if broken and check.key in ("shapes_are_those_of_the_channels", "steps_are_pure"):
                 break  # the rest would only repeat it
     if broken:
-        raise InputError(f"{machine.name!r} does not keep the contract of a machine:\n- " + "\n- ".join(broken))
+        raise InputError(
+            f"{machine.name!r} does not keep the contract of a machine:\n- " + "\n- ".join(broken)
+        ) from cause

@@ -1,0 +1,94 @@
+"""Small machines that are no transformers, untrained, of expert advice: a GRU, an LSTM, a loop of one block."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import interp
+
+N_EXPERTS, WIDTH = 4, 16
+
+
+def read_round(fed: Any) -> tuple[Tensor, Tensor]:
+    """Advice ``[batch, expert]`` and truth ``[batch, 1]`` as -1 and 1, from the tokens of a round."""
+    advice, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2], fed.tokens[:, -2:-1]
+    return (2 * (advice - 3) - 1).to(fed.values.dtype), (2 * (truth - 3) - 1).to(fed.values.dtype)
+
+
+class RoundCell(nn.Module):
+    """A recurrent cell that is told a round, and a readout of what it carries and the advice."""
+
+    def __init__(self, cell: nn.Module) -> None:
+        super().__init__()
+        self.cell = cell
+        self.read = nn.Sequential(nn.Linear(WIDTH + N_EXPERTS, 16), nn.ReLU(), nn.Linear(16, 2))
+
+
+class Loop(nn.Module):
+    """One block that runs several times a round."""
+
+    def __init__(self, cycles: int) -> None:
+        super().__init__()
+        self.cycles = cycles
+        self.enter = nn.Linear(WIDTH + N_EXPERTS + 1, WIDTH)
+        self.block = nn.Sequential(nn.Linear(WIDTH, 32), nn.GELU(), nn.Linear(32, WIDTH))
+        self.read = nn.Linear(WIDTH + N_EXPERTS, 2)
+
+
+def adapted(
+    module: nn.Module, step: Callable[..., Any], points: Mapping[str, Any] | None = None, **options: Any
+) -> Any:
+    """A machine of expert advice that carries one vector ``h``."""
+    return interp.adapt(
+        module, "experts", sizes={"n_experts": N_EXPERTS}, step=step, points=points,
+        channels=[interp.Channel("h", (WIDTH,))], **options,
+    )  # fmt: skip
+
+
+def gru(seed: int = 0) -> Any:
+    """A GRU cell with its gates in sight."""
+    torch.manual_seed(seed)
+
+    def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        advice, truth = read_round(fed)
+        scores = m.read(torch.cat([carried["h"], advice], 1))
+        return scores, {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+
+    points = {gate: f"cell.{gate}" for gate in ("reset", "update", "new")} | {"cell": "cell"}
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, WIDTH)), step, points, name="gru")
+
+
+def lstm(seed: int = 0) -> Any:
+    """An LSTM cell: two channels."""
+    torch.manual_seed(seed)
+
+    def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        advice, truth = read_round(fed)
+        h, c = m.cell(torch.cat([advice, truth], 1), (carried["h"], carried["c"]))
+        return m.read(torch.cat([carried["h"], advice], 1)), {"h": h, "c": c}
+
+    module = RoundCell(nn.LSTMCell(N_EXPERTS + 1, WIDTH))
+    return interp.adapt(
+        module, "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="lstm",
+        channels=[interp.Channel("h", (WIDTH,)), interp.Channel("c", (WIDTH,))],
+        points={"forget": "cell.forget", "output": "cell.output"},
+    )  # fmt: skip
+
+
+def loop(seed: int = 0, cycles: int = 3) -> Any:
+    """A block that refines what is carried, ``cycles`` times a round."""
+    torch.manual_seed(seed)
+
+    def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        advice, truth = read_round(fed)
+        scores = m.read(torch.cat([carried["h"], advice], 1))
+        h = m.enter(torch.cat([carried["h"], advice, truth], 1))
+        for _ in range(m.cycles):
+            h = h + m.block(h)
+        return scores, {"h": h}
+
+    return adapted(Loop(cycles), step, {"block": interp.Point("block", times=cycles)}, name="loop")

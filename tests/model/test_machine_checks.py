@@ -1,0 +1,332 @@
+"""The contract of a machine: machines that keep it pass, and each of its faults is found and told in a sentence."""
+
+import re
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+import interp
+from interp.errors import InputError
+from interp.model.adapted import pack, unpack
+from interp.tasks import experts
+from tests.machines import N_EXPERTS, RoundCell, adapted, gru, loop, lstm, read_round
+
+SHIPPED = ("wma-handwired", "qlearning-handwired", "reachability-handwired", "wma-learned", "qlearning-learned")
+
+
+@pytest.mark.parametrize("check", interp.MACHINE_CHECKS)
+@pytest.mark.parametrize("make", [gru, lstm, loop])
+def test_a_cell_two_channels_and_a_loop_keep_the_contract(make, check):
+    interp.check_machine(make(), only=[check])
+
+
+@pytest.mark.parametrize("name", SHIPPED)
+def test_shipped_models_keep_the_contract(name):
+    interp.check_machine(interp.load(name))
+
+
+# Faults. Each is a cell with one thing wrong; the machine is made without its check, which must then find it.
+
+
+def _sees_the_truth(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
+    return m.read(torch.cat([h, advice], 1)), {"h": h}
+
+
+def _keeps_in_an_attribute(m, carried, fed):
+    advice, truth = read_round(fed)
+    m.kept = getattr(m, "kept", 0.0) + advice.mean().detach()
+    scores = m.read(torch.cat([carried["h"], advice], 1)) + torch.tensor([0.0, 1.0]) * m.kept
+    return scores, {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+
+
+def _mixes_the_batch(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = carried["h"] - carried["h"].mean(0) + advice.mean()
+    return m.read(torch.cat([h, advice], 1)), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+
+
+def _drops_out(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = nn.functional.dropout(carried["h"] + 1, 0.5, training=True)
+    return m.read(torch.cat([h, advice], 1)), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+
+
+def _writes_in_place(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = carried["h"]
+    scores = m.read(torch.cat([h, advice], 1))
+    h += m.cell(torch.cat([advice, truth], 1), h)
+    return scores, {"h": h}
+
+
+def _carries_more(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
+    return m.read(torch.cat([carried["h"], advice], 1)), {"h": h, "count": torch.ones(len(h), 1)}
+
+
+def _another_shape(m, carried, fed):
+    advice, _ = read_round(fed)
+    return m.read(torch.cat([carried["h"], advice], 1)), {"h": carried["h"][:, :3]}
+
+
+def _changes_the_dtype(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
+    return m.read(torch.cat([carried["h"], advice], 1)), {"h": h.double()}
+
+
+def _no_number(m, carried, fed):
+    advice, truth = read_round(fed)
+    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
+    return m.read(torch.cat([carried["h"], advice], 1)).log(), {"h": h}
+
+
+def _counts_calls(m, carried, fed):
+    """What passes in no channel: how many rounds were run."""
+    advice, truth = read_round(fed)
+    m.calls = getattr(m, "calls", 0) + 1
+    h = m.cell(torch.cat([advice, truth], 1), carried["h"])
+    return m.read(torch.cat([carried["h"] + m.calls, advice], 1)), {"h": h}
+
+
+def _good(m, carried, fed):
+    advice, truth = read_round(fed)
+    return m.read(torch.cat([carried["h"], advice], 1)), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"])}
+
+
+class _Passes(nn.Module):
+    """Hands rounds to others of the batch only where nobody looks: a batch norm in training mode."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
+        self.norm = nn.BatchNorm1d(16)
+
+    cell = property(lambda self: self.inner.cell)
+
+    def read(self, x):
+        return self.inner.read(torch.cat([self.norm(x[:, :16]), x[:, 16:]], 1))
+
+
+def _in_training_mode():
+    machine = adapted(_Passes(), _good, check=False)
+    machine.module.norm.train()
+    return machine
+
+
+def _silent_point():
+    def step(m, carried, fed):
+        advice, truth = read_round(fed)
+        h = m.cell.forward(torch.cat([advice, truth], 1), carried["h"])  # past the module's own call, and so its hooks
+        return m.read(torch.cat([carried["h"], advice], 1)), {"h": h}
+
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, points={"cell": "cell"}, check=False)
+
+
+def _twice():
+    def step(m, carried, fed):
+        m.read(torch.cat([carried["h"], read_round(fed)[0]], 1))
+        return _good(m, carried, fed)
+
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, points={"read": "read"}, check=False)
+
+
+def _starts_at_random():
+    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, check=False)
+    machine.start = lambda module: {"h": torch.randn(16)}
+    return machine
+
+
+def _copies_move_the_generator():
+    def reset(module):
+        torch.manual_seed(3)
+        for part in module.modules():
+            if hasattr(part, "reset_parameters"):
+                part.reset_parameters()
+
+    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, check=False)
+    machine.reset = reset
+    return machine
+
+
+def _digest_of_some_weights():
+    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, check=False)
+    machine._digest = lambda: f"{float(machine.module.cell.weight_ih.sum()):.6f}"
+    return machine
+
+
+def _no_distribution():
+    def step(m, carried, fed):
+        scores, after = _good(m, carried, fed)
+        return scores - 1, after
+
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False, output="value")
+
+
+def cell(step):
+    torch.manual_seed(0)
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False)
+
+
+def _fails(m, carried, fed):
+    raise IndexError("no such advice")
+
+
+FAULTS = {
+    "a step that fails": (lambda: cell(_fails), "a round raised IndexError: no such advice"),
+    "it sees the truth": (lambda: cell(_sees_the_truth), r"changes with 'y', which comes after 'p\?'"),
+    "a state in an attribute": (lambda: cell(_keeps_in_an_attribute), "gives another result the second time"),
+    "a count of calls": (lambda: cell(_counts_calls), "gives another result the second time"),
+    "it mixes the batch": (lambda: cell(_mixes_the_batch), "depends on the others in the batch"),
+    "batch norm in training mode": (_in_training_mode, "module.norm.* in training mode"),
+    "dropout left on": (lambda: cell(_drops_out), "something is drawn at random"),
+    "it writes in place": (lambda: cell(_writes_in_place), "writes into what it was given"),
+    "more is carried than declared": (lambda: cell(_carries_more), "'count' is carried but in no channel"),
+    "a channel of another shape": (
+        lambda: cell(_another_shape),
+        re.escape("channel 'h' is [batch, *(16,)], got (4, 3)"),
+    ),
+    "a channel of another dtype": (lambda: cell(_changes_the_dtype), "return every channel in its own shape and dtype"),
+    "what is no number": (lambda: cell(_no_number), "is not finite"),
+    "a point that does not fire": (_silent_point, "'points.cell' fires 0 times in a round"),
+    "a point that fires twice": (_twice, "'read' runs more than 1 times in a round; say how often"),
+    "a start drawn at random": (_starts_at_random, "what round 0 reads differs from call to call"),
+    "copies that are not of their seed": (_copies_move_the_generator, "must give the same copy for the same seed"),
+    "a digest of some weights": (_digest_of_some_weights, "does not move with the weight 'module.cell.weight_hh'"),
+    "no probabilities": (_no_distribution, "predictions are no probabilities"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_every_fault_is_found_and_told(fault):
+    make, sentence = FAULTS[fault]
+    with pytest.raises(InputError, match=sentence):
+        interp.check_machine(make())
+
+
+def test_what_is_carried_beside_the_channels_is_found_by_giving_it_to_another_episode():
+    """A machine that keeps a state of its own by the rows of its batch, and is told when a run begins."""
+
+    def step(m, carried, fed):
+        advice, truth = read_round(fed)
+        fresh = carried["h"].abs().sum(1, keepdim=True) == 0
+        m.hidden = truth if fresh.all() else m.hidden
+        scores = m.read(torch.cat([carried["h"], advice], 1)) + 5 * m.hidden[: len(advice)]
+        return scores * torch.tensor([1.0, 0.0]), {"h": m.cell(torch.cat([advice, truth], 1), carried["h"]) + 1e-3}
+
+    machine = adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False)
+    with pytest.raises(InputError, match="the channels are not all that passes between rounds"):
+        interp.check_machine(machine, only=["channels_are_all_that_passes"])
+
+
+def test_hostile_arguments_are_refused():
+    machine = gru()
+    with pytest.raises(InputError, match="check of a machine"):
+        interp.check_machine(machine, only=["steps_are_pur"])
+    with pytest.raises(InputError, match="at least 2 episodes of at least 2 rounds"):
+        interp.check_machine(machine, experts.sample(1, 3, N_EXPERTS))
+    with pytest.raises(InputError, match=r"submodule.*'cell.rest'"):
+        adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points={"gate": "cell.rest"})
+    with pytest.raises(InputError, match="an identifier but 'latent'"):
+        adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points={"latent": "cell"})
+    with pytest.raises(InputError, match="at least one Channel"):
+        interp.adapt(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[])
+    with pytest.raises(InputError, match="names of their own, got h, h"):
+        interp.adapt(
+            RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[interp.Channel("h", (16,))] * 2
+        )
+    for shape in ((), (0,), (2.5,)):
+        with pytest.raises(InputError, match="an identifier and sizes from 1 on"):
+            interp.Channel("h", shape)
+    with pytest.raises(InputError, match="has no exact state readout"):
+        machine.read_state(machine.initial(2))
+
+
+@pytest.mark.parametrize("kind", [nn.GRUCell, nn.LSTMCell])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_an_open_cell_is_the_fused_one_to_rounding(kind, dtype):
+    from interp.model.cells import OPEN
+
+    torch.manual_seed(0)
+    fused = kind(5, 16).to(dtype)
+    opened = OPEN[kind](fused)
+    x, h = torch.randn(64, 5, dtype=dtype), torch.randn(64, 16, dtype=dtype)
+    state = h if kind is nn.GRUCell else (h, torch.randn(64, 16, dtype=dtype))
+    one, other, nothing = fused(x, state), opened(x, state), (fused(x), opened(x))
+    assert list(opened.parameters()) == []  # the weights are the cell's
+    for a, b in ((one, other), nothing):
+        for left, right in zip(*(v if isinstance(v, tuple) else (v,) for v in (a, b)), strict=True):
+            torch.testing.assert_close(left, right, rtol=0, atol=8 * torch.finfo(dtype).eps)
+
+
+def test_nothing_is_left_on_a_module_and_no_weight_is_copied():
+    module = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
+    before = {name: (tensor.data_ptr(), tensor.clone()) for name, tensor in module.state_dict().items()}
+    machine = adapted(module, _good, points={"reset": "cell.reset", "cell": "cell"})
+    interp.rollout(machine, experts.sample(3, 4, N_EXPERTS), names_filter="points.reset")
+    after = module.state_dict()
+    assert all(after[name].data_ptr() == at and torch.equal(after[name], kept) for name, (at, kept) in before.items())
+    assert "forward" not in vars(module.cell) and not module.cell._forward_hooks and not module.cell._forward_pre_hooks
+
+
+def test_packing_is_undone_by_unpacking_whatever_the_shapes():
+    channels = [interp.Channel("h", (5,)), interp.Channel("cache", (3, 2, 4), grows=1), interp.Channel("c", (2,))]
+    tree = {channel.name: torch.randn(7, *channel.shape) for channel in channels}
+    packed = pack(channels, tree)
+    assert packed.shape == (7, 8, 5)
+    again = unpack(channels, packed.unflatten(0, (7, 1)))
+    assert all(torch.equal(again[name][:, 0], value) for name, value in tree.items())
+    assert [label for c in channels for label in c.labels] == ["h", *(f"cache_{i}" for i in range(1, 7)), "c"]
+
+
+def test_a_gate_can_be_set_by_a_hook():
+    """With the update gate at 1 a GRU keeps its state, whatever it is told."""
+    machine, episodes = gru(), experts.sample(3, 5, N_EXPERTS, seed=0)
+    run = interp.rollout(machine, episodes, fwd_hooks=[("points.update", lambda z, hook: torch.ones_like(z))])
+    assert torch.equal(run.latents, torch.zeros_like(run.latents))
+    assert interp.rollout(machine, episodes).latents.abs().max() > 0.01
+
+
+def test_fresh_copies_are_drawn_as_their_class_draws_and_leave_the_machine_alone():
+    machine = gru()
+    before = machine.digest()
+    blank = machine.fresh(5)
+    assert machine.digest() == before != blank.digest() == machine.fresh(5).digest()
+    assert blank.name == "gru-untrained"
+
+    class Bare(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = RoundCell(nn.GRUCell(N_EXPERTS + 1, 16))
+            self.cell, self.read, self.bias = self.inner.cell, self.inner.read, nn.Parameter(torch.zeros(1))
+
+    with pytest.raises(InputError, match="nothing says how to draw bias of 'Bare' anew"):
+        adapted(Bare(), _good, name="").fresh(0)
+
+
+def test_a_machine_in_another_dtype_is_one():
+    machine = gru().double()
+    interp.check_machine(machine)
+    run = interp.rollout(machine, experts.sample(2, 4, N_EXPERTS))
+    assert run.latents.dtype == run.predictions.dtype == torch.float64 and run.settings["dtype"] == "float64"
+
+
+def test_rounds_may_hold_more_than_tokens():
+    """A tree of tensors: what comes after the prediction by the layout's word is checked like any other."""
+    from interp.model.layout import EncodedRounds
+
+    class Told(EncodedRounds):
+        after = ("truth",)
+
+    machine = gru()
+    fed = machine.layout.encode(experts.sample(2, 3, N_EXPERTS))
+    same = fed.each(lambda part: part)
+    assert all(torch.equal(a, b) for a, b in zip(fed.tensors().values(), same.tensors().values(), strict=True))
+    assert torch.equal(EncodedRounds.stacked([fed.at(t) for t in range(3)], 1).tokens, fed.tokens)
+    assert torch.equal(fed.rows([2, 0]).tokens, fed.tokens[:, [2, 0]].flatten(0, 1))
+    assert replace(fed, tokens=fed.tokens + 1).slots is fed.slots and Told.after == ("truth",)
