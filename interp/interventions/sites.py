@@ -180,7 +180,7 @@ def sites(
     return every
 
 
-def _places(site: Site, layout: RoundLayout, positions: str | list[str] | None) -> list[str | None]:
+def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | None) -> list[str | None]:
     """The labels that a sweep asks for, of those that the component has places for; None for whole activations."""
     axes = site.kind.axes.split()
     if positions is None or not {"pos", "latent"} & set(axes):

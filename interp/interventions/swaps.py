@@ -24,7 +24,7 @@ from torch import Tensor
 from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
 from interp.interventions.sites import Site, resolve, write
-from interp.machine import Machine
+from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
 from interp.model.run import Rollout
