@@ -39,8 +39,9 @@ from interp.errors import InputError, require, require_known, unknown_name
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
-from interp.interventions.round_patcher import Patched, RoundPatcher, next_round, tile
+from interp.interventions.round_patcher import Patched, RoundPatcher, next_round
 from interp.interventions.sites import ALIASES, Site, resolve, sites
+from interp.interventions.swaps import tile
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.provenance import provenance
