@@ -10,16 +10,14 @@ import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from interp import catalog
 from interp.checks import MOST_GB, checked, file_path
 from interp.errors import InputError, unknown_name
 from interp.files import read_json, reading
 from interp.lazy import entry
-
-if TYPE_CHECKING:
-    from interp.machine import Machine
+from interp.machine import Machine
 
 _LOG = logging.getLogger(__name__)
 SHIPPED = Path(__file__).parent / "checkpoints"

@@ -35,11 +35,11 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
+from interp.machine import Machine
 from reports.html import TEMPLATES, environment, policy, stylesheet
 from reports.palette import LIGHT
 
 if TYPE_CHECKING:
-    from interp.machine import Machine
     from interp.model.run import Rollout
 
 

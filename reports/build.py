@@ -20,6 +20,7 @@ from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import writable
 from interp.library import models
+from interp.machine import Machine
 from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
@@ -28,7 +29,6 @@ from reports.blocks import NotComputed
 from reports.page import INDEX, Report, Section, write_index
 
 if TYPE_CHECKING:
-    from interp.machine import Machine
     from reports.part import Context, Part
 
 

@@ -11,16 +11,14 @@ import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 import interp.tasks
 from interp.checks import device_called
 from interp.errors import InputError, require
-
-if TYPE_CHECKING:
-    from interp.machine import Machine
+from interp.machine import Machine
 
 
 def number(what: str, minimum: int = 1, *names: str) -> Any:

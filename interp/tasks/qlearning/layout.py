@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 import torch
 from einops import rearrange
@@ -13,12 +13,10 @@ from torch import Tensor
 
 from interp.checks import checked
 from interp.errors import InputError
+from interp.machine import Machine
 from interp.model.layout import EncodedRounds
 from interp.tasks.qlearning.episodes import MDPEpisodes, MDPs
 from interp.tasks.sized_round import SizedRound
-
-if TYPE_CHECKING:
-    from interp.machine import Machine
 
 
 @dataclass(frozen=True)
