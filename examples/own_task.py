@@ -61,6 +61,7 @@ class BanditRound(RoundLayout):
     """Which tokens a round has, and what is predicted."""
 
     task: ClassVar[str] = "bandit"
+    predict_label: ClassVar[str] = "win?"
     labels = ("<w>", "<z>", "arm", "win?", "reward", "w?")
     vocabulary = ("<w>", "win?", "w?", "lose", "win", "arm_1", "arm_2")
     outcomes = ("lose", "win")

@@ -143,7 +143,7 @@ def _round(
     resid = model.run_from(model.embedded(tokens, latents, values), n_read=layout.n_read)
     read = model.ln_final(resid)
     logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
-    return logits, model.write(latents, model.update(read[:, -1], tokens.shape[1]), slots)
+    return logits, model.write(latents, model.update(read[:, -layout.n_after], tokens.shape[1]), slots)
 
 
 def _rows(batch: Batch, rows: NDArray[Any], at: NDArray[Any]) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -175,10 +175,10 @@ def rebuilt(
         return resid + (by_head if resid.ndim == 4 else by_head[:, :, 0])
 
     def leave(resid: Tensor, hook: object) -> Tensor:
-        """Rebuild the last residual stream: the update is read at the last position, the prediction before it."""
+        """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
         to_prediction, to_update = mixed(EXITS)
         last = torch.zeros_like(resid[0, :, :1])
-        last[-1] = 1
+        last[graph.model.layout_of_length[resid.shape[1]].update_position] = 1
         return resid + to_prediction * (1 - last) + to_update * last
 
     reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]

@@ -152,7 +152,8 @@ def _rows(case: _Case) -> Iterator[str]:
 
 
 def _truth(case: _Case) -> Iterator[str]:
-    at, layout, ids = case.layout.predict_position, case.layout, len(case.layout.vocabulary)
+    layout, ids = case.layout, len(case.layout.vocabulary)
+    at = min(layout.predict_position, layout.position(layout.predict_label))  # what is declared, whatever is read
     for t in range(case.n_rounds):
         fed = case.fed.at(t)
         plain = case.machine.step(case.run.latents[:, t], fed).prediction

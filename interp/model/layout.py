@@ -7,30 +7,38 @@ A round of prediction with expert advice (paper, section 3) and one of tabular Q
 
 A layout is a task's (``interp.tasks``); this module says what every layout tells the rest of the toolkit, so that
 nothing outside a task's folder needs to know whose round it is. Latents stand at ``latent_positions``; the prediction
-is read at ``predict_position``; the update is read at ``update_position`` and replaces (or is added to) one latent
-slot. Everything after the prediction is the *suffix*: the model is told the truth, or commits its own choice, only
-there. A layout also knows how episodes become tokens, how scores become a prediction and a prediction a distribution
-over outcomes, and how the algorithm's state is spread over the latents.
+is read at ``predict_position``, which is that of the label ``predict_label``; the update is read after it, at
+``update_position``, and replaces (or is added to) one latent slot. Everything after the prediction is the *suffix*:
+the model is told the truth, in as many tokens as that takes, or commits its own choice, only there. A layout also
+knows how episodes become tokens, how scores become a prediction and a prediction a distribution, and how the
+algorithm's state is spread over the latents.
+
+What is predicted is one of several ``outcomes`` (``kind = "classes"``), or a real number: its ``"mean"``, scored by the
+squared error, or a ``"normal"`` distribution of it, mean and log variance, scored by the negative log density.
 
 A model can serve a range of sizes (``n_experts_range``, ...): its vocabulary is that of the largest, and
-:meth:`RoundLayout.fit` gives the layout for given episodes. Prediction and update stand at fixed distances from the
-end, and latents at fixed distances from the start, in every size.
+:meth:`RoundLayout.fit` gives the layout for given episodes. Latents stand at fixed distances from the start in every
+size.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
 from interp.checks import checked, integer
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
+from interp.kinds import shown
 
+Kind = Literal["classes", "mean", "normal"]
+"""What a prediction is."""
 MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""
 
@@ -80,15 +88,44 @@ class RoundLayout:
 
     Attributes:
         task: key of the task.
+        predict_label: label of the position where the prediction is read; the truth must come after it.
+        update_label: label of the position where the update is read, after the prediction; the last one when None.
+        kind: what a prediction is: the probabilities of "classes", or of a real number the "mean", or a "normal".
         choice_label: label of the position where the model's own choice is committed; None when there is none.
         payload: what the scalar payloads are, such as "rewards"; None when rounds hold none.
         payload_hint: what else a handwired model can be given where its payloads do not fit.
     """
 
     task: ClassVar[str]
+    predict_label: ClassVar[str] = "p?"
+    update_label: ClassVar[str | None] = None
+    kind: ClassVar[Kind] = "classes"
     choice_label: ClassVar[str | None] = None
     payload: ClassVar[str | None] = None
     payload_hint: ClassVar[str] = ""
+
+    def __post_init__(self) -> None:
+        """Refuse a round that does not say where it is read, or is read after the truth can have been told."""
+        require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Kind))
+        for name in ("predict_label", "update_label", "choice_label"):
+            label = getattr(self, name)
+            found = 1 if label is None else self.labels.count(label)
+            require(
+                found == 1,
+                f"{name} {label!r} of a round of {self.task!r} stands at {found} of its positions, and must stand at "
+                f"one; set {name} in {type(self).__name__} to one of its labels: {', '.join(self.labels)}",
+            )
+        for name, position in (("update_label", self.update_position), ("choice_label", self.choice_position)):
+            require(
+                position is None or position > self.predict_position,
+                f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
+                f"labels are {', '.join(self.labels)}",
+            )
+        require(
+            self.kind == "classes" or self.choice_label is None,
+            f"a round of {self.task!r} predicts a real number ({self.kind!r}), which no token stands for: it can have "
+            "no choice_label",
+        )
 
     @property
     def labels(self) -> tuple[str, ...]:
@@ -107,12 +144,14 @@ class RoundLayout:
 
     @property
     def outcomes(self) -> tuple[str, ...]:
-        """The name of every outcome that is predicted."""
-        raise NotImplementedError
+        """The name of every outcome that is predicted, or of every number that tells a real one."""
+        if self.kind == "classes":
+            raise NotImplementedError
+        return ("mean", "log variance")[: 1 if self.kind == "mean" else 2]
 
     @property
     def n_outputs(self) -> int:
-        """Number of outcomes predicted."""
+        """How many numbers a prediction is made of: one for every outcome."""
         return len(self.outcomes)
 
     @property
@@ -133,28 +172,63 @@ class RoundLayout:
         """Tokens, payloads and update slots of ``episodes``, whose task and sizes must be this layout's."""
         raise NotImplementedError
 
-    # What a prediction is. A layout whose prediction is the distribution over its outcomes changes none of these.
+    # What a prediction is. A layout whose prediction is the distribution over its outcomes, or a real number by its
+    # kind, changes none of these.
 
     @property
     def prediction_axes(self) -> int:
-        """Trailing axes of a prediction: 1 for a distribution ``[..., outcome]``, 0 for one probability."""
-        return 1
+        """Trailing axes of a prediction: 1 for a distribution ``[..., outcome]``, 0 for one probability or one mean."""
+        return 0 if self.kind == "mean" else 1
 
     @checked
     def prediction(self, probabilities: Float[Tensor, "*axes"]) -> Tensor:
-        """What a model returns, from the probabilities ``[..., outcome]`` of this layout's outcomes."""
-        return probabilities
+        """What a model returns, from the probabilities ``[..., outcome]`` of this layout's outcomes.
+
+        Of a real number: the mean ``[...]``, or mean and log variance ``[..., 2]``, from what the model gives.
+        """
+        return probabilities.squeeze(-1) if self.kind == "mean" else probabilities
 
     @checked
     def distribution(self, prediction: Tensor) -> Tensor:
-        """The probability of every outcome, ``[..., outcome]``, that a prediction says."""
-        return prediction
+        """The probability of every outcome, ``[..., outcome]``, that a prediction says.
+
+        Of a real number there are no probabilities: this is what tells its distribution, the mean ``[..., 1]``, or
+        mean and log variance ``[..., 2]``.
+        """
+        return prediction.unsqueeze(-1) if self.kind == "mean" else prediction
 
     @checked
     def choose(self, prediction: Float[Tensor, "*axes"]) -> Tensor:
-        """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``."""
+        """Index of the most probable outcome, the lowest on ties: ``[..., outcome] -> [...]``; a real number's mean."""
+        if self.kind != "classes":
+            return self.distribution(prediction)[..., 0]
         require(prediction.shape[-1:] != (0,), f"a prediction is [..., outcome], got shape {tuple(prediction.shape)}")
         return prediction.argmax(-1)
+
+    @checked
+    def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
+        """How wrong predictions are by the truth ``[...]``, for a task's ``losses``.
+
+        The chance of a mistake, ``1 - P(truth)``, of classes, whose truth is the index of an outcome; the squared error
+        of a mean; the negative log density of a normal, in nats.
+        """
+        told = self.distribution(prediction)
+        require(
+            told.shape[-1] == self.n_outputs and told.shape[-1 - truth.ndim : -1] == truth.shape,
+            f"predictions of shape {tuple(prediction.shape)} do not fit a truth of shape {tuple(truth.shape)}",
+        )
+        if self.kind == "classes":
+            index = truth.expand(told.shape[:-1]).unsqueeze(-1)
+            require(
+                not index.is_floating_point() and bool(((index >= 0) & (index < self.n_outputs)).all()),
+                f"the truth of classes is an index from 0 to {self.n_outputs - 1}, got {shown(truth)}",
+            )
+            return 1 - told.gather(-1, index.long()).squeeze(-1)
+        missed = (told[..., 0] - truth).square()
+        if self.kind == "mean":
+            return missed
+        log_variance = told[..., 1]
+        return (missed * (-log_variance).exp() + log_variance + math.log(2 * math.pi)) / 2
 
     @checked
     def commit(self, tokens: Shaped[Tensor, "*axes pos"], choice: Shaped[Tensor, "*axes"]) -> Tensor:
@@ -204,18 +278,23 @@ class RoundLayout:
 
     @cached_property
     def predict_position(self) -> int:
-        """Where the prediction is read: the last position but two."""
-        return self.n_positions - 3
+        """Where the prediction is read: at ``predict_label``."""
+        return self.position(self.predict_label)
 
     @cached_property
     def update_position(self) -> int:
-        """Where the update is read: the last position."""
-        return self.n_positions - 1
+        """Where the update is read: at ``update_label``, the last position when that is None."""
+        return self.n_positions - 1 if self.update_label is None else self.position(self.update_label)
 
     @property
     def n_read(self) -> int:
         """How many positions at the end of a round hold all that is read: those from the prediction on."""
         return self.n_positions - self.predict_position
+
+    @property
+    def n_after(self) -> int:
+        """How many positions at the end of a round begin with the update: 1 where it is read at the last."""
+        return self.n_positions - self.update_position
 
     @property
     def choice_position(self) -> int | None:

@@ -25,6 +25,7 @@ class SizedRound(RoundLayout):
         for name in self.ranged:
             bounds = size_range(name, getattr(self, name), getattr(self, f"{name}_range"))
             object.__setattr__(self, f"{name}_range", bounds)
+        super().__post_init__()
 
     @property
     def served(self) -> tuple[tuple[int, int], ...]:

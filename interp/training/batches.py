@@ -192,8 +192,8 @@ class RoundsLoss(nn.Module):
             logits = model.unembed(read[:, 0])[:, : layout.n_outputs]
             tokens = layout.commit(tokens, logits.argmax(-1))
             suffix = model.embedded(tokens, latents, payloads)[:, end:]
-            read = model.ln_final(model.run_from(suffix, past=past, n_read=1))
-        return logits, model.update(read[:, -1], layout.n_positions)
+            read = model.ln_final(model.run_from(suffix, past=past, n_read=layout.n_after))
+        return logits, model.update(read[:, -layout.n_after], layout.n_positions)
 
 
 def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit: str) -> dict[str, float]:

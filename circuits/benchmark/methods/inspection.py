@@ -32,7 +32,8 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
             pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs()
             size = (pattern * size.unsqueeze(1)).sum(-1)
         elif name in ("prediction", "update"):
-            size = size[:, -1 if name == "update" else subject.model.layout.predict_position]
+            layout = subject.model.layout
+            size = size[:, layout.update_position if name == "update" else layout.predict_position]
         scores[graph.sources[s], name] = float(size.mean())
     return Answer(scores)
 

@@ -35,6 +35,7 @@ class QLearningRound(SizedRound):
     ranged: ClassVar[tuple[str, ...]] = ("n_states", "n_actions")
     episodes_are: ClassVar[str] = "MDP episodes"
     episode_types: ClassVar[tuple[type, ...]] = (MDPEpisodes, MDPs)
+    predict_label: ClassVar[str] = "Select"
     choice_label: ClassVar[str | None] = "a*"
     payload: ClassVar[str | None] = "rewards"
     payload_hint: ClassVar[str] = "(signed=True for negative ones), or use variant='lin', which takes any"
