@@ -32,8 +32,7 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
             pattern = cache[f"blocks.{layer}.attn.hook_pattern"][:, int(head)].abs()
             size = (pattern * size.unsqueeze(1)).sum(-1)
         elif name in ("prediction", "update"):
-            layout = subject.model.layout
-            size = size[:, layout.update_position if name == "update" else layout.predict_position]
+            size = size[:, run.layout.update_position if name == "update" else run.layout.predict_position]
         scores[graph.sources[s], name] = float(size.mean())
     return Answer(scores)
 

@@ -1,0 +1,247 @@
+"""Rounds that keep the truth after the prediction, in as many tokens as it takes, and are read where they say."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from interp import catalog
+from interp.algorithm import Algorithm, AlgorithmRecord, Variable
+from interp.decoder import Decoder
+from interp.errors import InputError
+from interp.interventions.interchange import interchange
+from interp.interventions.patching import sweep
+from interp.model.config import LatentTransformerConfig
+from interp.model.layout import EncodedRounds, RoundLayout
+from interp.model.transformer import HookedLatentTransformer
+from interp.task import Algorithms, Data, Task
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.reachability.layout import ReachabilityRound
+from interp.training.batches import RoundsLoss, encode
+from interp.training.config import Stage, TrainingConfig
+from interp.training.goal import TrainingGoal
+from interp.training.trainer import train
+
+
+@dataclass(frozen=True, eq=False)
+class ThreeAnswers:
+    """Items and their three binary properties, Int[episode, round] and Int[episode, round, 3]."""
+
+    items: np.ndarray
+    answers: np.ndarray
+    regime: str = "even"
+    seed: int | None = None
+    task: ClassVar[str] = "three_answers"
+
+    @property
+    def n_rounds(self) -> int:
+        return self.items.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.items)
+
+    def select(self, rows: Any) -> ThreeAnswers:
+        return replace(self, items=self.items[rows], answers=self.answers[rows])
+
+
+def sample(n_episodes: int, n_rounds: int, *, seed: int = 0) -> ThreeAnswers:
+    rng = np.random.default_rng(seed)
+    return ThreeAnswers(rng.integers(2, size=(n_episodes, n_rounds)), rng.integers(2, size=(n_episodes, n_rounds, 3)))
+
+
+@dataclass(frozen=True)
+class AnswersLast(RoundLayout):
+    """The truth is told in three tokens; the first of them is predicted."""
+
+    task: ClassVar[str] = "three_answers"
+    labels = ("<w>", "<z>", "item", "p?", "l_1", "l_2", "l_3", "w?")
+    vocabulary = ("<w>", "p?", "w?", "a*", "end", "item_1", "item_2", "no", "yes")
+    outcomes = ("no", "yes")
+    n_latents = 1
+
+    def fit(self, episodes: Any) -> RoundLayout:
+        return self
+
+    def encode(self, episodes: ThreeAnswers) -> EncodedRounds:
+        ids = self.token_ids
+        fixed = [ids.get(label, 0) for label in self.labels]
+        tokens = torch.tensor(fixed).repeat(*episodes.items.shape, 1)
+        tokens[..., 2] = torch.from_numpy(episodes.items) + ids["item_1"]
+        first = self.position("l_1")
+        tokens[..., first : first + 3] = torch.from_numpy(episodes.answers) + ids["no"]
+        return EncodedRounds(tokens, torch.zeros(tokens.shape), torch.zeros(tokens.shape[:2], dtype=torch.long))
+
+
+class UpdateInside(AnswersLast):
+    """The update is read before the last token."""
+
+    labels = ("<w>", "<z>", "item", "p?", "l_1", "l_2", "l_3", "w?", "end")
+    update_label = "w?"
+
+
+class Committed(UpdateInside):
+    """The model's own choice stands among what comes after the prediction."""
+
+    labels = ("<w>", "<z>", "item", "p?", "l_1", "a*", "l_2", "l_3", "w?", "end")
+    choice_label = "a*"
+
+    def choice_token(self, choice: torch.Tensor) -> torch.Tensor:
+        return choice + self.token_ids["no"]
+
+    def encode(self, episodes: ThreeAnswers) -> EncodedRounds:
+        rounds = super().encode(replace(episodes, answers=np.zeros_like(episodes.answers)))
+        tokens = rounds.tokens.clone()
+        for i in range(3):
+            tokens[..., self.position(f"l_{i + 1}")] = torch.from_numpy(episodes.answers[..., i]) + self.token_ids["no"]
+        tokens[..., self.choice_position] = self.token_ids["a*"]
+        return replace(rounds, tokens=tokens)
+
+
+def second_answers() -> Algorithm:
+    """How often the second property was there: it says what the next round's first is."""
+    variables = (
+        Variable("answers", "l", "the three", "class", "input"),
+        Variable("count", "n", "how often the second was there", "rounds", "state"),
+        Variable("next_count", "n'", "after the round", "rounds", parents=("count", "answers"),
+                 equation=lambda v: v["count"] + v["answers"][..., 1]),
+    )  # fmt: skip
+    return Algorithm(
+        key="second", name="second", task="three_answers", parameters={}, variables=variables,
+        inputs=lambda episodes: {"answers": episodes.answers},
+        initial=lambda episodes: {"count": np.zeros(len(episodes))},
+        distribution=lambda v: np.stack([1 / (2 + v["count"]), 1 - 1 / (2 + v["count"])], -1),
+        memory="count", written="next_count",
+    )  # fmt: skip
+
+
+def losses(predictions: torch.Tensor, episodes: ThreeAnswers, rounds: slice) -> torch.Tensor:
+    return AnswersLast().loss(predictions, torch.from_numpy(episodes.answers[:, rounds, 0]))
+
+
+TASK = Task(
+    key="three_answers", name="three answers", what="predict the first of three",
+    data=Data(layout=AnswersLast, sample=sample, losses=losses),
+    algorithms=Algorithms(lambda: (AlgorithmRecord("second", "second", "second", second_answers),)),
+    training=lambda: TrainingGoal(targets=lambda episodes: np.eye(2)[episodes.answers[..., 0]]),
+)  # fmt: skip
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    monkeypatch.setitem(catalog._REGISTERED, "three_answers", TASK)
+
+
+def made(layout: RoundLayout) -> HookedLatentTransformer:
+    torch.manual_seed(0)
+    config = LatentTransformerConfig(layout, d_model=16, n_layers=2, n_heads=2, d_head=8, d_mlp=16, init_std=0.5)
+    return HookedLatentTransformer(config).double().eval()
+
+
+@pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])
+def test_a_round_is_read_at_its_label_before_the_truth(layout):
+    """The last position but two of the first of these is l_2: read there, the prediction moves with the truth."""
+    assert layout.labels[layout.predict_position] == "p?" and layout.labels[layout.update_position] == "w?"
+    model, episodes = made(layout), sample(5, 4, seed=1)
+    plain = interp.rollout(model, episodes)
+    others = replace(episodes, answers=1 - episodes.answers)
+    told = interp.rollout(model, others)
+    assert torch.equal(plain.predictions[:, 0], told.predictions[:, 0])
+    assert (plain.predictions[:, 1] - told.predictions[:, 1]).abs().min() > 0
+    interp.check_machine(model)
+
+
+class ReadAfter(AnswersLast):
+    """What the default was: it says p?, and is read at l_2."""
+
+    predict_position = 5
+
+
+def test_a_layout_that_is_read_after_its_label_leaks_and_is_found():
+    with pytest.raises(InputError, match="the prediction of round 0 changes with 'l_1', which comes after 'p\\?'"):
+        interp.check_machine(made(ReadAfter()), only=["predictions_do_not_see_the_truth"])
+
+
+def test_shipped_layouts_are_read_where_they_were():
+    for layout in (ExpertRound(3), ExpertRound(1), QLearningRound(4, 2), ReachabilityRound(5, 4, marks=True)):
+        assert layout.predict_position == layout.n_positions - 3 == layout.n_positions - layout.n_read
+        assert layout.update_position == layout.n_positions - 1 and layout.n_after == 1
+    assert QLearningRound(2, 2).predict_label == "Select"
+
+
+def variant(**changes: Any) -> RoundLayout:
+    return type("Changed", (AnswersLast,), changes)()
+
+
+def test_rounds_that_do_not_say_where_they_are_read_are_refused():
+    with pytest.raises(
+        InputError,
+        match=r"predict_label 'p\?' of a round of 'three_answers' stands at 0 of its positions, and must stand at one; "
+        r"set predict_label in Changed to one of its labels: <w>, <z>, ask, w\?",
+    ):
+        variant(labels=("<w>", "<z>", "ask", "w?"))
+    with pytest.raises(InputError, match=r"stands at 2 of its positions"):
+        variant(labels=("<w>", "<z>", "p?", "p?", "w?"))
+    with pytest.raises(InputError, match=r"update_label 'u' of a round .* stands at 0"):
+        variant(update_label="u")
+    with pytest.raises(InputError, match=r"update_label of a round of 'three_answers' must come after 'p\?', where it"):
+        variant(update_label="item")
+    with pytest.raises(InputError, match=r"choice_label of a round of 'three_answers' must come after 'p\?'"):
+        variant(choice_label="item")
+    with pytest.raises(InputError, match="unknown kind of prediction of 'three_answers' 'classses'"):
+        variant(kind="classses")
+    with pytest.raises(InputError, match=r"predicts a real number \('mean'\), which no token stands for"):
+        variant(kind="mean", choice_label="l_1")
+
+
+@pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside()])
+def test_each_token_of_feedback_is_patched_by_itself(layout):
+    """Only l_2 of round 2 differs: patched there, the next round is as clean; anywhere else, as corrupted."""
+    model, clean = made(layout), sample(6, 5, seed=2)
+    changed = clean.answers.copy()
+    changed[:, 2, 1] = 1 - changed[:, 2, 1]
+    corrupted = replace(clean, answers=changed)
+    at = ["embed@l_1", "embed@l_2", "embed@l_3", "resid_post[1]@w?"]
+    found = sweep(model, clean, corrupted, 2, at=at, read=3)
+    assert found.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
+    now = sweep(model, clean, corrupted, 2, at=at, metric="state")
+    assert now.fractions() == pytest.approx([0, 1, 0, 1], abs=1e-9)
+    assert (sweep(model, clean, corrupted, 2, at=at).values == 0).all()  # the prediction came before
+
+
+def test_feedback_is_interchanged_and_shows_in_the_state_alone():
+    model, base, source = made(UpdateInside()), *(sample(8, 5, seed=seed) for seed in (3, 4))
+    run = interp.rollout(model, base)
+    told = interchange(model, base, source, second_answers(), "answers", "embed@l_2")
+    assert (told.effect == 0).all() and told.wanted.max() == 0
+    decode = Decoder.fit(run.latents[:, 1:], second_answers().run(base)["next_count"], ridge=1e-3)
+    kept = interchange(model, base, source, second_answers(), "answers", "embed@l_2", outcome="state", decode=decode)
+    differs = base.answers[..., 1] != source.answers[..., 1]
+    assert (np.abs(kept.wanted[..., 0]) == differs).all()
+    assert ((np.abs(kept.effect[..., 0]) > 1e-9) == differs).all()
+
+
+@pytest.mark.parametrize("layout", [AnswersLast(), UpdateInside(), Committed()])
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_the_loss_of_training_is_that_of_the_rollout(layout, commit):
+    model, episodes = made(layout), sample(6, 4, seed=5)
+    batch = encode(episodes, layout)
+    fed = batch.rounds
+    loss, latents = RoundsLoss(model, commit)(fed.tokens, fed.values, fed.slots, batch.targets, layout)
+    run = interp.rollout(model, episodes, commit=commit)
+    truth = torch.from_numpy(episodes.answers[..., :1])
+    expected = -run.predictions.gather(-1, truth).log().mean()
+    assert loss.item() == pytest.approx(expected.item(), abs=1e-6)
+    torch.testing.assert_close(latents, run.latents[:, -1], atol=1e-9, rtol=0)
+
+
+def test_such_a_task_is_trained(tmp_path):
+    sizes = {"d_model": 8, "n_layers": 1, "n_heads": 2, "d_mlp": 8, "batch_size": 4, "eval_episodes": 4}
+    config = TrainingConfig(task="three_answers", stages=(Stage(n_rounds=3, steps=2),), eval_rounds=3, **sizes)
+    model = interp.load(str(train(config, tmp_path / "run", name="three")))
+    interp.check_machine(model)
