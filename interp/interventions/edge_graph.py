@@ -178,7 +178,7 @@ def rebuilt(
         """Rebuild the last residual stream: the update is read at a position of its own, behind the prediction's."""
         to_prediction, to_update = mixed(EXITS)
         last = torch.zeros_like(resid[0, :, :1])
-        last[graph.model.layout_of_length[resid.shape[1]].update_position] = 1
+        last[-graph.model.layout.n_after] = 1
         return resid + to_prediction * (1 - last) + to_update * last
 
     reading = [(hook, partial(read, names)) for hook, names in graph.readers.items()]
