@@ -16,6 +16,7 @@
 * :mod:`circuits.chooser`: Lemma C.1 as a table; :mod:`circuits.calibration`: how far interchanges can be trusted;
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
+* :func:`register` adds a machine of your own (a :class:`CircuitRecord`) to those that all of this knows by name;
 * :func:`verify` checks a model against its algorithm, every intermediate variable included;
 * :mod:`circuits.compare`: is a model the same machine as another: behaviour, state, update, circuit;
 * :mod:`circuits.benchmark`: methods of interpretability, graded on machines whose edges and places are known.
@@ -35,13 +36,14 @@ if TYPE_CHECKING:
     from circuits.circuit import Circuit, Location
     from circuits.compiler import compile_circuit as compile
     from circuits.heads import Head, Neuron
-    from circuits.registry import build, differentiable, from_origin, load, models
+    from circuits.registry import CircuitRecord, build, differentiable, from_origin, load, models, register
     from circuits.stated import Edge
     from circuits.verification import verify
 
 __all__ = [
     "Basis",
     "Circuit",
+    "CircuitRecord",
     "Direction",
     "Edge",
     "Head",
@@ -54,6 +56,7 @@ __all__ = [
     "from_origin",
     "load",
     "models",
+    "register",
     "verify",
 ]
 
@@ -63,7 +66,7 @@ __getattr__, __dir__ = facade(
         "circuits.basis": "Basis Direction PositionCode",
         "circuits.circuit": "Circuit Location",
         "circuits.heads": "Head Neuron",
-        "circuits.registry": "build differentiable from_origin load models",
+        "circuits.registry": "CircuitRecord build differentiable from_origin load models register",
         "circuits.stated": "Edge",
         "circuits.verification": "verify",
     },

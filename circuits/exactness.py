@@ -24,6 +24,7 @@ from circuits.basis import POS
 from circuits.circuit import Circuit, Location, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
 from interp.algorithm import NEXT
+from interp.errors import require
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -100,6 +101,11 @@ def check(
         (CARRIED, "latents", model.read_state(run.latents), carried),
     ):
         unit = plan.unit(circuit, values, key)
+        require(
+            value.numel() == truth.size,
+            f"{circuit.name!r} gives {tuple(value.shape)} where its algorithm's {key!r} is {truth.shape}; name the "
+            "variable of the algorithm that has the shape of a prediction as the plan's output",
+        )
         measured.append((key, where, *_errors(value.reshape(truth.shape), torch.from_numpy(truth), unit)))
     unit = plan.unit(circuit, values, CARRIED)
     # In a rotated basis every axis takes its share of the state's rounding; otherwise none may.

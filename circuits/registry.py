@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +33,7 @@ class CircuitRecord:
     Attributes:
         description: one line, for lists.
         task: key of the task that it solves; the sizes of that task are arguments of its circuit.
-        builder, verification: "module:name" of what builds the circuit, and of its plan.
+        builder, verification: what builds the circuit, and its plan; or their "module:name", imported when asked for.
         float32: arguments that differ by default in float32, where exponents and ties are coarser.
         soft: arguments of the softmax-only variant: all but exact, with a gradient through every choice.
         weights: sizes -> about how many weights it has (within a quarter): what is too large is refused unbuilt.
@@ -42,21 +42,21 @@ class CircuitRecord:
     key: str
     description: str
     task: str
-    builder: str
-    verification: str
-    float32: Mapping[str, Any]
-    soft: Mapping[str, Any]
-    weights: Callable[[Mapping[str, int]], float]
+    builder: str | Callable[..., Circuit]
+    verification: str | VerificationPlan
+    float32: Mapping[str, Any] = field(default_factory=dict)
+    soft: Mapping[str, Any] = field(default_factory=dict)
+    weights: Callable[[Mapping[str, int]], float] = lambda sizes: 0.0
 
     @property
     def build(self) -> Callable[..., Circuit]:
         """The function that builds the circuit."""
-        return named(self.builder)
+        return named(self.builder) if isinstance(self.builder, str) else self.builder
 
     @property
     def plan(self) -> VerificationPlan:
         """How the circuit is verified, imported when it is asked for."""
-        return named(self.verification)
+        return named(self.verification) if isinstance(self.verification, str) else self.verification
 
 
 RECORDS: dict[str, CircuitRecord] = unique(
@@ -202,5 +202,36 @@ def differentiable(model: HookedLatentTransformer) -> HookedLatentTransformer:
     return load(name, **{**origin["arguments"], **RECORDS[name].soft})
 
 
+@checked
+def register(record: CircuitRecord) -> CircuitRecord:
+    """Add a handwired model of your own: :func:`interp.load`, :func:`circuits.verify` and reports then know it.
+
+    Its task must be registered (``interp.tasks.register``), its key be no model's, and the name of the circuit that it
+    builds its key: by this name a compiled model finds its circuit again.
+
+    Example:
+        >>> register(handwired("wma-handwired"))                              # docs/tutorials/circuit.md has one to add
+        Traceback (most recent call last):
+        interp.errors.InputError: a model 'wma-handwired' is known already; choose another key
+    """
+    taken = {known.name for known in library.models()}
+    require(record.key not in taken, f"a model {record.key!r} is known already; choose another key")
+    sizes, takes = tasks.get(record.task).sizes, inspect.signature(record.build).parameters
+    for size in sizes:
+        require_known(f"argument of the builder of {record.key!r} (a size of its task)", size.name, takes, limit=20)
+    made = record.build(**{size.name: size.default for size in sizes})
+    require(
+        made.name == record.key,
+        f"the circuit of {record.key!r} is called {made.name!r}; give it the key of its record as its name",
+    )
+    RECORDS[record.key] = record
+    _offer(record)
+    return record
+
+
+def _offer(record: CircuitRecord) -> None:
+    library.register(record.key, record.description, record.task, partial(load, record.key))
+
+
 for _record in RECORDS.values():
-    library.register(_record.key, _record.description, _record.task, partial(load, _record.key))
+    _offer(_record)

@@ -26,7 +26,7 @@ def run(page: Path) -> int:
     blocks = RUN.findall(page.read_text(encoding="utf-8"))
     scope: dict[str, object] = {"__name__": "page"}
     for block in blocks:
-        exec(compile(block, name_of(page), "exec"), scope)
+        exec(compile(block, name_of(page), "exec", dont_inherit=True), scope)
     return len(blocks)
 
 
