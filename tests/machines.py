@@ -92,3 +92,32 @@ def loop(seed: int = 0, cycles: int = 3) -> Any:
         return scores, {"h": h}
 
     return adapted(Loop(cycles), step, {"block": interp.Point("block", times=cycles)}, name="loop")
+
+
+class Reader(nn.Module):
+    """Reads all earlier rounds in a cache by attention: what it carries grows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.write, self.ask = nn.Linear(N_EXPERTS + 1, 8), nn.Linear(N_EXPERTS, 8)
+        self.read = nn.Linear(8 + N_EXPERTS, 2)
+
+
+def cached(seed: int = 0, n_rounds: int = 6) -> Any:
+    """A cache of one row a round, with room for ``n_rounds``."""
+    torch.manual_seed(seed)
+
+    def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        advice, truth = read_round(fed)
+        cache, length = carried["cache"], carried["cache_length"]
+        scores = torch.einsum("bd,brd->br", m.ask(advice), cache)
+        unwritten = torch.arange(cache.shape[1]) >= length.unsqueeze(1)
+        weights = scores.masked_fill(unwritten, -1e9).softmax(1) * (length > 0).unsqueeze(1)
+        seen = torch.einsum("br,brd->bd", weights, cache)
+        new = m.write(torch.cat([advice, truth], 1)).unsqueeze(1)
+        return m.read(torch.cat([seen, advice], 1)), {"cache": new}
+
+    return interp.adapt(
+        Reader(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="cached",
+        channels=[interp.Channel("cache", (n_rounds, 8), grows=1)], points={"asked": "ask"},
+    )  # fmt: skip

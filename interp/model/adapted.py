@@ -149,7 +149,9 @@ class AdaptedMachine(HookedMachine):
         super().__init__()
         self.module, self.layout, self.one_step, self.start, self.reader = module, layout, step, initial, read
         self.reset, self.output, self.called, self.origin = reset, output, name, dict(origin)
-        self.channels = tuple(channels)
+        # What grows is carried with how far it is written.
+        self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
+        self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
         self.hook_latents = HookPoint()
         self.points = _components(self.channels, points)
         self.taps = {key: _Tap(point) for key, point in points.items()}
@@ -190,8 +192,12 @@ class AdaptedMachine(HookedMachine):
     def step(self, carried: Tensor, fed: EncodedRounds) -> Stepped:
         """One round of a batch."""
         tree = unpack(self.channels, self.hook_latents(carried))
+        known = {**tree, **{name: tree[name].squeeze(-1).round().long() for name in self.lengths}}
         with self._tapped():
-            scores, after = self.one_step(self.module, tree, fed)
+            scores, after = self.one_step(self.module, dict(known), fed)
+        for name, channel in self.lengths.items():
+            cache, length = _grown(channel, known[channel.name], known[name], after.get(channel.name))
+            after = {**after, channel.name: cache, name: length.unsqueeze(-1).to(carried.dtype)}
         fitted = self.layout_of(fed)
         scores = scores[..., : fitted.n_outputs]
         prediction = fitted.prediction(scores.softmax(-1) if self.output == "logits" else scores)
@@ -270,8 +276,10 @@ def adapt(
     Args:
         task: what it learns: a registered task (its key or record) with its ``sizes``, or the layout of its rounds.
         step: ``(module, carried, fed) -> (scores, carried)``, one round of a batch. ``carried`` maps each channel's
-            name to ``[batch, *shape]``; ``fed`` holds the round's ``tokens`` and ``values``, ``[batch, pos]`` each;
-            ``scores`` are ``[batch, outcome]``. It must be pure, and predict without the tokens after the prediction.
+            name to ``[batch, *shape]``; of a channel that grows, the step returns only the new rows, and reads in
+            ``NAME_length``, Int[batch], how many are written. ``fed`` holds the round's ``tokens`` and ``values``,
+            ``[batch, pos]`` each; ``scores`` are ``[batch, outcome]``. It must be pure, and predict without the tokens
+            after the prediction.
         channels: all that passes from round to round.
         points: where to look: key -> submodule (its output), or a :class:`Point`.
         initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing.
@@ -305,6 +313,23 @@ def adapt(
     if check:
         check_machine(machine, cheap=True)
     return machine
+
+
+def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) -> tuple[Tensor, Tensor]:
+    """A cache with new rows ``[batch, grows, ...]`` behind those that are written, and how far it is written then."""
+    wanted, room = (channel.grows, *channel.shape[1:]), channel.shape[0]
+    got = "nothing" if new is None else tuple(new.shape[1:])
+    if new is None or got != wanted:
+        raise InputError(f"a round writes [batch, *{wanted}] into the channel {channel.name!r}, got [batch, *{got}]")
+    at = length.unsqueeze(1) + torch.arange(channel.grows, device=length.device)
+    if int(at.max()) >= room:
+        raise InputError(
+            f"channel {channel.name!r} has room for {room} rows and a round writes {channel.grows}: "
+            f"no round fits after {room // channel.grows}; give it a larger shape"
+        )
+    cache = cache.clone()
+    cache[torch.arange(len(cache), device=cache.device).unsqueeze(1), at] = new.to(cache.dtype)
+    return cache, at[:, -1] + 1
 
 
 def _components(channels: Sequence[Channel], points: Mapping[str, Point]) -> dict[str, Component]:

@@ -11,13 +11,13 @@ import interp
 from interp.errors import InputError
 from interp.model.adapted import pack, unpack
 from interp.tasks import experts
-from tests.machines import N_EXPERTS, RoundCell, adapted, gru, loop, lstm, read_round
+from tests.machines import N_EXPERTS, RoundCell, adapted, cached, gru, loop, lstm, read_round
 
 SHIPPED = ("wma-handwired", "qlearning-handwired", "reachability-handwired", "wma-learned", "qlearning-learned")
 
 
 @pytest.mark.parametrize("check", interp.MACHINE_CHECKS)
-@pytest.mark.parametrize("make", [gru, lstm, loop])
+@pytest.mark.parametrize("make", [gru, lstm, loop, cached])
 def test_a_cell_two_channels_and_a_loop_keep_the_contract(make, check):
     interp.check_machine(make(), only=[check])
 
@@ -330,3 +330,26 @@ def test_rounds_may_hold_more_than_tokens():
     assert torch.equal(EncodedRounds.stacked([fed.at(t) for t in range(3)], 1).tokens, fed.tokens)
     assert torch.equal(fed.rows([2, 0]).tokens, fed.tokens[:, [2, 0]].flatten(0, 1))
     assert replace(fed, tokens=fed.tokens + 1).slots is fed.slots and Told.after == ("truth",)
+
+
+def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
+    machine, episodes = cached(), experts.sample(3, 6, N_EXPERTS, seed=0)
+    run = interp.rollout(machine, episodes)
+    assert [label for c in machine.channels for label in c.labels][-2:] == ["cache_6", "cache_length"]
+    assert run.latents[:, :, -1, 0].tolist() == [[float(t) for t in range(7)]] * 3
+    said = torch.cat(read_round(run.fed.at(2)), 1)
+    torch.testing.assert_close(run.latents[:, 6, 2], machine.module.write(said).detach())
+    assert torch.equal(run.latents[:, 2, 2:6], torch.zeros(3, 4, 8))  # rows of rounds to come
+    halves = interp.replay(machine, run, rounds=[4, 1])
+    torch.testing.assert_close(halves[0], run.predictions[:, [4, 1]])
+
+
+def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
+    with pytest.raises(InputError, match="room for 6 rows and a round writes 1: no round fits after 6"):
+        interp.rollout(cached(), experts.sample(2, 7, N_EXPERTS))
+    machine = cached()
+    machine.one_step = lambda m, carried, fed: (m.read(torch.zeros(len(fed.tokens), 12)), {"cache": carried["cache"]})
+    with pytest.raises(InputError, match=r"writes \[batch, \*\(1, 8\)\] into the channel 'cache', got"):
+        interp.rollout(machine, experts.sample(2, 3, N_EXPERTS))
+    with pytest.raises(InputError, match="cannot grow by 7"):
+        interp.Channel("cache", (6, 8), grows=7)
