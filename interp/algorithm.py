@@ -38,6 +38,8 @@ Values = Mapping[str, NDArray[Any]]
 """Variables by key: arrays ``[..., *elements]`` with the same leading axes."""
 Equation = Callable[[Values], NDArray[Any]]
 Role = Literal["input", "state", "round"]
+Predicted = Literal["classes", "mean", "normal"]
+"""What a prediction is: probabilities of outcomes, or of a real number its mean, or a normal: mean and log variance."""
 NEXT = "next_"
 """What the key of a state variable begins with when it is meant after the round."""
 
@@ -123,7 +125,9 @@ class Algorithm:
         variables: in causal order.
         inputs: episodes to the input variables, ``[episode, round, ...]``.
         initial: episodes to the state before the first round, ``[episode, ...]``.
-        distribution: all variables of a round to the predicted probability of each outcome, ``[..., outcome]``.
+        distribution: all variables of a round to the predicted probability of each outcome, ``[..., outcome]``; where
+            the task predicts a real number (``RoundLayout.kind``), to its mean ``[..., 1]``, or mean and log variance
+            ``[..., 2]``.
         memory: the variable that holds what earlier rounds left, in the units that steering uses.
         written: the variable that a round writes into its slot of the state: all of it, or one column of a table.
     """

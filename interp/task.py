@@ -14,12 +14,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family
+from interp.algorithm import Algorithm, AlgorithmRecord, Episodes, Family, Predicted
 from interp.checks import array_of, checked, fit, integer, unique
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.machine import Machine
@@ -258,6 +258,11 @@ class Task:
     def sample(self) -> Callable[..., Any]:
         """Samples episodes: ``(n_episodes, n_rounds, *, regime, seed, **sizes)``."""
         return self.data.sample
+
+    @cached_property
+    def kind(self) -> Predicted:
+        """What a prediction is (``RoundLayout.kind``): of "classes", or of a real number the "mean", or a "normal"."""
+        return self.layout(**{size.name: size.default for size in self.sizes}).kind  # type: ignore[no-any-return]
 
     def at_most(self, n_rounds: int) -> int:
         """``n_rounds``, or as many as an episode of this task has new things in."""

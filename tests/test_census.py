@@ -7,23 +7,23 @@ from tests.census import Count, census
 BUDGET = {
     "circuits": 2175,  # circuits.register
     "circuits/benchmark": 2810,
-    "circuits/compare": 2849,
+    "circuits/compare": 2895,  # predictions of real numbers
     "circuits/q_learning": 853,
     "circuits/reachability": 365,
     "circuits/weighted_majority": 383,
-    "interp": 3410,  # the contract of a machine
+    "interp": 3415,  # the contract of a machine
     "interp/cli": 1342,
     "interp/evaluation": 277,
-    "interp/interventions": 4693,
+    "interp/interventions": 4730,  # predictions of real numbers: metrics, grades
     "interp/llm": 4401,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
-    "interp/model": 3345,
+    "interp/model": 3375,
     "interp/tasks": 8307,
-    "interp/training": 1581,
+    "interp/training": 1595,  # the loss of a real number
     "probes": 2878,
     "reports": 2906,
-    "reports/parts": 1497,
+    "reports/parts": 1502,  # a metric by the kind of prediction
     "reports/tasks": 1149,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""

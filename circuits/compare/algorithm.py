@@ -2,7 +2,8 @@ r"""Which algorithm explains what a model predicts, and does the model predict w
 
 Every family of algorithms that the task knows is fitted to the model's predictions on some episodes, and scored on
 others, by the Jensen-Shannon divergence of the two distributions over outcomes, in nats, averaged over the rounds that
-the task asks about (``Task.data.first_asked``)::
+the task asks about (``Task.data.first_asked``); predictions of real numbers by their own divergence
+(:func:`~circuits.compare.fitting.divergence`), and the rest is the same::
 
     JS(p, q) = H((p + q) / 2) - (H(p) + H(q)) / 2          explained = 1 - JS(family) / JS(best without a memory)
                                                            ratio     = JS(family) / JS(best other family)
@@ -35,7 +36,8 @@ from numpy.typing import NDArray
 
 from circuits.compare.fitting import Predict, asked_rounds, checked_distributions, divergence, fit, predictor, task_of
 from circuits.compare.question import Compared, Question, Verdict, above, bounds
-from interp.algorithm import Algorithm, Family
+from interp import tasks
+from interp.algorithm import Algorithm, Family, Predicted
 from interp.checks import checked, unique
 from interp.errors import require
 from interp.files import json_values
@@ -53,7 +55,8 @@ times as much."""
 _ALIKE = 0.95
 """Behaviour. Handwired against itself 1; Weighted Majority against the Bayes predictor .5 to .9 by regime."""
 _EVENLY = "evenly"
-"""The name of the guess that gives every outcome the same probability; it needs no memory and serves every task."""
+"""The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
+round; it needs no memory and serves every task."""
 _N_FAILURES = 20
 """How many rounds of largest difference are kept."""
 
@@ -207,33 +210,45 @@ def explain(
     predict = predictor(subject)
     fits = {name: checked_distributions(predict(pair[0]), pair[0]) for name, pair in sets.items()}
     given = {name: checked_distributions(predict(pair[1]), pair[1]) for name, pair in sets.items()}
-    scores = [_even(fits, given)]
+    scores = [_even(fits, given, task.kind)]
     with bar("families", len(asked)) as done:
         for family in asked.values():
-            scores.append(_scored(family, sets, fits, given))
+            scores.append(_scored(family, sets, fits, given, task.kind))
             done(1)
     n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
     return _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
 
 
-def _even(fits: Mapping[str, Array], given: Mapping[str, Array]) -> FamilyScore:
-    """The guess that gives every outcome the same probability."""
+def _even(fits: Mapping[str, Array], given: Mapping[str, Array], kind: Predicted) -> FamilyScore:
+    """The guess that is the same at every round: even over outcomes; of a real number the mean of what is predicted."""
+    if kind == "classes":
+        guess = np.full(next(iter(fits.values())).shape[-1], 1 / next(iter(fits.values())).shape[-1])
+    else:
+        every = np.concatenate([predictions.reshape(-1, predictions.shape[-1]) for predictions in fits.values()])
+        guess = every.mean(0)
+        if kind == "normal":  # the variance of what is predicted over all rounds, by the law of total variance
+            guess[1] = np.log(np.exp(every[:, 1]).mean() + every[:, 0].var())
 
     def from_even(predictions: Array) -> Array:
-        return divergence(predictions, np.full_like(predictions, 1 / predictions.shape[-1]))
+        return divergence(predictions, np.zeros_like(predictions) + guess, kind)
 
     fitted = float(np.mean([from_even(predictions).mean() for predictions in fits.values()]))
     scored = {name: from_even(predictions) for name, predictions in given.items()}
-    return FamilyScore(_EVENLY, "every outcome alike", _EVENLY, True, None, {}, fitted, scored)
+    name = "every outcome alike" if kind == "classes" else "the same at every round"
+    return FamilyScore(_EVENLY, name, _EVENLY, True, None, {}, fitted, scored)
 
 
 def _scored(
-    family: Family, sets: Mapping[str, tuple[Any, Any]], fits: Mapping[str, Array], given: Mapping[str, Array]
+    family: Family,
+    sets: Mapping[str, tuple[Any, Any]],
+    fits: Mapping[str, Array],
+    given: Mapping[str, Array],
+    kind: Predicted,
 ) -> FamilyScore:
     found = fit(family, [pair[0] for pair in sets.values()], list(fits.values()))
     predict = predictor(found.algorithm)
     divergences = {
-        name: divergence(given[name], asked_rounds(predict(pair[1]), pair[1])) for name, pair in sets.items()
+        name: divergence(given[name], asked_rounds(predict(pair[1]), pair[1]), kind) for name, pair in sets.items()
     }
     group = family.extends or family.key
     return FamilyScore(
@@ -324,19 +339,19 @@ def _compare(
 ) -> _Behaviour:
     """How alike two models predict on the episodes that ``explained`` was scored on."""
     base = explained.scores[explained.baseline].divergences
-    apart, rounds = {}, []
+    apart, rounds, kind = {}, list[Failure](), tasks.get(task_of(sets)).kind
     for name, (_, episodes) in sets.items():
         p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
-        apart[name] = divergence(p, q)
-        rounds += _failures(name, seed, p, q, episodes.n_rounds - p.shape[1])
+        apart[name] = divergence(p, q, kind)
+        rounds += _failures(name, seed, p, q, episodes.n_rounds - p.shape[1], kind)
     parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
     worst = sorted(rounds, key=lambda failure: -failure.nats)[:_N_FAILURES]
     return _Behaviour(ratio_interval(*parts, seed=seed).complement, tuple(worst))
 
 
-def _failures(name: str, seed: int, p: Array, q: Array, first: int) -> list[Failure]:
+def _failures(name: str, seed: int, p: Array, q: Array, first: int, kind: Predicted) -> list[Failure]:
     """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
-    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1])).reshape(p.shape[:2])
+    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(p.shape[:2])
     order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
     worst = []
     for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):

@@ -1,4 +1,8 @@
-"""Fit a family of algorithms to predicted distributions: the parameters of least Jensen-Shannon divergence.
+"""Fit a family of algorithms to predicted distributions: the parameters of least divergence.
+
+Of classes this is the Jensen-Shannon divergence. Where a real number is predicted (``RoundLayout.kind``), it is the
+squared difference of the means, in squared units of what is predicted; or, of normal distributions, by how much the
+negative log density rises, in nats, if one is taken for the other: the mean of both Kullback-Leibler divergences.
 
 A grid first, then Nelder-Mead between its points for real parameters, in units of grid steps, so that a grid says how
 finely each stretch of a parameter is searched. All rounds of all episodes are computed at once; a parameter that only
@@ -19,13 +23,15 @@ from numpy.typing import NDArray
 from scipy import optimize, special
 
 from interp import tasks
-from interp.algorithm import NEXT, Algorithm, Episodes, Family, Searched, Values
+from interp.algorithm import NEXT, Algorithm, Episodes, Family, Predicted, Searched, Values
 from interp.errors import InputError, require
 from interp.model.rollout import rollout
 
 Array = NDArray[np.float64]
 Predict = Callable[[Any], Array]
-"""Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``; of every round."""
+"""Episodes to the predicted distribution over outcomes, ``[episode, round, outcome]``; of every round.
+
+Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 STEPS_PER_PARAMETER, STARTS = 30, 2
 """Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined."""
 ROUNDING = 1e-14
@@ -48,13 +54,25 @@ def predictor(subject: Any) -> Predict:
     raise InputError(f"expected a model, an Algorithm or a function of episodes, got {type(subject).__name__}")
 
 
-def divergence(p: Array, q: Array) -> Array:
+def divergence(p: Array, q: Array, kind: Predicted = "classes") -> Array:
     """Jensen-Shannon divergence of distributions ``[episode, round, outcome]``, mean over rounds, in nats, [episode].
 
     >>> certain, even = np.array([[[1.0, 0.0]]]), np.array([[[0.5, 0.5]]])
     >>> divergence(certain, certain), divergence(certain, 1 - certain).round(4), divergence(certain, even).round(4)
     (array([0.]), array([0.6931]), array([0.2158]))
+
+    Of the means of real numbers it is the squared difference; of normals the mean of both Kullback-Leibler divergences.
+
+    >>> narrow, wide = np.array([[[2.0, 0.0]]]), np.array([[[5.0, np.log(4.0)]]])
+    >>> divergence(narrow[..., :1], wide[..., :1], "mean"), divergence(narrow, wide, "normal")
+    (array([9.]), array([3.375]))
     """
+    if kind == "mean":
+        return np.asarray(np.square(p - q).sum(-1).mean(1))
+    if kind == "normal":
+        missed, wider = np.square(p[..., 0] - q[..., 0]), np.sinh((p[..., 1] - q[..., 1]) / 2)
+        nats = (np.square(wider) + missed * (np.exp(-p[..., 1]) + np.exp(-q[..., 1])) / 4).mean(1)
+        return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
     between = special.entr((p + q) / 2) - (special.entr(p) + special.entr(q)) / 2
     nats = between.sum(-1).mean(1)
     return np.asarray(np.where(nats < ROUNDING, 0.0, nats))
@@ -72,13 +90,20 @@ def asked_rounds(distributions: Array, episodes: Episodes) -> Array:
 
 
 def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
-    """Predictions as distributions that sum to 1, of :func:`asked_rounds`."""
+    """Predictions as distributions that sum to 1, of :func:`asked_rounds`; of real numbers finite ones."""
     given = np.asarray(predictions, np.float64)
-    wanted = (len(episodes), episodes.n_rounds)
+    wanted, kind = (len(episodes), episodes.n_rounds), tasks.of(episodes).kind
     require(
         given.ndim == 3 and given.shape[:2] == wanted,
         f"predictions must be [episode, round, outcome] with {wanted} first, got shape {given.shape}",
     )
+    if kind != "classes":
+        numbers = 1 if kind == "mean" else 2
+        require(
+            given.shape[-1] == numbers and bool(np.isfinite(given).all()),
+            f"predictions of the kind {kind!r} must be {numbers} finite numbers a round, got shape {given.shape}",
+        )
+        return asked_rounds(given, episodes)
     total = given.sum(-1, keepdims=True)
     require(
         bool(np.isfinite(given).all() and (given >= -1e-6).all() and (np.abs(total - 1) < 1e-3).all()),
@@ -150,11 +175,13 @@ class Fitted:
 
 def fit(family: Family, batches: Sequence[Any], predictions: Sequence[Array]) -> Fitted:
     """Fit a family to predictions, ``[episode, asked round, outcome]`` of each batch; batches count alike."""
-    members = [Distributions(family, episodes) for episodes in batches]
+    members, kind = [Distributions(family, episodes) for episodes in batches], tasks.of(batches[0]).kind
 
     def loss(parameters: Mapping[str, float]) -> float:
         algorithm, pairs = family.make(**parameters), zip(predictions, members, strict=True)
-        return float(np.mean([divergence(given, member(algorithm, parameters)).mean() for given, member in pairs]))
+        return float(
+            np.mean([divergence(given, member(algorithm, parameters), kind).mean() for given, member in pairs])
+        )
 
     # Parameters of the state change slowest, so that its run serves many values of the others.
     least, best = search(sorted(family.searched, key=lambda parameter: bool(parameter.enters)), loss)

@@ -31,6 +31,7 @@ from torch import Tensor
 
 from circuits.compare.fitting import Array, divergence
 from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
+from interp.algorithm import Predicted
 from interp.decoder import RIDGE, Affine
 from interp.interventions.steps import run_on
 from interp.statistics import Interval, mean_interval, ratio_interval
@@ -117,7 +118,8 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
     found, worth = [], {}
     for source, target in ((subject, reference), (reference, subject)):
         cut, own = _cut(target, effort)
-        worth[target.name] = mean_interval(cut.mean(1), seed=effort.seed)
+        scale = np.var(own) if target.task.kind == "mean" else 1.0  # a mean has units: a share of its variance
+        worth[target.name] = mean_interval(cut.mean(1) / scale, seed=effort.seed)
         for supplied in ((), ("round",)):
             cases = [(source, "", "")]
             if supplied:  # with all the help that there is
@@ -125,7 +127,7 @@ def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], e
                 cases += [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
             for giver, control, number in cases:
                 mapped = _stitched(giver, target, effort, supplied, shuffled=control == "shuffled")
-                missed = _divergence(_run(target, mapped, effort.at, effort.horizon), own)
+                missed = _divergence(_run(target, mapped, effort.at, effort.horizon), own, target.task.kind)
                 score = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed).complement
                 found.append(Stitching(giver.name + number, target.name, supplied, control, score))
     settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_episodes": effort.test}
@@ -138,7 +140,7 @@ def _cut(target: Subject, effort: Effort) -> tuple[Array, Array]:
     run = target.run(target.samples.test)
     initial = run.latents[:, :1].expand(-1, len(effort.at), -1, -1)
     own = np.stack([_distribution(target, run.predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
-    return _divergence(_run(target, initial, effort.at, effort.horizon), own), own
+    return _divergence(_run(target, initial, effort.at, effort.horizon), own, target.task.kind), own
 
 
 def _stitched(
@@ -188,14 +190,17 @@ def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int) 
 
 def _distribution(target: Subject, predictions: Tensor) -> Array:
     layout = target.run(target.samples.test).layout
-    p = layout.distribution(predictions).double().clamp(0, 1)  # linear heads leave rounding below 0
-    return np.asarray((p / p.sum(-1, keepdim=True)).numpy(force=True))
+    p = layout.distribution(predictions).double()
+    if layout.kind == "classes":
+        p = p.clamp(0, 1)  # linear heads leave rounding below 0
+        p = p / p.sum(-1, keepdim=True)
+    return np.asarray(p.numpy(force=True))
 
 
-def _divergence(p: Array, q: Array) -> Array:
+def _divergence(p: Array, q: Array, kind: Predicted) -> Array:
     """Mean over the rounds run on, ``[episode, start]``."""
     shape = p.shape[:2]
-    return divergence(p.reshape(-1, *p.shape[2:]), q.reshape(-1, *q.shape[2:])).reshape(shape)
+    return divergence(p.reshape(-1, *p.shape[2:]), q.reshape(-1, *q.shape[2:]), kind).reshape(shape)
 
 
 def judge_state(part: StatePart) -> Verdict:

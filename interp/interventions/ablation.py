@@ -50,10 +50,10 @@ class CircuitScorer:
     Cut edges carry what ``ablation`` says: "resample" (the corrupted run's), "mean" (its mean over episodes) or "zero".
     """
 
-    def __init__(self, pair: Pair, metric: str | Metric = "logit_diff", ablation: str = "resample") -> None:
+    def __init__(self, pair: Pair, metric: str | Metric | None = None, ablation: str = "resample") -> None:
         at = f"got {pair.round}, read {pair.read}"
         require(pair.read == pair.round, f"circuits are measured at the round they run in, {at}")
-        self.pair, self.measure, self.ablation = pair, find_metric(metric), ablation
+        self.pair, self.measure, self.ablation = pair, find_metric(metric, pair.layout), ablation
         self.graph = EdgeGraph(pair.model)
         self.other = ablated(self.graph.contributions(pair.corrupted, pair.round), ablation)
         self.rounds, self.latents = pair.clean.fed.at(pair.round), pair.clean.latents[:, pair.round]
@@ -63,7 +63,7 @@ class CircuitScorer:
     def through(self, metric: str | Metric) -> CircuitScorer:
         """The same circuits by another metric; those that either has run are not run again."""
         other = copy(self)
-        other.measure, other._measured = find_metric(metric), {}
+        other.measure, other._measured = find_metric(metric, self.pair.layout), {}
         return other
 
     def values(self, keep: Keep | Tensor) -> Float[np.ndarray, " episode"]:

@@ -100,7 +100,7 @@ class AttributionResult(Tabled):
 
 
 @checked
-def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5) -> AttributionResult:
+def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5) -> AttributionResult:
     """Score every edge of a pair (:func:`interp.interventions.pairs.prepare`) that is read at the round it changes.
 
     ``steps`` points lie on the way from the corrupted to the clean embedding; 1 is plain EAP.
@@ -115,7 +115,7 @@ def attribute(pair: Pair, metric: str | Metric = "logit_diff", *, steps: int = 5
             "head attends score 0; attribute to its softmax-only variant, circuits.differentiable(model)",
             stacklevel=3,
         )
-    measure, graph, t = find_metric(metric), EdgeGraph(pair.model), pair.round
+    measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(pair.model), pair.round
     clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
     difference = clean - corrupted
     total = np.zeros((*graph.exists.shape, pair.n_episodes))

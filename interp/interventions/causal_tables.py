@@ -24,7 +24,7 @@ from interp.interventions.attribution import attribute
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.edge_graph import Ablation
 from interp.interventions.interchange import Claim, carriers
-from interp.interventions.metrics import EXITS
+from interp.interventions.metrics import exits
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.steering import fitted_direction, steer
@@ -153,7 +153,7 @@ def circuit_tables(
     kept = smallest(scorer, attributed.edges, TOLERANCE)
     circuit = evaluate(scorer, kept, n_random=10, n_sets=3, minimality=minimality, seed=seed)
     scorers = [scorer if how == scorer.ablation else CircuitScorer(pair, ablation=how) for how in get_args(Ablation)]
-    nodes = [ablate(of.through(exit)) for exit in EXITS for of in scorers]
+    nodes = [ablate(of.through(exit)) for exit in exits(model.layout) for of in scorers]
     edges = attributed.to_frame()
     return {
         "edges": edges.assign(kept=(edges["source"] + " -> " + edges["destination"]).isin(circuit.edges)),

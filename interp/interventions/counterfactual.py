@@ -3,8 +3,9 @@
 An algorithm whose variable is set gives another outcome than it did; a model in which the place that carries this
 variable is changed should give the same other outcome. Two measures of that:
 
-* *hits*: is the choice (or the state that the round writes) the counterfactual's? Interchange accuracy (IIA) is their
-  share. It is blind to how far a probability moved, and many hits come without an intervention;
+* *hits*: is the choice (or the real number that is predicted, or the state that the round writes) the
+  counterfactual's? Interchange accuracy (IIA) is their share. It is blind to how far a probability moved, and many
+  hits come without an intervention;
 * *effects*: how far did the outcome move (``effect``), and how far should it have moved (``wanted``)?
 
       score = 1 - sum |effect - wanted|^2 / sum |wanted|^2        slope = sum effect wanted / sum wanted^2
@@ -225,13 +226,22 @@ class Exam:
         run, algorithm = self.run, self.algorithm
         plain = run.predictions[:, self.rounds], run.latents[:, [t + 1 for t in self.rounds]]
         if self.outcome == "prediction":
-            chances = [run.layout.distribution(p).double().numpy(force=True) for p, _ in (after, plain)]
-            grades = _of_predictions(algorithm.distribution(before), algorithm.distribution(wanted), *chances)
+            told = [run.layout.distribution(p).double().numpy(force=True) for p, _ in (after, plain)]
+            of = [np.asarray(algorithm.distribution(values), np.float64) for values in (before, wanted)]
+            if run.layout.kind == "classes":
+                grades = _of_predictions(*of, *told)
+            else:
+                require(
+                    all(values.shape == told[0].shape for values in of),
+                    f"{algorithm.name} must predict {', '.join(run.layout.outcomes)} as [episode, round, number] "
+                    f"{told[0].shape}, got shape {of[0].shape}",
+                )
+                grades = _of_numbers(*of, *told, tolerance=self.tolerance, decoded=not self.model.is_handwired)
         else:
             read, slots = self.decode or self.model.read_state, run.slots[:, self.rounds]
             states = [run.layout.written(read(x), slots).double().numpy(force=True) for _, x in (after, plain)]
             of = before[algorithm.written], wanted[algorithm.written]
-            grades = _of_states(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
+            grades = _of_numbers(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
         chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": self.rounds}
         settings = provenance(self.model, **chosen, **settings)
         return InterchangeResult(variable, tuple(map(str, places)), self.outcome, **grades, settings=settings)
@@ -252,10 +262,13 @@ def _of_predictions(
     }
 
 
-def _of_states(
+def _of_numbers(
     before: NDArray, goal: NDArray, patched: NDArray, plain: NDArray, *, tolerance: float, decoded: bool
 ) -> dict[str, NDArray[Any]]:
-    """Whether what the round wrote is the counterfactual's; a decoded change may be off by half of what is asked."""
+    """Whether what the round wrote, or the real number that it predicted, is the counterfactual's.
+
+    A change that was decoded, or that a learned model predicts, may be off by half of what is asked.
+    """
     before, goal, patched, plain = (x.reshape(*x.shape[:2], -1) for x in (before, goal, patched, plain))
     effect, asked = patched - plain, np.asarray(goal - before, dtype=np.float64)
     if decoded:

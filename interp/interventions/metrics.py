@@ -5,20 +5,26 @@ report (logit difference). ``Metric.measure`` maps a :class:`Readout` with any l
 
 Models whose output is "probability" have no logits: theirs are log P, with P clipped to ``[1e-6, 1]`` (a unanimous
 vote makes a handwired P exactly 0 or 1, whose logit does not exist), so a logit difference lies within +-13.8.
+
+A prediction of a real number (``RoundLayout.kind``) has no logits at all: it is read by "prediction" and
+"squared_error", which the others refuse to be.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import get_args
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from interp.algorithm import Predicted
 from interp.checks import checked, unique
-from interp.errors import require_known
+from interp.errors import InputError, require_known
 from interp.interventions.pairs import Pair, Readout
+from interp.model.layout import RoundLayout
 
 CLIP = 1e-6
 """Smallest probability whose logarithm is taken."""
@@ -26,13 +32,17 @@ CLIP = 1e-6
 
 @dataclass(frozen=True)
 class Metric:
-    """How runs are measured, ``(readout, pair) -> [*cell, episode]``, and whether that needs the round's update."""
+    """How runs are measured, ``(readout, pair) -> [*cell, episode]``, and whether that needs the round's update.
+
+    ``kinds`` are the kinds of prediction that it can read.
+    """
 
     key: str
     name: str
     unit: str
     measure: Callable[[Readout, Pair], Tensor]
     needs_update: bool = False
+    kinds: tuple[Predicted, ...] = get_args(Predicted)
 
 
 def _probabilities(readout: Readout, pair: Pair) -> Float[Tensor, "*batch outcome"]:
@@ -74,6 +84,20 @@ def _regret(readout: Readout, pair: Pair) -> Tensor:
     return pair.losses(readout.predictions).sum(-1)
 
 
+def _mean(readout: Readout, pair: Pair) -> Float[Tensor, "*batch"]:
+    """The mean of the real number that is predicted at the round that is read."""
+    return pair.layout.choose(readout.predictions.select(-1 - pair.layout.prediction_axes, -1))
+
+
+def _towards_clean(readout: Readout, pair: Pair) -> Tensor:
+    corrupted = _mean(pair.corrupted_readout, pair)
+    return (_mean(readout, pair) - corrupted) * (_mean(pair.clean_readout, pair) - corrupted).sign()
+
+
+def _squared_error(readout: Readout, pair: Pair) -> Tensor:
+    return (_mean(readout, pair) - _mean(pair.clean_readout, pair)).square()
+
+
 @checked
 def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric:
     """The state after the read round, along the line from corrupted to clean, in units of the state.
@@ -98,13 +122,17 @@ def state_difference(decode: Callable[[Tensor], Tensor] | None = None) -> Metric
     return Metric("state", "decoded state difference", "state", measure, needs_update=True)
 
 
+_CLASSES: tuple[Predicted, ...] = ("classes",)
+_REAL: tuple[Predicted, ...] = ("mean", "normal")
 METRICS: dict[str, Metric] = unique(
     (
-        Metric("logit_diff", "logit difference", "nats", _logit_diff),
-        Metric("probability", "probability", "probability", _probability),
-        Metric("agreement", "choice agrees with clean", "share of episodes", _agreement),
+        Metric("logit_diff", "logit difference", "nats", _logit_diff, kinds=_CLASSES),
+        Metric("probability", "probability", "probability", _probability, kinds=_CLASSES),
+        Metric("agreement", "choice agrees with clean", "share of episodes", _agreement, kinds=_CLASSES),
         Metric("regret", "expected loss", "expected mistakes", _regret),
         state_difference(),
+        Metric("prediction", "prediction, from corrupted to clean", "prediction", _towards_clean, kinds=_REAL),
+        Metric("squared_error", "squared error from clean", "prediction squared", _squared_error, kinds=_REAL),
     ),
     "metric",
 )
@@ -116,9 +144,24 @@ does not show in the other; read through both, methods find far more of the part
 
 
 @checked
-def metric(name: str | Metric) -> Metric:
-    """The metric of that key; a :class:`Metric` is returned as it is."""
-    if isinstance(name, Metric):
-        return name
-    require_known("metric", name, METRICS)
-    return METRICS[name]
+def exits(layout: RoundLayout) -> tuple[str, str]:
+    """:data:`EXITS` of a layout's rounds: where these predict a real number, that is read by "prediction"."""
+    return EXITS if layout.kind == "classes" else ("prediction", EXITS[1])
+
+
+@checked
+def metric(name: str | Metric | None, layout: RoundLayout | None = None) -> Metric:
+    """The metric of that key; a :class:`Metric` is returned as it is.
+
+    With a ``layout`` the first of its :func:`exits` when None; a metric that cannot read its predictions is refused.
+    """
+    if name is None:
+        name = EXITS[0] if layout is None else exits(layout)[0]
+    if isinstance(name, str):
+        require_known("metric", name, METRICS)
+    found = METRICS[name] if isinstance(name, str) else name
+    if layout is not None and layout.kind not in found.kinds:
+        fitting = ", ".join(key for key, known in METRICS.items() if layout.kind in known.kinds)
+        what = "one of several outcomes" if layout.kind == "classes" else f"a real number ({layout.kind!r})"
+        raise InputError(f"metric {found.key!r} cannot read predictions of {layout.task!r}, {what}; take {fitting}")
+    return found

@@ -13,7 +13,7 @@ from interp import catalog
 from interp.checks import checked
 from interp.errors import require
 from interp.files import write_atomic, write_json, write_text
-from interp.interventions.metrics import EXITS, METRICS
+from interp.interventions.metrics import METRICS, exits
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.patching import PatchingResult, RoundMap, heatmap, round_map, sweep
@@ -53,13 +53,13 @@ def patch(
     Args:
         corruption: key of a corruption of the model's task; the task's default when empty.
         read: the round read; by default the first at which this corruption can show in each metric.
-        metrics: both exits (``metrics.EXITS``) when empty, or the one of them that can show the corruption.
+        metrics: both exits (``metrics.exits``) when empty, or the one of them that can show the corruption.
         n_rounds: length of the episodes; ``round + n_map`` when None.
         n_map: rounds of the round x round map of the latents, from ``round`` on; 0 for none.
     """
     record = find_corruption(model, corruption)
     require(n_map >= 0 and round >= 0, f"round and the map's size must be at least 0, got {round} and {n_map}")
-    read_by = [find_metric(metric) for metric in metrics or EXITS]
+    read_by = [find_metric(metric, model.layout) for metric in metrics or exits(model.layout)]
     hidden = [m for m in read_by if not (propagate or record.delay == 0 or m.needs_update)]
     require(
         not (hidden and metrics),

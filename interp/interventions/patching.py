@@ -154,7 +154,7 @@ def sweep(
     components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
     positions: str | Iterable[str] | None = "all",
     at: Sequence[Site | str] | None = None,
-    metric: str | Metric = "logit_diff",
+    metric: str | Metric | None = None,
     direction: str = "denoising",
     read: int | None = None,
     propagate: bool = True,
@@ -167,6 +167,7 @@ def sweep(
         round: where the patch acts; negative counts from the end.
         components, positions: what to sweep (see :func:`interp.interventions.sites.sites`).
         at: sites instead of a sweep over components and positions.
+        metric: a key of ``metrics.METRICS``; the logit difference, or the "prediction" of a real number, when None.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.
         read: the round that is read; the patched one when None.
         propagate: let the patch run on into later rounds, or hold their latents at the base's.
@@ -184,7 +185,7 @@ def sweep(
         >>> effects.grid("resid_pre").shape
         (3, 13)
     """
-    measure = _measure(metric, direction)
+    measure = _measure(metric, direction, model)
     pair = prepare(model, clean, corrupted, round, read, commit)
     layout = pair.layout
     cells = sites(model, layout, components, positions) if at is None else [resolve(s, model, layout) for s in at]
@@ -206,9 +207,9 @@ def sweep(
     )
 
 
-def _measure(metric: str | Metric, direction: str) -> Metric:
+def _measure(metric: str | Metric | None, direction: str, model: Machine) -> Metric:
     require_known("direction", direction, get_args(_Direction))
-    return find_metric(metric)
+    return find_metric(metric, model.layout)
 
 
 def _sides(pair: Pair, direction: str) -> tuple[Rollout, Rollout]:
@@ -299,7 +300,7 @@ def round_map(
     site: Site | str,
     *,
     rounds: Rounds = "all",
-    metric: str | Metric = "logit_diff",
+    metric: str | Metric | None = None,
     direction: str = "denoising",
     commit: str = "own",
     done: Callable[[int], None] = lambda steps: None,
@@ -308,7 +309,7 @@ def round_map(
 
     The metric is read per round: a regret is that round's loss.
     """
-    measure = _measure(metric, direction)
+    measure = _measure(metric, direction, model)
     at_rounds = sorted(set(select_rounds(rounds, clean.n_rounds)))
     pair = prepare(model, clean, corrupted, at_rounds[0], at_rounds[-1], commit)
     place = resolve(site, model, pair.layout)

@@ -199,6 +199,8 @@ class AdaptedMachine(HookedMachine):
             cache, length = _grown(channel, known[channel.name], known[name], after.get(channel.name))
             after = {**after, channel.name: cache, name: length.unsqueeze(-1).to(carried.dtype)}
         fitted = self.layout_of(fed)
+        if fitted.kind == "mean" and scores.ndim == 1:
+            scores = scores.unsqueeze(-1)
         scores = scores[..., : fitted.n_outputs]
         prediction = fitted.prediction(scores.softmax(-1) if self.output == "logits" else scores)
         return Stepped(prediction, pack(self.channels, after))
@@ -266,7 +268,7 @@ def adapt(
     initial: Callable[[Any], Tree] | None = None,
     read: Callable[[dict[str, Tensor]], Tensor] | None = None,
     reset: Callable[[Any], None] | None = None,
-    output: Literal["logits", "probability", "value"] = "logits",
+    output: Literal["logits", "probability", "value"] | None = None,
     name: str = "",
     origin: Mapping[str, Any] | None = None,
     check: bool = True,
@@ -278,14 +280,16 @@ def adapt(
         step: ``(module, carried, fed) -> (scores, carried)``, one round of a batch. ``carried`` maps each channel's
             name to ``[batch, *shape]``; of a channel that grows, the step returns only the new rows, and reads in
             ``NAME_length``, Int[batch], how many are written. ``fed`` holds the round's ``tokens`` and ``values``,
-            ``[batch, pos]`` each; ``scores`` are ``[batch, outcome]``. It must be pure, and predict without the tokens
+            ``[batch, pos]`` each; ``scores`` are ``[batch, outcome]``; of a real number its mean, ``[batch]`` or
+            ``[batch, 1]``, or mean and log variance, ``[batch, 2]``. It must be pure, and predict without the tokens
             after the prediction.
         channels: all that passes from round to round.
         points: where to look: key -> submodule (its output), or a :class:`Point`.
         initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing.
         read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose state is known exactly.
         reset: draws the weights of a module anew; ``reset_parameters`` of every submodule when None.
-        output: what the scores are: "logits" of the outcomes, a "probability" each, or a "value" as it is.
+        output: what the scores are: "logits" of the outcomes (when None), a "probability" each, or where the layout
+            predicts a real number the "value" itself.
         origin: how to make it again, for results and checkpoints.
         check: whether :func:`check_machine` runs; it says in a sentence what part of the contract is not kept.
     """
@@ -293,6 +297,13 @@ def adapt(
     if not isinstance(layout, RoundLayout):
         record = task if isinstance(task, Task) else catalog.get(task)
         layout = record.layout(**{size.name: size.default for size in record.sizes} | dict(sizes or {}))
+    real = layout.kind != "classes"
+    output = output or ("value" if real else "logits")
+    require(
+        real == (output == "value"),
+        f"rounds of {layout.task!r} predict {'a real number' if real else 'outcomes'}: output must be "
+        f"{'value' if real else 'logits or probability'!r}, or None, got {output!r}",
+    )
     require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
     names = [channel.name for channel in channels]
     require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")

@@ -95,15 +95,15 @@ def _shapes(case: _Case) -> Iterator[str]:
             f"{start.dtype}; return every channel in its own shape and dtype"
         )
         return
-    axes = done.prediction.ndim - 1
-    if axes != case.layout.prediction_axes or len(done.prediction) != len(start):
+    axes = (case.layout.n_outputs,) * case.layout.prediction_axes
+    if done.prediction.shape != (len(start), *axes):
         yield f"a prediction has shape {tuple(done.prediction.shape)}, not that of its layout's outcomes"
     elif not all(part.isfinite().all() for step in case.steps(start) for part in step):
         yield "a prediction, or what is carried, is not finite"
 
 
 def _prediction(case: _Case) -> Iterator[str]:
-    if getattr(case.layout, "kind", "classes") != "classes":
+    if case.layout.kind != "classes":
         return
     total = case.layout.distribution(case.run.predictions)
     if float(total.min()) < -case.close or _gap(total.sum(-1), torch.ones_like(total[..., 0])) > case.close:

@@ -21,7 +21,7 @@ _ActFn = Literal["gelu", "relu"]
 _Normalization = Literal["LNPre", None]
 LatentUpdate = Literal["add", "replace"]
 PositionCodes = Literal["index", "label"]
-_Output = Literal["logits", "probability"]
+_Output = Literal["logits", "probability", "value"]
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,8 @@ class LatentTransformerConfig:
         position_codes: "index" codes a position by its index, "label" by its label's index in the largest round: what
             stands at ``p?`` or ``Select`` has one code for every size of a round.
         strip_position: subtract the position code from the update, so that a latent holds content blocks only.
-        output: what the unembedding gives at the prediction position: "logits" or "probability".
+        output: what the unembedding gives at the prediction position: "logits" or "probability" of outcomes, or where
+            the layout predicts a real number the "value" itself (its mean, or mean and log variance).
         value_range: the scalar payloads (rewards) that the model is proven for; None takes any.
         init_std: standard deviation of the initial weights of a model to be trained.
         head_names: per layer, per head, a name from the paper; empty for learned models.
@@ -90,6 +91,13 @@ class LatentTransformerConfig:
         for name, literal in _CHOICES.items():
             if getattr(self, name) not in get_args(literal):
                 raise unknown_name(name, getattr(self, name), map(str, get_args(literal)))
+        real = self.layout.kind != "classes"
+        require(
+            real == (self.output == "value"),
+            f"a round of {self.layout.task!r} predicts {'a real number' if real else 'outcomes'} "
+            f"({self.layout.kind!r}): its output must be {'value' if real else 'logits or probability'!r}, got "
+            f"{self.output!r}",
+        )
         rules = self.attention_rules or (("softmax",) * self.n_heads,) * self.n_layers
         object.__setattr__(self, "attention_rules", rules)
         for name, table in (("attention_rules", self.attention_rules), ("head_names", self.head_names)):

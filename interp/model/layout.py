@@ -27,18 +27,17 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import torch
 from jaxtyping import Float, Shaped
 from torch import Tensor
 
+from interp.algorithm import Predicted
 from interp.checks import checked, integer
 from interp.errors import InputError, require, require_known, unknown_name
 from interp.kinds import shown
 
-Kind = Literal["classes", "mean", "normal"]
-"""What a prediction is."""
 MOST = 1_000_000
 """The largest size of a round: labels are made before any memory is asked for."""
 
@@ -99,14 +98,14 @@ class RoundLayout:
     task: ClassVar[str]
     predict_label: ClassVar[str] = "p?"
     update_label: ClassVar[str | None] = None
-    kind: ClassVar[Kind] = "classes"
+    kind: ClassVar[Predicted] = "classes"
     choice_label: ClassVar[str | None] = None
     payload: ClassVar[str | None] = None
     payload_hint: ClassVar[str] = ""
 
     def __post_init__(self) -> None:
         """Refuse a round that does not say where it is read, or is read after the truth can have been told."""
-        require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Kind))
+        require_known(f"kind of prediction of {self.task!r}", self.kind, get_args(Predicted))
         for name in ("predict_label", "update_label", "choice_label"):
             label = getattr(self, name)
             found = 1 if label is None else self.labels.count(label)

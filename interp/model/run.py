@@ -24,7 +24,7 @@ class Rollout:
 
     Attributes:
         predictions: the distribution over outcomes ``[episode, round, outcome]``, or what the task's layout makes of it
-            (expert advice: P(y = 1) ``[episode, round]``).
+            (expert advice: P(y = 1) ``[episode, round]``); of a real number its mean, or mean and log variance.
         latents: ``[episode, round + 1, latent, d_model]``; entry t is what round t reads, entry 0 the initial latents.
         fed: the rounds as they were fed, choices committed; ``tokens``, ``values`` and ``slots`` are its tensors.
         commit: where the choice tokens came from, "own" or "target".
@@ -81,7 +81,7 @@ class Rollout:
 
     @property
     def choices(self) -> Int[Tensor, "episode round"]:
-        """The most probable outcome at every round: the lowest index on ties."""
+        """The most probable outcome at every round: the lowest index on ties. A real number's mean."""
         return self.layout.choose(self.predictions)
 
 

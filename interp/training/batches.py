@@ -146,7 +146,8 @@ class EpisodeSource:
 class RoundsLoss(nn.Module):
     """Mean cross-entropy of the predictions of consecutive rounds; the latents are never supervised.
 
-    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2).
+    ``loss = -1/(B T) sum_{b,t} sum_o target_{b,t,o} log p_{b,t}(o)`` (paper, sections F.1 and F.2). Where a real number
+    is predicted, the target ``[episode, round, 1]`` is the number, and the loss the layout's.
 
     Args:
         model: one whose output is "logits".
@@ -174,7 +175,10 @@ class RoundsLoss(nn.Module):
         losses = []
         for t in range(tokens.shape[1]):
             logits, update = self.round(tokens[:, t], values[:, t], latents, layout)
-            losses.append(-(targets[:, t] * logits.float().log_softmax(-1)).sum(-1).mean())
+            if layout.kind == "classes":
+                losses.append(-(targets[:, t] * logits.float().log_softmax(-1)).sum(-1).mean())
+            else:
+                losses.append(layout.loss(layout.prediction(logits.float()), targets[:, t, 0]).mean())
             latents = self.model.write(latents, update, slots[:, t])
         return torch.stack(losses).mean(), latents
 
@@ -199,7 +203,8 @@ class RoundsLoss(nn.Module):
 def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
     """What the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
 
-    Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over their entropy.
+    Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over their entropy; the
+    layout's ``loss`` where a real number is predicted, which is its ``excess``, too.
     """
     goal = goal_of(catalog.of(model))
     was_training = model.training
@@ -209,14 +214,17 @@ def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit:
         run = rollout(model, episodes, commit=commit)
         predictions = run.predictions.double()
         if goal.evaluate is None:
-            parts.append(_cross_entropy(run.layout.distribution(predictions), goal.targets(episodes)))
+            parts.append(_loss(run.layout, predictions.cpu(), goal.targets(episodes)))
         else:
             parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
     model.train(was_training)
     return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
 
-def _cross_entropy(distribution: Tensor, targets: np.ndarray) -> dict[str, float]:
-    tiny = np.finfo(np.float64).tiny
-    loss = -(targets * np.log(np.maximum(distribution.numpy(force=True), tiny))).sum(-1).mean()
+def _loss(layout: RoundLayout, predictions: Tensor, targets: np.ndarray) -> dict[str, float]:
+    if layout.kind != "classes":
+        loss = layout.loss(predictions, torch.from_numpy(np.asarray(targets))[..., 0]).mean()
+        return {"loss": float(loss), "excess": float(loss)}
+    tiny, distribution = np.finfo(np.float64).tiny, layout.distribution(predictions).numpy(force=True)
+    loss = -(targets * np.log(np.maximum(distribution, tiny))).sum(-1).mean()
     return {"cross_entropy": float(loss), "excess": float(loss - special.entr(targets).sum(-1).mean())}

@@ -206,8 +206,10 @@ class TrainingConfig:
         largest = {name: high for name, (_, high) in self.sizes.items()}
         # A layout of one size needs no range.
         ranges = {f"{name}_range": (low, high) for name, (low, high) in self.sizes.items() if low < high}
+        layout = catalog.get(self.task).layout(**largest, **ranges)
         return LatentTransformerConfig(
-            layout=catalog.get(self.task).layout(**largest, **ranges),
+            layout=layout,
+            output="logits" if layout.kind == "classes" else "value",
             d_head=self.d_model // self.n_heads,
             name=name,
             origin={"training": self.to_dict()},

@@ -39,7 +39,8 @@ class TrainingGoal:
     """What models of a task are trained on.
 
     Attributes:
-        targets: episodes to the distribution to learn, Float[episode, round, outcome].
+        targets: episodes to the distribution to learn, Float[episode, round, outcome]; to the number itself,
+            Float[episode, round, 1], where the layout predicts a real one.
         other_targets: further distributions that a run may learn instead, by name (a run's ``targets``): what is
             watched stays the same, so that learning curves can be compared.
         presets: training runs by name.
@@ -47,7 +48,7 @@ class TrainingGoal:
         held_out: bounds to the sizes that each held-out batch fixes, the others being drawn; when None, one batch of
             the largest sizes.
         evaluate: (predictions, episodes) to the numbers that training watches, ``excess`` among them; cross-entropy
-            and its excess over the targets' entropy when None.
+            and its excess over the targets' entropy when None (of a real number the layout's loss, as both).
         starts: ways to set the weights before the first step, by name; a run names one (``start``).
         floor: what ``excess`` is measured from, for sentences.
         learns: what was learned, for a model's description ("trained on ...").

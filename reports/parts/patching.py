@@ -28,11 +28,14 @@ _SAYING = {"resid_pre": "by the residual stream before each layer", "head": "by 
 
 @dataclass(frozen=True)
 class Difference:
-    """A corruption of the task, how to say it ("One expert's vote is flipped"), and the metric that shows it."""
+    """A corruption of the task, how to say it ("One expert's vote is flipped"), and the metric that shows it.
+
+    When no metric is named, it is the probability, or the "prediction" of a real number.
+    """
 
     what: str
     corruption: str
-    metric: str = "probability"
+    metric: str = ""
 
 
 _Patched = tuple[str, PatchingResult]
@@ -56,7 +59,8 @@ def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patche
     clean, corrupted = corruption.build(context.episodes.select(slice(n_episodes)), t)
     read = t if difference.metric == "state" else t + corruption.delay
     sites = ("resid_pre", "head")
-    result = sweep(context.model, clean, corrupted, t, read=read, components=sites, metric=difference.metric)
+    metric = difference.metric or ("probability" if context.task.kind == "classes" else "prediction")
+    result = sweep(context.model, clean, corrupted, t, read=read, components=sites, metric=metric)
     return difference.what, result
 
 

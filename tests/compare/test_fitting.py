@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
+from torch.distributions import Normal, kl_divergence
 
 from circuits.compare.fitting import (
     Distributions,
@@ -36,6 +38,17 @@ def test_a_divergence_is_a_mean_over_rounds_and_nothing_where_only_rounding_diff
     assert divergence(p, q) == pytest.approx([APART / 4, APART / 2])
     nearly = q + np.array([1e-8, -1e-8])
     assert divergence(nearly, q).tolist() == [0.0, 0.0]
+
+
+def test_normals_are_apart_by_the_mean_of_both_kullback_leibler_divergences_and_means_by_their_square():
+    drawn = np.random.default_rng(0).normal(size=(2, 3, 4, 2))
+    p, q = (Normal(each[..., 0], (each[..., 1] / 2).exp()) for each in torch.from_numpy(drawn))
+    expected = ((kl_divergence(p, q) + kl_divergence(q, p)) / 2).mean(1)
+    assert divergence(*drawn, "normal") == pytest.approx(expected.numpy())
+    assert divergence(*drawn[::-1], "normal") == pytest.approx(expected.numpy())
+    assert divergence(drawn[0], drawn[0], "normal").tolist() == [0.0] * 3
+    squares = np.square(drawn[0, ..., :1] - drawn[1, ..., :1]).mean((1, 2))
+    assert divergence(*drawn[..., :1], "mean") == pytest.approx(squares)
 
 
 # What counts as predictions.

@@ -165,7 +165,7 @@ def _no_distribution():
         scores, after = _good(m, carried, fed)
         return scores - 1, after
 
-    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False, output="value")
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False, output="probability")
 
 
 def cell(step):
