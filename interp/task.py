@@ -262,7 +262,7 @@ class Task:
     @cached_property
     def kind(self) -> Predicted:
         """What a prediction is (``RoundLayout.kind``): of "classes", or of a real number the "mean", or a "normal"."""
-        return self.layout(**{size.name: size.default for size in self.sizes}).kind  # type: ignore[no-any-return]
+        return self.layout(**{size.name: size.default for size in self.sizes}).kind
 
     def at_most(self, n_rounds: int) -> int:
         """``n_rounds``, or as many as an episode of this task has new things in."""

@@ -240,7 +240,7 @@ class Exam:
         else:
             read, slots = self.decode or self.model.read_state, run.slots[:, self.rounds]
             states = [run.layout.written(read(x), slots).double().numpy(force=True) for _, x in (after, plain)]
-            of = before[algorithm.written], wanted[algorithm.written]
+            of = [before[algorithm.written], wanted[algorithm.written]]
             grades = _of_numbers(*of, *states, tolerance=self.tolerance, decoded=self.decode is not None)
         chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "rounds": self.rounds}
         settings = provenance(self.model, **chosen, **settings)
