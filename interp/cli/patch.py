@@ -11,6 +11,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
+from interp.machine import lacks
 from interp.progress import bar
 
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
@@ -37,7 +38,9 @@ def patch(
     read: Annotated[
         int | None, options.number("The round that is read; where the corruption first shows by default", 0)
     ] = None,
-    components: Annotated[list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out.")] = None,
+    components: Annotated[
+        list[str] | None, typer.Option(help="Such as resid_pre attn_out head mlp_out; of a machine, its points.")
+    ] = None,
     metric: Annotated[
         list[str] | None,
         typer.Option(
@@ -64,15 +67,16 @@ def patch(
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
     folder = options.to_be_written(out / Path(model).name)
-    say.facts(model=loaded.config.name, round=round_, n_episodes=episodes, seed=seed)
+    say.facts(model=loaded.name, round=round_, n_episodes=episodes, seed=seed)
     drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
     if tables:
         require(rounds is None, "--tables look at one round and need no --rounds: leave them out")
         from circuits.registry import differentiable
         from interp.interventions import causal_tables as every
 
-        smooth, n = differentiable(loaded), episodes
-        with bar(f"causal tables of {loaded.config.name}", every.N_PARTS) as done:
+        whole: Any = loaded  # a transformer, where it has attention heads
+        smooth, n = None if lacks(loaded, "pattern") else differentiable(whole), episodes
+        with bar(f"causal tables of {loaded.name}", every.N_PARTS) as done:
             results = every.tables(loaded, round_, smooth=smooth, n_episodes=n, seed=seed, done=done, drawn=drawn)
         say.wrote(every.write(results, folder / "tables"))
         return
@@ -82,7 +86,7 @@ def patch(
         corruption,
         propagate=propagate,
         read=read,
-        components=components or ("resid_pre", "attn_out", "head"),
+        components=components or (),
         metrics=metric or (),
         direction=direction,
         n_episodes=episodes,
@@ -91,7 +95,7 @@ def patch(
         seed=seed,
         **drawn,
     )
-    title = f"{loaded.config.name}: {result.corruption} at round {round_}, largest effects"
+    title = f"{loaded.name}: {result.corruption} at round {round_}, largest effects"
     say.facts(corruption=result.corruption, gaps={swept.metric: swept.gap for swept in result.sweeps})
     say.table(run.summary(result), title, "largest_effects")
     say.wrote(run.write(result, folder / result.corruption))

@@ -27,8 +27,8 @@ from interp.interventions.interchange import Claim, carriers
 from interp.interventions.metrics import exits
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
-from interp.interventions.steering import fitted_direction, steer
-from interp.machine import Machine
+from interp.interventions.steering import fitted_direction, has_state_direction, steer
+from interp.machine import Machine, lacks
 from interp.model.rollout import rollout
 from interp.session import session
 from interp.task import Task
@@ -120,7 +120,7 @@ def steering_table(model: Machine, episodes: Any, t: int, seed: int) -> pd.DataF
     change = how.change(algorithm.run(episodes)[algorithm.memory].shape[2:])
     options: dict[str, Any] = {"doses": how.doses, "outcome": how.outcome(episodes, t), "seed": seed}
     with session():
-        if not model.is_handwired:
+        if not has_state_direction(model):
             options["direction"] = fitted_direction(model, episodes, algorithm, change)
         return steer(model, episodes, t, change, algorithm, **options).to_frame()
 
@@ -140,9 +140,14 @@ def circuit_tables(
 ) -> dict[str, pd.DataFrame]:
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
     every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
+
+    A machine without attention heads has no such graph and is refused: sweep its points instead.
     """
+    lacking = lacks(model, "pattern")
+    require(not lacking, f"{lacking}, so there is no graph of edges; sweep its points: patching.sweep(model, ...)")
+    rules = getattr(model, "config").attention_rules  # noqa: B009 - only transformers have a configuration
     require(
-        all(rule == "softmax" for rules in model.config.attention_rules for rule in rules),
+        all(rule == "softmax" for of_layer in rules for rule in of_layer),
         f"{model.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
         "circuits.differentiable(model)",
     )
@@ -174,7 +179,7 @@ def tables(
     done: Callable[[int], None] = lambda steps: None,
     drawn: Mapping[str, Any] | None = None,
 ) -> dict[str, pd.DataFrame]:
-    """Every table, by name.
+    """Every table, by name; where the machine lacks what one needs, a single cell says so ("not applicable").
 
     Args:
         t: the round looked at, from 1 on (it needs a history).
@@ -190,7 +195,7 @@ def tables(
         lambda: {"interchange": interchange_table(model, episodes, other, t, seed, drawn=drawn)},
         lambda: {"alignment": alignment_table(model, episodes, other, t, seed, smooth)},
         lambda: {"steering": steering_table(model, episodes, t, seed)},
-        lambda: circuit_tables(smooth or model, episodes, t, seed),
+        lambda: _not_applicable(model) or circuit_tables(smooth or model, episodes, t, seed),
     )
     assert len(parts) == N_PARTS
     by_name: dict[str, pd.DataFrame] = {}
@@ -199,6 +204,13 @@ def tables(
             by_name |= part()
             done(1)
     return by_name
+
+
+def _not_applicable(model: Machine) -> dict[str, pd.DataFrame]:
+    """What stands in the place of tables of edges where a machine has no attention heads; empty where it has."""
+    lacking = lacks(model, "pattern")
+    names = ("edges", "faithfulness", "circuit", "ablation") if lacking else ()
+    return {name: pd.DataFrame({"note": [lacking]}) for name in names}
 
 
 @checked

@@ -38,7 +38,7 @@ from interp.checks import checked, non_empty
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable, score_difference
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site
-from interp.interventions.swaps import Place, Places, intervened, resolve_places
+from interp.interventions.swaps import Place, Places, intervened, placebos, resolve_places
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
 from interp.session import session
@@ -112,9 +112,22 @@ class Claim:
     control: bool = False
 
     @classmethod
-    def at(cls, variable: str, sites: Sequence[str], outcome: str = "prediction", control: bool = False) -> Claim:
-        """A claim about whole activations."""
-        return cls(variable, tuple(Place(Site.parse(site)) for site in sites), outcome, control)
+    def at(
+        cls,
+        variable: str,
+        sites: Sequence[str],
+        outcome: str = "prediction",
+        control: bool = False,
+        model: Machine | None = None,
+    ) -> Claim:
+        """A claim about whole activations, at sites of any transformer, or of ``model``."""
+        return cls(variable, tuple(Place(Site.parse(site, model)) for site in sites), outcome, control)
+
+    @classmethod
+    def carried(cls, model: Machine, variable: str, outcome: str = "prediction") -> tuple[Claim, ...]:
+        """Claims that what a machine carries holds a variable: all of it, and each channel where there are several."""
+        channels = [f"latent@{channel.name}" for channel in model.channels] if len(model.channels) > 1 else []
+        return tuple(cls.at(variable, [site], outcome, model=model) for site in ("latent", *channels))
 
 
 @checked
@@ -131,12 +144,10 @@ def carriers(
 ) -> pd.DataFrame:
     """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls."""
     claims = non_empty("claims", claims, "at least one claim")
-    test = partial(interchange, model, base, source, algorithm, rounds=rounds, decode=decode)
 
     def row(claim: Claim) -> pd.DataFrame:
-        elsewhere = [place.placebo(model.config.d_model, seed) for place in claim.places]
-        placebos = [place for place in elsewhere if place is not None]  # attention scores have no direction
-        random = test(claim.variable, placebos, outcome=claim.outcome) if placebos else None
+        elsewhere = placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
+        random = test(claim.variable, elsewhere, outcome=claim.outcome) if elsewhere else None
         return (
             test(claim.variable, claim.places, outcome=claim.outcome)
             .to_frame()
@@ -148,4 +159,6 @@ def carriers(
         )
 
     with session():  # every claim is tested in the same runs
+        runs = paired_runs(model, base, source)
+        test = partial(interchange, model, base, source, algorithm, rounds=rounds, decode=decode, runs=runs)
         return pd.concat([row(claim) for claim in claims], ignore_index=True)

@@ -41,9 +41,10 @@ from interp.checks import checked
 from interp.decoder import RANK, RIDGE, Decoder
 from interp.errors import InputError, require, require_known
 from interp.interventions.counterfactual import Exam, InterchangeResult, of_rounds, require_comparable
-from interp.interventions.sites import Site, resolve
+from interp.interventions.sites import Site, resolve, row_widths
 from interp.interventions.swaps import Edit, edited
 from interp.machine import Machine
+from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -57,9 +58,10 @@ class Writer:
 
     Attributes:
         shapes: the shape of each variable that is decoded at the site, by key.
-        size: rows and width of the activation: (latents, d_model), or (1, d_model) at a position.
+        size: rows and width of the activation: those of what is carried, or (1, width) at one place.
         decoder: from the activation to all of their elements, one after the other.
-        apart: the direction ``[latent, d_model]`` of a control, along which every move goes as far; else None.
+        apart: the direction ``[row, width]`` of a control, along which every move goes as far; else None.
+        held: which numbers of the activation mean something, ``[row, width]``, where the others pad narrow channels.
     """
 
     site: Site
@@ -67,6 +69,7 @@ class Writer:
     size: tuple[int, int]
     decoder: Decoder
     apart: Tensor | None = None
+    held: Tensor | None = None
 
     @classmethod
     @checked
@@ -86,26 +89,30 @@ class Writer:
         Args:
             values: variables of an algorithm on the same episodes, ``[episode, round, ...]``.
             keys: of those that are decoded together.
-            site: "latent" for the latents that a round reads, or a site of the residual stream.
+            site: "latent" for what a round reads, "latent@h+c" for some channels of it, a site of the residual stream,
+                or a point of another machine.
         """
         place = resolve(site, model, run.layout)
         require(
-            place.kind.axes in ("latent", "pos"),
-            f"a variable is moved in latents or in the residual stream, not at {str(place)!r}, inside a head",
+            place.kind.axes in ("latent", "pos", ""),
+            "a variable is moved in what is carried, in the residual stream or in a plain vector, not at "
+            f"{str(place)!r}, inside a head or along several axes",
         )
         for key in keys:
             require_known("variable", key, values, limit=40)
         at = select_rounds(rounds, run.n_rounds)
         decoded = np.concatenate([_flat(values[key][:, at]) for key in keys], -1)
-        if place == Site("latent"):
-            activation = run.latents[:, at]
+        held = None
+        if place.kind.axes == "latent":
+            activation = _carried(run, at, place)
+            held = _held(model, place, run.layout, activation)
         else:
             _, _, cache = replay(model, run, rounds=at, names_filter=[place.hook])
             rows = cache[place.hook].flatten(0, 1)[place.index(run.layout)]
-            activation = rows.reshape(run.n_episodes, len(at), -1, model.config.d_model)
+            activation = rows.reshape(run.n_episodes, len(at), -1, rows.shape[-1])
         shapes = {key: tuple(np.shape(values[key])[2:]) for key in keys}
         size = activation.shape[-2], activation.shape[-1]
-        return cls(place, shapes, size, Decoder.fit(activation, decoded, ridge=ridge))
+        return cls(place, shapes, size, Decoder.fit(activation, decoded, ridge=ridge), held=held)
 
     @classmethod
     @checked
@@ -116,24 +123,26 @@ class Writer:
         algorithm: Algorithm,
         episodes: Episodes,
         *,
+        site: Site | str = "latent",
         rounds: Rounds = "all",
         ridge: float = RIDGE,
     ) -> Writer:
         """A writer of the carried variables that an algorithm's memory is made of: the first, and those that are
-        :func:`decodable` beside it.
+        :func:`decodable` beside it, in what is carried or in some channels of it (``site="latent@h"``).
         """
         require(
             bool(algorithm.state), f"{algorithm.name} carries nothing from round to round, so no latent can hold it"
         )
         values = algorithm.run(episodes)
         made_of = [k for k in algorithm.state if not algorithm.memory or algorithm.memory in algorithm.downstream([k])]
-        keys = decodable(run, values, made_of, rounds=rounds, ridge=ridge)
-        return cls.fit(model, run, values, keys, rounds=rounds, ridge=ridge)
+        place = resolve(site, model, run.layout)
+        keys = decodable(run, values, made_of, site=place, rounds=rounds, ridge=ridge)
+        return cls.fit(model, run, values, keys, place, rounds=rounds, ridge=ridge)
 
     @checked
     def step(
         self, changes: Mapping[str, NDArray[np.float64]], shape: tuple[int, int]
-    ) -> Float[Tensor, "episode round latent d_model"]:
+    ) -> Float[Tensor, "episode round row width"]:
         """How the activation moves where variables change by ``changes`` (``[episode, round, *shape]`` each)."""
         parts = (np.broadcast_to(changes.get(key, np.zeros(())), (*shape, *of)) for key, of in self.shapes.items())
         change = torch.from_numpy(np.concatenate([_flat(part) for part in parts], -1))
@@ -143,7 +152,7 @@ class Writer:
         return step.flatten(2).norm(dim=-1)[..., None, None] * self.apart
 
     @checked
-    def read(self, activation: Float[Tensor, "*batch latent d_model"]) -> dict[str, NDArray[np.float64]]:
+    def read(self, activation: Float[Tensor, "*batch row width"]) -> dict[str, NDArray[np.float64]]:
         """The decoded variables, by key, each ``[*batch, ...]``."""
         shape = tuple(activation.shape)
         require(shape[-2:] == self.size, f"the activation must end in {list(self.size)}, got shape {shape}")
@@ -158,20 +167,49 @@ class Writer:
         steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
         basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
         basis = basis[:, sizes > 1e-9 * sizes.max()]
+        free = len(basis) if self.held is None else int(self.held.sum())
         require(
-            basis.shape[1] < len(basis),
-            f"what is decoded at {str(self.site)!r} fills its {len(basis)} dimensions; decode fewer variables there",
+            basis.shape[1] < free,
+            f"what is decoded at {str(self.site)!r} fills its {free} dimensions; decode fewer variables there",
         )
         drawn = torch.from_numpy(np.random.default_rng(seed).standard_normal(len(basis)))
+        if self.held is not None:
+            drawn = drawn * self.held.flatten().cpu()
         apart = drawn - basis @ (basis.T @ drawn)
         return replace(self, apart=(apart / apart.norm()).reshape(self.size))
 
 
+def _carried(run: Rollout, rounds: list[int], place: Site) -> Float[Tensor, "episode round row width"]:
+    """What some rounds read of what is carried: all of it, or some of its rows."""
+    latents = run.latents[:, rounds]
+    if place.position is None:
+        return latents
+    rows = place.read(latents.flatten(0, 1), run.layout)
+    return rows.reshape(*latents.shape[:2], -1, latents.shape[-1])
+
+
+def _held(model: Machine, place: Site, layout: RoundLayout, activation: Tensor) -> Tensor | None:
+    """Which numbers of some rows are their channels'; None where all of them are."""
+    rows, width = activation.shape[-2:]
+    widths = torch.tensor(row_widths(model))[place.index(layout)[1]].reshape(-1)[:rows]
+    held = torch.arange(width) < widths.unsqueeze(-1)
+    return None if bool(held.all()) else held
+
+
 @checked
 def decodable(
-    run: Rollout, values: Values, keys: Sequence[str], *, rounds: Rounds = "all", ridge: float = RIDGE
+    run: Rollout,
+    values: Values,
+    keys: Sequence[str],
+    *,
+    site: Site | str = "latent",
+    rounds: Rounds = "all",
+    ridge: float = RIDGE,
 ) -> tuple[str, ...]:
-    """The variables of ``keys`` that the latents hold.
+    """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names.
+
+    A text names rows of a transformer's latents; for channels of another machine give ``resolve("latent@h", model,
+    run.layout)``.
 
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
@@ -185,8 +223,10 @@ def decodable(
     ('counts',)
     """
     require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
+    place = Site.parse(site) if isinstance(site, str) else site
+    require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
-    latents = run.latents[:, at]
+    latents = _carried(run, at, place)
     kept = [keys[0]]
     for key in keys[1:]:
         target = _flat(values[key][:, at])

@@ -17,6 +17,7 @@ from interp.interventions.metrics import METRICS, exits
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
 from interp.interventions.patching import PatchingResult, RoundMap, heatmap, round_map, sweep
+from interp.interventions.sites import COMPONENTS
 from interp.machine import Machine
 from interp.progress import bar
 
@@ -38,7 +39,7 @@ def patch(
     *,
     propagate: bool = True,
     read: int | None = None,
-    components: Sequence[str] = ("resid_pre", "attn_out", "head"),
+    components: Sequence[str] = (),
     metrics: Sequence[str] = (),
     direction: str = "denoising",
     n_episodes: int = 64,
@@ -48,10 +49,12 @@ def patch(
     regime: str = "",
     sizes: Mapping[str, int] | None = None,
 ) -> PatchCommand:
-    """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there.
+    """Sample episodes, corrupt them at ``round`` and patch every layer, head and position there, or every point of a
+    machine that has no layers.
 
     Args:
         corruption: key of a corruption of the model's task; the task's default when empty.
+        components: what is swept, :func:`interp.interventions.sites.swept` when empty.
         read: the round read; by default the first at which this corruption can show in each metric.
         metrics: both exits (``metrics.exits``) when empty, or the one of them that can show the corruption.
         n_rounds: length of the episodes; ``round + n_map`` when None.
@@ -70,7 +73,7 @@ def patch(
     until = [round + (0 if m.needs_update else record.delay) if read is None else read for m in read_by]
     length = max(*until, round + max(n_map, 1) - 1) + 1 if n_rounds is None else n_rounds
     pair = record.build(catalog.of(model).sample_for(model, n_episodes, length, seed, regime, sizes), round)
-    options: dict[str, Any] = {"components": components, "direction": direction, "propagate": propagate}
+    options: dict[str, Any] = {"components": components or None, "direction": direction, "propagate": propagate}
     swept = tuple(sweep(model, *pair, round, metric=m, read=t, **options) for m, t in zip(read_by, until, strict=True))
     at = list(range(round, min(round + n_map, length)))
     if not propagate or not at:
@@ -92,7 +95,9 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     for swept in result.sweeps:
         for component in dict.fromkeys(site.component for site in swept.sites):
             table, name = swept.grid(component, "effect"), f"{title}, read at {swept.read}\n{component}"
-            rows, unit = "layer" if component != "z" else "head", f"effect on {swept.metric} ({swept.unit})"
+            kind = next(site.kind for site in swept.sites if site.component == component)
+            rows = "head" if kind.n_heads else "layer" if component in COMPONENTS else "point"
+            unit = f"effect on {swept.metric} ({swept.unit})"
             figure = heatmap(table, name, x="position", y=rows, unit=unit)
             paths.append(_svg(figure, folder / f"{swept.metric}-{component}.svg"))
     if result.rounds is not None:

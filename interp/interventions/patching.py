@@ -40,7 +40,7 @@ from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout, prepare
 from interp.interventions.round_patcher import Patched, RoundPatcher, next_round
-from interp.interventions.sites import ALIASES, Site, resolve, sites
+from interp.interventions.sites import ALIASES, COMPONENTS, Site, resolve, sites
 from interp.interventions.swaps import tile
 from interp.machine import Machine
 from interp.model.run import Rollout, Rounds, select_rounds
@@ -126,7 +126,9 @@ class PatchingResult(Tabled):
 
     @checked
     def grid(self, component: str, value: Literal["effect", "fraction"] = "fraction") -> pd.DataFrame:
-        """A heat map's table for one component: rows are layers (or heads "L1H0"), columns are positions, in order."""
+        """A heat map's table for one component: rows are layers (heads "L1H0", a loop's cycles "block[2]"), columns are
+        positions, in order.
+        """
         key = ALIASES.get(component, component)
         patched = [i for i, site in enumerate(self.sites) if site.component == key]
         if not patched:
@@ -139,8 +141,8 @@ class PatchingResult(Tabled):
 
 
 def _row_name(site: Site) -> str:
-    if site.layer is None:
-        return site.component
+    if site.layer is None or site.component not in COMPONENTS:
+        return str(replace(site, position=None))
     return f"L{site.layer}" + ("" if site.head is None else f"H{site.head}")
 
 
@@ -151,7 +153,7 @@ def sweep(
     corrupted: Episodes,
     round: int,
     *,
-    components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
+    components: str | Iterable[str] | None = None,
     positions: str | Iterable[str] | None = "all",
     at: Sequence[Site | str] | None = None,
     metric: str | Metric | None = None,
@@ -165,7 +167,8 @@ def sweep(
 
     Args:
         round: where the patch acts; negative counts from the end.
-        components, positions: what to sweep (see :func:`interp.interventions.sites.sites`).
+        components, positions: what to sweep (:func:`interp.interventions.sites.sites`); by default residual stream,
+            attention outputs and heads, or every point of a machine that has none of them.
         at: sites instead of a sweep over components and positions.
         metric: a key of ``metrics.METRICS``; the logit difference, or the "prediction" of a real number, when None.
         direction: "denoising" puts clean activations into the corrupted run, "noising" the reverse.

@@ -98,7 +98,7 @@ class RoundPatcher:
         layout, hooks = self.run.layout, list(dict.fromkeys(cell.hook for cell in cells))
         source = activations(self.model, self.source, self.t, hooks)
         end = layout.n_positions if self.update else layout.predict_position + 1
-        placed = [cell.position is not None and not cell.kind.labels for cell in cells]
+        placed = [self.transformer is not None and cell.position in layout.labels for cell in cells]
         starts = [layout.position(str(cell.position)) if at else 0 for cell, at in zip(cells, placed, strict=True)]
         beyond = [i for i, start in enumerate(starts) if start >= end]
         if beyond:

@@ -8,9 +8,10 @@ A site is a component, with a layer, a head and a position where the component h
 Positions are labels of the round's layout; a site without one means all positions. ``head`` is another word for
 ``z``, a head's output before ``W_O``. For ``scores`` and ``pattern`` the position is that of the query. The components
 are a machine's ``points``; where no machine is named, those of a transformer. An adapted machine's carried rows have
-its channels' labels, and the index of a loop's cycle stands where a layer's does::
+its channels' labels, a channel's name stands for all of its rows, and ``+`` joins several; the index of a loop's cycle
+stands where a layer's does::
 
-    latent@h             block[2]             reset
+    latent@h             latent@h+c           block[2]             reset
 """
 
 from __future__ import annotations
@@ -28,7 +29,10 @@ from interp.machine import Component, Machine
 from interp.model.layout import RoundLayout
 from interp.model.transformer import COMPONENTS
 
-__all__ = ["ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "sites", "write"]
+__all__ = [
+    "ALIASES", "COMPONENTS", "Component", "Site", "check", "component", "resolve", "row_widths", "sites", "swept",
+    "write",
+]  # fmt: skip
 
 
 ALIASES = {"head": "z"}
@@ -124,17 +128,28 @@ class Site:
         return tuple(layout.labels[i] for i in layout.latent_positions)
 
     @checked
-    def index(self, layout: RoundLayout) -> tuple[slice | int, ...]:
+    def index(self, layout: RoundLayout) -> tuple[slice | int | list[int], ...]:
         """What it selects of the activation ``[batch, ...]``: an index for every axis between batch and vector."""
-        position: slice | int = slice(None)
-        if self.position is not None:
-            labels = self.labels(layout)
-            what = "latent position" if self.kind.axes == "latent" else "position label"
-            require_known(what, self.position, labels, limit=40)
-            position = labels.index(self.position)
+        position = self._places(self.labels(layout))
         head: slice | int = slice(None) if self.head is None else self.head
         by_axis = {"pos": position, "latent": position, "head": head}
-        return slice(None), *(by_axis[axis] for axis in self.kind.axes.split())
+        return slice(None), *(by_axis.get(axis, slice(None)) for axis in self.kind.axes.split())
+
+    def _places(self, labels: tuple[str, ...]) -> slice | int | list[int]:
+        """Its place among those called ``labels``, or its rows, in order, where it names channels."""
+        if self.position is None:
+            return slice(None)
+        if self.position in labels or self.kind.axes != "latent":
+            what = "latent position" if self.kind.axes == "latent" else "position label"
+            require_known(what, self.position, labels, limit=40)
+            return labels.index(self.position)
+        rows: set[int] = set()
+        for name in self.position.split("+"):
+            of = {i for i, label in enumerate(labels) if re.fullmatch(rf"{re.escape(name)}(_\d+)?", label)}
+            if not of:
+                raise unknown_name("latent position", name, labels, limit=40)
+            rows |= of
+        return sorted(rows)
 
     @checked
     def read(self, activation: Tensor, layout: RoundLayout) -> Tensor:
@@ -150,16 +165,17 @@ class Site:
 def sites(
     model: Machine,
     layout: RoundLayout | None = None,
-    components: str | Iterable[str] = ("resid_pre", "attn_out", "head"),
+    components: str | Iterable[str] | None = None,
     positions: str | Iterable[str] | None = "all",
     layers: Iterable[int] | Literal["all"] = "all",
 ) -> list[Site]:
     """Every site of the given components, in the order computed: by component, layer, head, position.
 
-    ``positions`` are labels of the layout (the model's own when None), "all" for each on its own, or None for whole
-    activations.
+    ``components`` are :func:`swept` when None. ``positions`` are labels of the layout (the model's own when None) or of
+    the rows of what is carried, "all" for each on its own, or None for whole activations.
     """
     layout = model.layout if layout is None else layout
+    components = swept(model) if components is None else components
     names = [components] if isinstance(components, str) else non_empty("components", components)
     wanted = None if isinstance(layers, str) else non_empty("layers", layers)
     require(
@@ -172,12 +188,24 @@ def sites(
         several = (range(kind.n_layers) if wanted is None else wanted) if kind.has_layer else (None,)
         whole = Site(kind.key, 0 if kind.has_layer else None, kind=kind)
         for layer in several:
-            for head in range(kind.n_heads) if kind.has_head else (None,):
+            for head in range(kind.n_heads) if kind.n_heads else (None,):
                 at = _places(whole, layout, positions)
                 every += [Site(kind.key, layer, head, label, kind) for label in at]
     for site in every:
         check(site, model, layout)
     return every
+
+
+@checked
+def swept(model: Machine) -> tuple[str, ...]:
+    """The components that are swept by default: those of a residual stream, or every point of a machine without one."""
+    return ("resid_pre", "attn_out", "z") if "resid_pre" in model.points else tuple(model.points)
+
+
+@checked
+def row_widths(model: Machine) -> list[int]:
+    """How many numbers of each row of what is carried are its channel's; the others pad it to the widest channel's."""
+    return [channel.shape[-1] for channel in model.channels for _ in range(channel.rows)]
 
 
 def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | None) -> list[str | None]:

@@ -1,7 +1,8 @@
 """Steering: write a state into the latents and compare the behaviour with what the algorithm would do from there.
 
-In a handwired model a state change has one exact latent change (the smallest that the readout sees); in a learned one
-it is a probe's direction. Doses of it are added to the latents that one round reads, and the prediction is compared
+In a handwired transformer a state change has one exact latent change (the smallest that the readout sees); in any other
+machine it is a direction that is given, a probe's or a decoder's (:func:`fitted_direction`). Doses of it are added to
+what one round reads, all of it or some channels, and the prediction is compared
 with the algorithm's from the state changed by as much. Random directions of equal norm are the control: what they do
 comes from moving a latent at all.
 
@@ -28,6 +29,7 @@ from interp.decoder import RIDGE
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer, decodable
+from interp.interventions.sites import Site, resolve, row_widths, write
 from interp.kinds import shown
 from interp.machine import Machine
 from interp.model.rollout import rollout
@@ -37,49 +39,71 @@ from interp.statistics import bootstrap_mean
 
 
 @checked
-def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
-    """The smallest latent change that changes a handwired model's state by ``change`` (one state's shape)."""
+def has_state_direction(model: Machine) -> bool:
+    """Whether a state can be written exactly: by the map of a handwired transformer. Other machines are only read."""
+    return model.is_handwired and hasattr(model, "state_map")
+
+
+def _state_map(model: Machine) -> Float[Tensor, "number d_model"]:
     name = model.name
     require(model.is_handwired, f"{name!r} is a learned model: it has no exact state; pass a probe's direction")
-    wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(model.state_map)
-    shape = (model.layout.n_latents, len(model.state_map))
+    require(
+        has_state_direction(model),
+        f"{name!r} says how its state is read, and not how it is written; pass a direction [row, width], such as that "
+        "of interp.interventions.steering.fitted_direction",
+    )
+    found: Tensor = model.state_map  # type: ignore[attr-defined]
+    return found
+
+
+@checked
+def state_direction(model: Machine, change: ArrayLike) -> Float[Tensor, "latent d_model"]:
+    """The smallest latent change that changes a handwired transformer's state by ``change`` (one state's shape)."""
+    state_map = _state_map(model)
+    wanted = torch.as_tensor(array_of("change", change).astype(np.float64)).to(state_map)
+    shape = (model.layout.n_latents, len(state_map))
     require(
         wanted.shape == model.layout.state(torch.zeros(shape)).shape,
         f"a state change must have {shape[1]} numbers for each of {shape[0]} latents, got shape {tuple(wanted.shape)}",
     )
     require(bool(wanted.isfinite().all()), "change must be finite, got NaN or infinity")
-    return model.layout.per_latent(wanted) @ torch.linalg.pinv(model.state_map).T
+    return model.layout.per_latent(wanted) @ torch.linalg.pinv(state_map).T
 
 
 @checked
 def write_state(
     model: Machine, latents: Float[Tensor, "*batch latent d_model"], state: Tensor
 ) -> Float[Tensor, "*batch latent d_model"]:
-    """A handwired model's latents, changed as little as possible to hold ``state``."""
+    """A handwired transformer's latents, changed as little as possible to hold ``state``."""
+    state_map = _state_map(model)
     now = model.read_state(latents)
     require(
         tuple(state.shape)[-now.ndim :] == tuple(now.shape)[-state.ndim :],
         f"a state of these latents has shape {tuple(now.shape)}, got {tuple(state.shape)}",
     )
     change = model.layout.per_latent(state.to(latents) - now)
-    return latents + change @ torch.linalg.pinv(model.state_map).T
+    return latents + change @ torch.linalg.pinv(state_map).T
 
 
 @checked
 def fitted_direction(
-    model: Machine, episodes: Episodes, algorithm: Algorithm, change: ArrayLike
-) -> Float[Tensor, "latent d_model"]:
-    """How a learned model's latents move when the memory that a decoder reads in them moves by ``change``.
+    model: Machine, episodes: Episodes, algorithm: Algorithm, change: ArrayLike, site: Site | str = "latent"
+) -> Float[Tensor, "row width"]:
+    """How what a machine carries moves when the memory that a decoder reads in it moves by ``change``.
 
-    A decoder's weights, fitted on ``episodes``, say how to *read* a state and point where noise is small; this is how
+    With ``site="latent@h"`` the decoder reads one channel and moves it alone; the other rows of the direction are 0. A
+    decoder's weights, fitted on ``episodes``, say how to *read* a state and point where noise is small; this is how
     latents vary with what is read (:meth:`interp.decoder.Decoder.move`), whatever else they hold being kept.
     """
     memory, run, values = _memory(algorithm), rollout(model.eval(), episodes), algorithm.run(episodes)
     others = [key for key in algorithm.state if key != memory] if memory in algorithm.state else []
-    writer = Writer.fit(model, run, values, decodable(run, values, (memory, *others)), ridge=RIDGE)
+    place = resolve(site, model, run.layout)
+    keys = decodable(run, values, (memory, *others), site=place)
+    writer = Writer.fit(model, run, values, keys, place, ridge=RIDGE)
     shape, wanted = writer.shapes[memory], np.asarray(change, dtype=np.float64)
     require(wanted.shape == shape, f"the memory of {algorithm.name} has shape {shape}, the change {wanted.shape}")
-    return writer.step({memory: wanted}, (1, 1))[0, 0]
+    step, still = writer.step({memory: wanted}, (1, 1))[0], torch.zeros_like(run.latents[:1, 0], dtype=torch.float64)
+    return write(still, place, run.layout, step.reshape(place.read(still, run.layout).shape))[0]
 
 
 def _memory(algorithm: Algorithm) -> str:
@@ -142,11 +166,12 @@ def steer(
     commit: str = "own",
     seed: int = 0,
 ) -> SteeringResult:
-    """Add doses of a state change to the latents of one round and read the prediction.
+    """Add doses of a state change to what one round reads, and read the prediction.
 
     Args:
         change: the state change of dose 1, in the units and the shape of the algorithm's memory.
-        direction: the latent change of dose 1, ``[latent, d_model]`` (a probe's); a handwired model's own when None.
+        direction: the change of dose 1 in what is carried, ``[row, width]`` (a probe's, or that of
+            :func:`fitted_direction`); a handwired transformer's own when None.
         outcome: whose probability is read, counted from 0; one for all, or one per episode
             (such as an expert's vote, so that raising its weight raises the probability in every episode).
         n_random: control directions, with the norm of ``direction`` and on the same latents.
@@ -154,7 +179,8 @@ def steer(
     require(len(doses) > 0, "give at least one dose")
     memory = _memory(algorithm)
     require(n_random >= 1, f"the control needs at least 1 random direction, got {n_random}")
-    refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * model.config.d_model * model.config.n_ctx)
+    carried = model.initial(1).shape[1:].numel()
+    refuse_beyond_machine(f"{n_random} random directions", 8.0 * n_random * carried * model.layout.n_positions)
     (t,) = select_rounds(round, episodes.n_rounds)
     read, shape = _outcomes(outcome, model, episodes), algorithm.run(episodes)[memory].shape[2:]
     require(
@@ -166,12 +192,12 @@ def steer(
     along = state_direction(model, change) if direction is None else direction.to(run.latents)
     require(
         along.shape == run.latents.shape[2:],
-        f"a direction must be [latent, d_model] = {tuple(run.latents.shape[2:])}, got {tuple(along.shape)}",
+        f"a direction must be [row, width] = {tuple(run.latents.shape[2:])}, got {tuple(along.shape)}",
     )
-    directions = (along, *_controls(along, n_random, seed))
+    directions = (along, *_controls(along, n_random, seed, row_widths(model)))
     rounds, moved = run.fed.at(t), (run.latents[:, t] + dose * d for dose in doses for d in directions)
     with torch.no_grad():
-        predictions = torch.stack([model(rounds.tokens, latents, rounds.values).prediction for latents in moved])
+        predictions = torch.stack([model.step(latents, rounds).prediction for latents in moved])
     chances = _of(run.layout.distribution(predictions).double().numpy(force=True), read)
     chances = chances.reshape(len(doses), len(directions), -1)
     chosen = {"algorithm": algorithm.key, "parameters": dict(algorithm.parameters), "exact": direction is None}
@@ -198,10 +224,11 @@ def _outcomes(outcome: int | ArrayLike, model: Machine, episodes: Episodes) -> N
     return np.broadcast_to(numbers.astype(np.int64), (len(episodes),))
 
 
-def _controls(along: Tensor, n: int, seed: int) -> Float[Tensor, "direction latent d_model"]:
-    """Random directions as long as ``along``, on the latents that it moves."""
+def _controls(along: Tensor, n: int, seed: int, widths: list[int]) -> Float[Tensor, "direction row width"]:
+    """Random directions as long as ``along``, on the rows that it moves, whose channels have ``widths``."""
     noise = torch.as_tensor(np.random.default_rng(seed).standard_normal((n, *along.shape))).to(along)
-    noise = noise * (along.norm(dim=-1) > 0).unsqueeze(-1)
+    held = torch.arange(along.shape[-1]) < torch.tensor(widths[: len(along)]).unsqueeze(-1)
+    noise = noise * ((along.norm(dim=-1) > 0).unsqueeze(-1) & held.to(along.device))
     return noise / noise.flatten(1).norm(dim=1).clamp_min(1e-30)[:, None, None] * along.norm()
 
 

@@ -33,6 +33,7 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
 from interp.interventions.moves import Writer
+from interp.interventions.sites import write
 from interp.machine import Machine
 from interp.model.rollout import rollout, run_round
 from interp.model.run import Rollout, select_rounds
@@ -131,7 +132,8 @@ def transition(
     """What the model makes of the variables that ``writer`` reads, from the rounds ``starts`` on.
 
     Args:
-        writer: fitted on other episodes, at "latent".
+        writer: fitted on other episodes, at "latent" or at some channels of what is carried ("latent@h"); the others
+            stay as they are.
         horizon: rounds to run on before decoding again.
         by: what the decoded state is first moved by, ``{key: [episode, start, ...]}``; nothing when None.
 
@@ -145,21 +147,25 @@ def transition(
         >>> transition(model, episodes, writer, starts=[3, 6], horizon=5).under(algorithm).r2().estimate > 0.999999
         True
     """
-    require(
-        writer.site.component == "latent" and writer.site.position is None,
-        f"a carried state is decoded at 'latent', not at {str(writer.site)!r}",
-    )
+    site = writer.site
+    require(site.kind.axes == "latent", f"a carried state is decoded at 'latent', not at {str(site)!r}")
     run = rollout(model.eval(), episodes, commit=commit)
     require(
         bool(starts) and horizon >= 1 and min(starts) >= 0 and max(starts) + horizon <= run.n_rounds,
         f"starts {list(starts)} with horizon {horizon} must lie within the {run.n_rounds} rounds; the last start is "
         f"{run.n_rounds - horizon}",
     )
-    latents = run.latents[:, list(starts)].double()
+    shape, latents = (run.n_episodes, len(starts)), run.latents[:, list(starts)].double()
+
+    def rows(carried: Tensor) -> Tensor:
+        return site.read(carried.flatten(0, 1), run.layout).reshape(*shape, *writer.size)
+
     if by is not None:
-        latents = latents + writer.step(by, (run.n_episodes, len(starts))).to(latents)
-    before = writer.read(latents)
-    after = writer.read(run_on(model, run, starts, horizon, latents, commit)[1])
+        moved = rows(latents) + writer.step(by, shape).to(latents)
+        flat = latents.flatten(0, 1)
+        latents = write(flat, site, run.layout, moved.reshape(site.read(flat, run.layout).shape)).unflatten(0, shape)
+    before = writer.read(rows(latents))
+    after = writer.read(rows(run_on(model, run, starts, horizon, latents, commit)[1]))
     settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
     return Transition(episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
 
@@ -176,11 +182,18 @@ def run_on(
     horizon: int,
     latents: Tensor,
     commit: str = "own",
-) -> tuple[Tensor, Float[Tensor, "episode start latent d_model"]]:
+) -> tuple[Tensor, Float[Tensor, "episode start row width"]]:
     """Put ``latents`` in at each of the rounds ``starts`` and let the model run on by itself for ``horizon`` rounds.
 
-    It gives predictions ``[episode, start, horizon, ...]``, and the latents that the last round leaves.
+    What is put in is all that is carried, ``[episode, start, row, width]``. It gives predictions ``[episode, start,
+    horizon, ...]``, and what the last round leaves.
     """
+    wanted = (run.n_episodes, len(starts), *run.latents.shape[2:])
+    require(
+        tuple(latents.shape) == wanted,
+        f"latents must be [episode, start, row, width] = {wanted}, got shape "
+        f"{tuple(latents.shape)}; change the rows of one channel in run.latents and give all rows",
+    )
     carried, predictions = latents.flatten(0, 1).to(run.latents), []
     with torch.no_grad():
         for i in range(horizon):

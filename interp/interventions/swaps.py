@@ -17,13 +17,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
 from interp.checks import array_of, checked, integer, non_empty
 from interp.errors import require
-from interp.interventions.sites import Site, resolve, write
+from interp.interventions.sites import Site, resolve, row_widths, write
 from interp.machine import Machine, Stepped
 from interp.model.hooked import FiringCounter
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -50,9 +51,12 @@ class Place:
 
     @classmethod
     @checked
-    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None) -> Place:
-        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not."""
-        site = Site.parse(site) if isinstance(site, str) else site
+    def of(cls, site: Site | str, directions: ArrayLike | Tensor | None = None, model: Machine | None = None) -> Place:
+        """A place from directions ``[rank, d]`` that span the subspace, orthonormal or not.
+
+        The text of a site is one of any transformer, or of ``model``.
+        """
+        site = Site.parse(site, model) if isinstance(site, str) else site
         if directions is None:
             return cls(site)
         rows = torch.as_tensor(array_of("directions", directions)).double()
@@ -64,24 +68,26 @@ class Place:
         return f"{self.site}" + ("" if self.basis is None else f" (rank {self.basis.shape[1]})")
 
     @checked
-    def placebo(self, d_model: int, seed: int) -> Place | None:
+    def placebo(self, width: int, seed: int, padding: int = 0) -> Place | None:
         """The control: the activation moves equally far, but in a random subspace orthogonal to the one interchanged.
 
         It has equal rank, or what is left of the space; for a whole activation it is a random line. Without being made
         orthogonal it would hold a part of the variable (it scored up to .46 at true sites of handwired models). Heads
-        and attention scores have no direction in the residual stream, and so no such control: None.
+        and attention scores have no direction in the residual stream, and so no such control: None. ``width`` numbers
+        of the activation mean something, and so many more are ``padding`` (:func:`placebos` knows them).
         """
         from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
 
-        integer("d_model", d_model, 1, 10**6)
-        if self.site.kind.axes not in ("pos", "latent"):
+        integer("width", width, 1, 10**6)
+        if self.site.kind.axes not in ("pos", "latent", ""):
             return None
+        rank = 1 if self.basis is None else min(self.basis.shape[1], width - self.basis.shape[1])
+        if rank <= 0:
+            return None
+        drawn = torch.nn.functional.pad(random_basis(width, rank, seed), (0, 0, 0, padding))
         if self.basis is None:
-            return replace(self, elsewhere=random_basis(d_model, 1, seed))
-        rank = min(self.basis.shape[1], d_model - self.basis.shape[1])
-        if rank == 0:
-            return None
-        drawn = random_basis(d_model, rank, seed).to(self.basis)
+            return replace(self, elsewhere=drawn)
+        drawn = drawn.to(self.basis)
         apart, _ = torch.linalg.qr(drawn - self.basis @ (self.basis.T @ drawn))
         return replace(self, elsewhere=apart)
 
@@ -185,6 +191,24 @@ def intervened(
     """Predictions ``[episode, round, ...]`` and next latents of base rounds with places taken from the source's."""
     rows = Rows.of(source, rounds)
     return edited(model, base, rounds, lambda part: swaps(model, rows.part(part), base.layout, places))
+
+
+@checked
+def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
+    """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``.
+
+    Rows of what is carried move in the numbers that all of their channels have.
+    """
+    _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=[place.site for place in places])
+    controls: list[Place] = []
+    for place in places:
+        size = width = seen[place.site].shape[-1]
+        if place.site.kind.axes == "latent":
+            rows = place.site.index(run.layout)[1]
+            width = int(np.min(np.array(row_widths(model))[rows]))
+        control = place.placebo(width, seed, size - width)
+        controls += [] if control is None else [control]
+    return controls
 
 
 def swaps(model: Machine, source: Rows, layout: RoundLayout, places: Sequence[Place]) -> list[tuple[Site, Edit]]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
-from interp.machine import Machine
+from interp.machine import Machine, lacks
 from interp.task import RoundInputs, Steering
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes
@@ -40,7 +40,10 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
 
 def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the memory and the prediction; then a place that cannot hold them."""
-    memory, last = hypothesis(model).memory, model.config.n_layers - 1
+    memory = hypothesis(model).memory
+    if lacks(model, "embed", "resid_post"):
+        return ((memory, "latent"), ("votes", "latent"))
+    last = model.points["resid_post"].n_layers - 1
     return (
         (memory, "embed@<z>"),
         (memory, f"resid_post[{max(last - 1, 0)}]@p?"),
@@ -51,17 +54,21 @@ def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
 
 def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
-    algorithm, last = hypothesis(model), model.config.n_layers - 1
-    memory = algorithm.memory
+    algorithm = hypothesis(model)
+    memory, held = algorithm.memory, "counts" if "counts" in algorithm.state else algorithm.memory
+    if lacks(model, "embed", "resid_post"):
+        return (*Claim.carried(model, memory), *Claim.carried(model, held, "state"))
+    last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, one that replaces it the new state as well.
-    written = ("match",) if model.config.latent_update == "add" else ("match", algorithm.written)
+    added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
+    written = ("match",) if added else ("match", algorithm.written)
     return (
         Claim.at(memory, ["latent@<z>"]),
         *(Claim.at(memory, [f"resid_post[{layer}]@p?"]) for layer in range(last)),
         Claim.at(memory, ["embed@<w>"], control=True),
         Claim.at("votes", [f"embed@{label}" for label in model.layout.labels if label.startswith("p_")]),
         Claim.at("prediction", [f"resid_post[{last}]@p?"]),
-        Claim.at("counts" if "counts" in algorithm.state else memory, ["latent@<z>"], "state"),
+        Claim.at(held, ["latent@<z>"], "state"),
         Claim.at("label", ["embed@y"], "state"),
         *(Claim.at("label", [f"resid_post[{layer}]@w?"], "state") for layer in range(last)),
         Claim.at("label", ["embed@p?"], "state", control=True),

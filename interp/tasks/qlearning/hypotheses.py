@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
-from interp.machine import Machine
+from interp.machine import Machine, lacks
 from interp.task import RoundInputs, Steering
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes
@@ -52,7 +52,9 @@ def round_inputs(episodes: MDPEpisodes) -> RoundInputs:
 
 def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the values and the choice; then a place that cannot hold it."""
-    last = model.config.n_layers - 1
+    if lacks(model, "embed", "resid_post"):
+        return (("table", "latent"), ("next_state", "latent"))
+    last = model.points["resid_post"].n_layers - 1
     return (
         ("next_values", f"resid_post[{max(last - 1, 0)}]@Select"),
         ("choice", f"resid_post[{last}]@Select"),
@@ -62,10 +64,12 @@ def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
 
 def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
-    last = model.config.n_layers - 1
+    if lacks(model, "embed", "resid_post"):
+        return (*Claim.carried(model, "table"), *Claim.carried(model, "table", "state"))
+    last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, one that replaces it the new column as well. So only the
     # latter can write the column of another action into this one's slot.
-    added = model.config.latent_update == "add"
+    added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
     written = ("change",) if added else ("change", hypothesis(model).written)
     candidates = list(model.layout.outcomes)
     arrived = [f"embed@{label}" for label in model.layout.labels if label.startswith("s'")]

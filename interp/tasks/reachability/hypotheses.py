@@ -12,7 +12,7 @@ from torch import Tensor
 
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
-from interp.machine import Machine
+from interp.machine import Machine, lacks
 from interp.task import RoundInputs, Steering
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
@@ -53,15 +53,20 @@ def round_inputs(episodes: ReachabilityEpisodes) -> RoundInputs:
 
 def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the set reached, the answer; then a place that cannot hold it."""
-    last = model.config.n_layers - 1
+    if lacks(model, "embed", "resid_post"):
+        return (("reached", "latent"), ("candidates", "latent"))
+    last = model.points["resid_post"].n_layers - 1
     return (("reached", "embed@<z>"), ("prediction", f"resid_post[{last}]@p?"), ("reached", "embed@<w>"))
 
 
 def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the search's variables, by whole activations, and where it cannot."""
-    last = model.config.n_layers - 1
+    if lacks(model, "embed", "resid_post"):
+        return (*Claim.carried(model, "reached"), *Claim.carried(model, "reached", "state"))
+    last = model.points["resid_post"].n_layers - 1
     # An update that is added to its slot holds what changes, and not the whole set.
-    written = () if model.config.latent_update == "add" else ("next_reached",)
+    added = getattr(getattr(model, "config", None), "latent_update", "replace") == "add"
+    written = () if added else ("next_reached",)
     return (
         Claim.at("reached", ["latent@<z>"]),
         Claim.at("member", [f"resid_post[0]@{label}" for label in ("c_1", "c_2")]),
