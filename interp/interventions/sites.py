@@ -204,8 +204,13 @@ def swept(model: Machine) -> tuple[str, ...]:
 
 @checked
 def row_widths(model: Machine) -> list[int]:
-    """How many numbers of each row of what is carried are its channel's; the others pad it to the widest channel's."""
-    return [channel.shape[-1] for channel in model.channels for _ in range(channel.rows)]
+    """How many numbers of each row of what is carried a control may move: its channel's, and not those that pad it.
+
+    How far a channel that grows is written (``NAME_length``) is the same in every episode, and 0 here.
+    """
+    lengths = {f"{channel.name}_length" for channel in model.channels if channel.grows}
+    widths = [(0 if channel.name in lengths else channel.shape[-1], channel.rows) for channel in model.channels]
+    return [width for width, rows in widths for _ in range(rows)]
 
 
 def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | None) -> list[str | None]:

@@ -204,9 +204,9 @@ def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -
     for place in places:
         size = width = seen[place.site].shape[-1]
         if place.site.kind.axes == "latent":
-            rows = place.site.index(run.layout)[1]
-            width = int(np.min(np.array(row_widths(model))[rows]))
-        control = place.placebo(width, seed, size - width)
+            widths = np.atleast_1d(np.array(row_widths(model))[place.site.index(run.layout)[1]])
+            width = int(widths[widths > 0].min(initial=size)) * bool(widths.any())
+        control = place.placebo(width, seed, size - width) if width else None
         controls += [] if control is None else [control]
     return controls
 
