@@ -2,13 +2,19 @@
 
 A site is a name:
 
-* ``latents``: all latents, after each round (before it, for a target meant before);
+* ``latents``: all that is carried, after each round (before it, for a target meant before); ``latents@h``: one channel;
 * ``written``: the latent in the slot that the round writes, after the round; ``change``: how the round changed it;
-* ``update``: the vector that the model wrote (``hook_update``);
-* anything else in the words of ``interp.interventions.sites``: ``resid_post[1]@p?``, ``z[2.0]@w?``, ``embed@e_1``.
+* ``update``: the vector that a transformer wrote (``hook_update``);
+* anything else in the words of ``interp.interventions.sites``: ``resid_post[1]@p?``, ``z[2.0]@w?``, ``embed@e_1``; of a
+  machine of one's own ``reset``, ``block[2]`` (the third cycle of a loop), ``latent@h`` (what the round *read*).
+
+A machine's own points come first: where it has one called ``update``, that is what the word means.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from jaxtyping import Float
@@ -16,7 +22,7 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked
-from interp.errors import InputError, require
+from interp.errors import InputError, require, unknown_name
 from interp.interventions.sites import Site, check
 from interp.machine import Machine
 from interp.model.rollout import rollout
@@ -30,21 +36,99 @@ _ROUNDING = 8.0
 """Units in the last place of the largest activation; what varies less is not read."""
 
 
-def _hook_of(site: str) -> str | None:
-    """The hook point that a site is read from; None when the rollout's latents are enough."""
-    if site in OF_LATENTS:
-        return None
-    if site == UPDATE:
-        return "hook_update"
+@dataclass(frozen=True)
+class Place:
+    """A site of a machine, found: what reads a run without asking the machine again.
+
+    Attributes:
+        name: the site, as it was asked for.
+        hook: its hook point; None where what is carried is enough.
+        site: which part of the activation there; None for all of it.
+        rows, width: of a channel, in what is carried; None for all.
+    """
+
+    name: str
+    hook: str | None = None
+    site: Site | None = None
+    rows: slice | None = None
+    width: int | None = None
+
+    def __str__(self) -> str:
+        return self.name
+
+
+def place(site: str | Site | Place, model: Machine | None = None) -> Place:
+    """The place that a site names, in a machine, or in any transformer."""
+    if isinstance(site, Place):
+        return site
+    if isinstance(site, Site):
+        return Place(str(site), site.hook, site)
+    word, at, part = site.partition("@")
+    own = model is not None and word.partition("[")[0] in model.points
+    if word in OF_LATENTS and not own:
+        return _of_what_is_carried(site, word, part if at else None, model)
+    if site == UPDATE and not own:
+        if model is not None:
+            _require_update(model)
+        return Place(site, "hook_update")
     try:
-        return Site.parse(site).hook
+        parsed = Site.parse(site, model)
     except InputError as error:
-        raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}") from None
+        hint = "" if model is not None else "; a machine of your own has points of its own: give model="
+        raise InputError(f"{error}; or one of: {', '.join((*OF_LATENTS, UPDATE))}{hint}") from None
+    return Place(site, parsed.hook, parsed)
+
+
+_WRITES_ALL = (
+    "{word!r} is the one latent that a round writes, but a round of {name!r} writes all that it carries, {carried}; "
+    "read latents, or one channel as latents@CHANNEL"
+)
+
+
+def _of_what_is_carried(site: str, word: str, part: str | None, model: Machine | None) -> Place:
+    if word != "latents":
+        require(part is None, f"site {word!r} takes no @, got {site!r}; for a channel read latents@CHANNEL")
+        if model is not None:
+            carried = ", ".join(channel.name for channel in model.channels)
+            require(len(model.channels) == 1, _WRITES_ALL.format(word=word, name=model.name, carried=carried))
+        return Place(site)
+    if part is None:
+        return Place(site)
+    if model is None:
+        raise InputError(f"{site!r} is a channel of a machine, which nobody named; give model=")
+    known: dict[str, tuple[slice, int]] = {}
+    start = 0
+    for channel in model.channels:
+        width = channel.shape[-1]
+        known[channel.name] = slice(start, start + channel.rows), width
+        for i, label in enumerate(channel.labels):
+            known.setdefault(label, (slice(start + i, start + i + 1), width))
+        start += channel.rows
+    if part not in known:
+        raise unknown_name(f"channel of {model.name!r}:", part, known, limit=20)
+    return Place(site, rows=known[part][0], width=known[part][1])
+
+
+def _require_update(model: Machine) -> None:
+    try:
+        model.hook_names("hook_update")
+    except InputError:
+        carried = ["latents", *(f"latents@{channel.name}" for channel in model.channels)]
+        raise InputError(
+            f"{model.name!r} writes no update vector, so it has no site {UPDATE!r}; read what it carries, "
+            f"{', '.join(carried)}, or one of its points, {', '.join(model.points)}"
+        ) from None
 
 
 @checked
-def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episode round *rest"]:
+def read(
+    run: Rollout, site: str | Site | Place, when: When = "after", model: Machine | None = None
+) -> Float[Tensor, "episode round *rest"]:
     """The activations at a site, one entry per round.
+
+    Args:
+        when: for what is carried: "after" each round, or "before" it.
+        model: whose run it is; needed for names that are its own: its channels, and points that no transformer has.
 
     Example:
         >>> import interp
@@ -53,23 +137,34 @@ def read(run: Rollout, site: str, when: When = "after") -> Float[Tensor, "episod
         >>> tuple(read(run, "latents").shape)                                      # [episode, round, latent, d_model]
         (4, 10, 1, 38)
     """
-    hook = _hook_of(site)
-    if hook is None:
-        return _of_latents(run, site, when)
+    found = place(site, model)
+    if found.hook is None:
+        return _of_latents(run, found, when)
     require(
-        hook in run.cache and run.cached_rounds == tuple(range(run.n_rounds)),
-        f"the rollout does not hold site {site!r} for every round; make it with names_filter=[{hook!r}], rounds='all'",
+        found.hook in run.cache and run.cached_rounds == tuple(range(run.n_rounds)),
+        f"the rollout does not hold site {found.name!r} for every round; make it with "
+        f"names_filter=[{found.hook!r}], rounds='all'",
     )
-    activation = run.cache[hook]
-    return activation if site == UPDATE else activation[(slice(None), *Site.parse(site).index(run.layout))]
+    activation = run.cache[found.hook]
+    return activation if found.site is None else activation[(slice(None), *found.site.index(run.layout))]
 
 
-def _of_latents(run: Rollout, site: str, when: When) -> Tensor:
-    if site == "latents":
-        return run.latents[:, :-1] if when == "before" else run.latents[:, 1:]
-    slots = run.slots[..., None, None].expand(-1, -1, 1, run.latents.shape[-1])
-    after, before = (part.gather(2, slots).squeeze(2) for part in (run.latents[:, 1:], run.latents[:, :-1]))
-    return after if site == "written" else after - before
+def _of_latents(run: Rollout, found: Place, when: When) -> Tensor:
+    before, after = run.latents[:, :-1], run.latents[:, 1:]
+    if found.name in ("written", "change"):
+        if run.latents.shape[2] == 1:
+            after, before = after[:, :, 0], before[:, :, 0]
+        else:
+            said = {"word": found.name, "name": run.settings.get("model"), "carried": f"{run.latents.shape[2]} rows"}
+            require(run.latents.shape[2] == run.layout.n_latents, _WRITES_ALL.format(**said))
+            slots = run.slots[..., None, None].expand(-1, -1, 1, run.latents.shape[-1])
+            after, before = (part.gather(2, slots).squeeze(2) for part in (after, before))
+        return after if found.name == "written" else after - before
+    carried = before if when == "before" else after
+    if found.rows is None:
+        return carried
+    part = carried[:, :, found.rows, : found.width]
+    return part.squeeze(2) if part.shape[2] == 1 else part
 
 
 def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarray, "episode round d"]:
@@ -83,16 +178,17 @@ def without_rounding(x: Float[np.ndarray, "episode round d"]) -> Float[np.ndarra
     return x if loud.all() else np.where(loud, x, np.zeros(1, x.dtype))
 
 
-def check_sites(model: Machine, episodes: Episodes, sites: list[str]) -> None:
-    """Refuse sites that the model does not have."""
+def places(model: Machine, episodes: Episodes, sites: Sequence[str]) -> list[Place]:
+    """The places that sites name in a machine, for these episodes; those that it does not have are refused."""
     layout = model.layout.fit(episodes)
-    for site in sites:
-        if _hook_of(site) is not None and site != UPDATE:
-            check(Site.parse(site), model, layout)
+    found = [place(site, model) for site in sites]
+    for one in found:
+        if one.site is not None:
+            check(one.site, model, layout)
+    return found
 
 
-def run_with_sites(model: Machine, episodes: Episodes, sites: list[str]) -> Rollout:
+def run_with_sites(model: Machine, episodes: Episodes, sites: Sequence[str]) -> Rollout:
     """A rollout that caches what the sites need."""
-    check_sites(model, episodes, sites)
-    hooks = sorted({hook for hook in map(_hook_of, sites) if hook is not None})
+    hooks = sorted({one.hook for one in places(model, episodes, sites) if one.hook is not None})
     return rollout(model, episodes, names_filter=hooks or None)

@@ -15,7 +15,7 @@ from interp.errors import InputError
 from interp.files import writable, write_atomic, write_json, write_text
 from interp.interventions.sites import COMPONENTS
 from interp.machine import Machine
-from probes.activations import OF_LATENTS, UPDATE, check_sites
+from probes.activations import OF_LATENTS, UPDATE, places
 from probes.fit import probe
 from probes.result import ProbeResult
 from probes.sweep import SweepResult, Window, sweep
@@ -34,7 +34,7 @@ def target_names() -> str:
 
 def site_names() -> str:
     """Every word that a site begins with, for the help of ``--site``."""
-    return ", ".join((*OF_LATENTS, UPDATE, *COMPONENTS))
+    return f"{', '.join((*OF_LATENTS, UPDATE, *COMPONENTS))}; of other machines latents@CHANNEL and their own points"
 
 
 @checked
@@ -58,7 +58,7 @@ def fit_at(
 ) -> list[ProbeResult]:
     """Fit probes at one site; writes ``probes.txt``, ``.csv``, ``.json`` and a figure per target."""
     names = list(targets or interp.tasks.of(episodes).analysis.probed) or None
-    check_sites(model, episodes, [site])
+    places(model, episodes, [site])
     compute(names, episodes, model)
     writable(folder)
     results = probe(model, episodes, names, site=site, seed=seed)

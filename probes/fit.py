@@ -23,10 +23,9 @@ from interp.checks import checked
 from interp.errors import require, unknown_name
 from interp.machine import Machine
 from interp.model.run import Rollout
-from interp.model.transformer import untrained
 from interp.provenance import provenance
 from probes import estimators
-from probes.activations import read, run_with_sites, without_rounding
+from probes.activations import Place, place, places, read, run_with_sites, without_rounding
 from probes.controls import Data
 from probes.linear import RIDGE, assign_folds
 from probes.logistic import LOGISTIC
@@ -50,6 +49,7 @@ def fit(
     site: str = "latents",
     method: str | Any | None = None,
     seed: int = 0,
+    model: Machine | None = None,
 ) -> ProbeResult:
     """Decode ``target`` from ``activations``, with controls.
 
@@ -68,6 +68,7 @@ def fit(
         method: "ridge", or "logistic" for class targets (the default for them), or an estimator of scikit-learn, which
             is cloned for every fold. Whole numbers given bare are classes to a classifier.
         seed: of the folds and the shuffles.
+        model: whose run it is, where ``site`` is a name of its own: a channel, or a point that no transformer has.
 
     Example:
         >>> import interp, probes
@@ -95,13 +96,14 @@ def fit(
             )
         target = replace(target, inputs=forms)
     settings: dict[str, Any] = {}
-    place = None
+    where = None
     if isinstance(activations, Rollout):
         settings = {name: activations.settings[name] for name in ("model", "digest", "commit")}
-        place, activations = site, read(activations, site, target.when)
+        where = place(site, model)
+        activations = read(activations, where, target.when)
     if isinstance(untrained, Rollout):
-        untrained = read(untrained, site, target.when)
-    given = {"groups": groups, "untrained": untrained, "site": place, "method": method, "seed": seed}
+        untrained = read(untrained, place(site, model), target.when)
+    given = {"groups": groups, "untrained": untrained, "site": where, "method": method, "seed": seed}
     return fit_targets(activations, [target], **given, **settings)[0]
 
 
@@ -116,7 +118,7 @@ def probe(
     seed: int = 0,
     runs: tuple[Rollout, Rollout] | None = None,
 ) -> list[ProbeResult]:
-    """Run ``model`` and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
+    """Run a machine and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
 
     An untrained copy whose activations overflow (linear heads can, over many rounds) is no control and is left out.
 
@@ -129,15 +131,16 @@ def probe(
     if targets is None:
         targets = interp.tasks.of(episodes).analysis.probed or None
     values = compute(targets, episodes, model)
-    run, blank = runs or (run_with_sites(machine, episodes, [site]) for machine in (model, untrained(model, seed)))
+    (where,) = places(model, episodes, [site])
+    run, blank = runs or (run_with_sites(machine, episodes, [site]) for machine in (model, model.fresh(seed)))
     settings = {name: run.settings[name] for name in ("model", "digest", "commit")}
     settings |= {"regime": episodes.regime, "episodes_seed": episodes.seed}
     results: dict[str, ProbeResult] = {}
     for when in sorted({value.when for value in values}):
         group = [value for value in values if value.when == when]
-        x, x_blank = read(run, site, when), as_array(read(blank, site, when), "activations of the untrained model")
+        x, x_blank = read(run, where, when), as_array(read(blank, where, when), "activations of the untrained model")
         usable = x_blank if np.isfinite(x_blank).all() else None
-        fitted = fit_targets(x, group, untrained=usable, site=site, method=method, seed=seed, **settings)
+        fitted = fit_targets(x, group, untrained=usable, site=where, method=method, seed=seed, **settings)
         results |= {value.key: result for value, result in zip(group, fitted, strict=True)}
     return [results[value.key] for value in values]
 
@@ -149,7 +152,7 @@ def fit_targets(
     *,
     groups: Any = "episode",
     untrained: Any = None,
-    site: str | None = None,
+    site: str | Place | None = None,
     method: str | Any | None = None,
     seed: int = 0,
     **settings: Any,
@@ -177,9 +180,10 @@ def fit_targets(
         results |= dict(zip(alike, kind.fit(data, [targets[i] for i in alike]), strict=True))
     sizes = {"n_folds": N_FOLDS, "n_episodes": len(x), "n_groups": n_groups, "n_rounds": x.shape[1]}
     about = provenance(seed=seed, **sizes, **settings)
-    place: dict[str, Any] = {"shape": shape, "site": site, "warning": warning}
+    where = site if isinstance(site, Place) else None
+    read_at: dict[str, Any] = {"shape": shape, "site": where.name if where else site, "place": where}
     of_targets = (results[i] for i in range(len(targets)))
-    return [replace(result, **place, settings={**about, **result.settings}) for result in of_targets]
+    return [replace(result, **read_at, warning=warning, settings={**about, **result.settings}) for result in of_targets]
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:

@@ -19,7 +19,7 @@ from interp.display import Tabled
 from interp.errors import InputError, require, unknown_name
 from interp.model.run import Rollout
 from interp.statistics import Interval
-from probes.activations import read
+from probes.activations import Place, read
 from probes.controls import DESCRIPTIONS, Control, Data, VerdictWord, detectable_of, lacks_inputs, verdict_of
 from probes.scores import ProbeScore
 from probes.targets import parse
@@ -41,7 +41,7 @@ class ProbeResult(Tabled):
         weights, intercept, columns: the probe refitted on all episodes, for raw activations ``[episode, round,
             feature]``, with a name for each column; no columns for a scikit-learn estimator.
         shape: of one activation.
-        site: where the activations were read, when a rollout was given.
+        site, place: where the activations were read, when a rollout was given: its name, and how it is found in a run.
         settings: folds, seed, penalties, model and versions: how to make it again.
         warning: what weakens the intervals (few episodes); None where nothing does.
         estimators: those of scikit-learn, refitted on all episodes, one per output.
@@ -62,6 +62,7 @@ class ProbeResult(Tabled):
     settings: dict[str, Any] = field(default_factory=dict)
     warning: str | None = None
     estimators: tuple[Any, ...] = field(default=(), repr=False)
+    place: Place | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         where = f" at {self.site}" if self.site else ""
@@ -147,7 +148,7 @@ class ProbeResult(Tabled):
         if isinstance(run, Rollout):
             self._check_run(run)
             assert self.site is not None
-            activations = read(run, self.site, self.target.when)
+            activations = read(run, self.place or self.site, self.target.when)
         else:
             activations = run
         x = as_inputs(activations)

@@ -36,7 +36,6 @@ from interp.model.layout import RoundLayout
 from interp.model.replay import REPLAY_BATCH, replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import untrained
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.workers import each, one_thread
@@ -45,7 +44,7 @@ from probes.controls import DESCRIPTIONS, detectable_of, lacks_inputs, verdict_o
 from probes.linear import ALPHAS, Problem, assign_folds
 from probes.scores import ProbeScore
 from probes.targets import compute
-from probes.values import N_FOLDS, TargetValues, check, check_untrained, warn_of_few
+from probes.values import N_FOLDS, TargetValues, check, warn_of_few
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
@@ -76,11 +75,12 @@ class Shared:
 def cell(
     shared: Shared, site: Site, x: Float[Array, "episode round d"], blank: Float[Array, "episode round d"]
 ) -> _Done:
-    """One row per target, from activations of the model and of its untrained copy."""
-    check_untrained(x, blank)
+    """One row per target, from activations of the model and of its untrained copy, no control where these overflow."""
+    require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
+    usable = without_rounding(blank) if np.isfinite(blank).all() else None
     problem = shared.problem
     fitted = problem.fit(without_rounding(x), shared.folds)
-    every = problem.controls(fitted, without_rounding(blank), shared.folds, shared.baselines)
+    every = problem.controls(fitted, usable, shared.folds, shared.baselines)
     rows = []
     for i, (target, controls) in enumerate(zip(problem.targets, every, strict=True)):
         score = fitted.scores[i, "probe"]
@@ -115,7 +115,10 @@ class SweepResult(Tabled):
         return self.frame.copy()
 
     def heatmap(self, target: str, value: str = "r2", window: Window | None = None) -> Any:
-        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented"."""
+        """A matplotlib figure of one target: layers by positions, one panel per component; dots mark "represented".
+
+        Layers are cycles where the component is a loop's; what has no layer, or no position, is one row or column.
+        """
         from matplotlib.figure import Figure
 
         frame = self.frame
@@ -128,21 +131,27 @@ class SweepResult(Tabled):
         window = windows[0] if window is None else window
         require(window in windows, f"window {window} was not swept; these were: {', '.join(map(str, windows))}")
         rows = frame[(frame["target"] == target) & (frame["start"] == window[0]) & (frame["stop"] == window[1])]
+        rows = rows.assign(position=rows["position"].fillna(""), layer=[_row_name(layer) for layer in rows["layer"]])
         panels = dict(list(rows.groupby("component", sort=False)))
         positions = list(dict.fromkeys(rows["position"]))
         figure = Figure(figsize=(2.2 + 0.42 * len(positions), 0.6 + 1.6 * len(panels)), layout="constrained")
         axes = figure.subplots(len(panels), 1, sharex=True, squeeze=False)[:, 0]
         for axis, (name, part) in zip(axes, panels.items(), strict=True):
-            grid = part.pivot_table(index="layer", columns="position", values=value, sort=False)[positions]
+            grid = part.pivot_table(index="layer", columns="position", values=value, sort=False)
+            grid = grid.reindex(columns=positions)
             axis.imshow(grid.to_numpy(), vmin=0, vmax=1, aspect="auto", cmap="viridis")
             for _, row in part[part["represented"]].iterrows():
                 axis.plot(positions.index(row["position"]), grid.index.get_loc(row["layer"]), "o", color="white", ms=3)
-            axis.set_yticks(range(len(grid)), [f"layer {int(layer)}" for layer in grid.index], fontsize="small")
+            axis.set_yticks(range(len(grid)), list(grid.index), fontsize="small")
             axis.set_title(name, fontsize="medium", loc="left")
         axes[-1].set_xticks(range(len(positions)), positions, rotation=60, ha="right", fontsize="small")
         figure.suptitle(f"{target}, rounds {window[0] + 1} to {window[1]} (dots: represented)", fontsize="medium")
         figure.colorbar(axes[0].images[0], ax=list(axes), label=value.replace("_", " "), extend="min")
         return figure
+
+
+def _row_name(layer: float | None) -> str:
+    return "" if layer is None or np.isnan(layer) else f"layer {int(layer)}"
 
 
 @checked
@@ -165,8 +174,10 @@ def sweep(
     Args:
         targets: keys of :mod:`probes.targets` (``key:before`` for a state before each round); when None, every variable
             that varies, states at both moments.
-        components: of ``interp.interventions.sites``; the residual stream and what is added to it when None.
-        positions: labels of the layout, or "all".
+        components: of ``interp.interventions.sites``, or the machine's own points; when None, the residual stream and
+            what is added to it, or every point of a machine without one.
+        layers: of a loop within the round, its cycles.
+        positions: labels of the layout, or "all"; a point that has none is one site.
         windows: (first round, round after the last); all rounds when None.
         seed: of the folds, shuffles and the untrained model.
         cache: folder for finished cells; nothing is kept when None.
@@ -186,7 +197,8 @@ def sweep(
     integer("n_jobs", n_jobs, most=1024)
     layout = model.layout.fit(episodes)
     if components is None:
-        components = COMPONENTS if model.config.d_mlp else ("resid_pre", "attn_out", "resid_post")
+        stream = [key for key in COMPONENTS if key in model.points]
+        components = stream if "resid_post" in stream else list(model.points)
     places = sites(model, layout, components, positions, layers)
     values = compute(targets, episodes, model)
     in_windows = of_windows(model, episodes, values, windows, seed)
@@ -220,7 +232,7 @@ def of_windows(
     require(bool(windows), "no windows were given; give (first round, round after the last), or None for all rounds")
     encoded = model.layout.fit(episodes).encode(episodes)
     about = hashlib.sha256(f"{_FORMAT} {model.digest()} {seed} {N_FOLDS} {ALPHAS}".encode())
-    for part in (encoded.tokens, encoded.values, encoded.slots):
+    for part in encoded.tensors().values():
         about.update(part.numpy().tobytes())
     folds = assign_folds(len(episodes), N_FOLDS, seed)
     shared = []
@@ -255,7 +267,7 @@ def _run(
     Workers that share this process's memory take the cells of one layer at a time, whose activations are computed once.
     Others are sent the model and its latents, and compute what a hook needs themselves.
     """
-    models = (model, untrained(model, seed))
+    models = (model, model.fresh(seed))
     runs = tuple(rollout(m, episodes) for m in models)
     ready = {s.window: replace(s, baselines=s.problem.baselines(s.folds)) for s, _ in missing}
     layout = model.layout.fit(episodes)
@@ -296,15 +308,21 @@ def _of_hook(
 
 
 def _by_layer(model: Machine, run: Rollout, hooks: dict[int | None, list[str]]) -> Iterator[dict[str, Tensor]]:
-    """Activations at the hooks of each layer in turn; a block is run again from its cached input, not the model."""
+    """Activations at the hooks of each layer or cycle in turn.
+
+    A block of a transformer is run again from its cached input; of other machines the whole round is.
+    """
+    if not hasattr(model, "run_from"):
+        yield from (replay(model, run, names_filter=names)[2] for names in hooks.values())
+        return
     inputs = {layer: f"blocks.{layer}.hook_resid_pre" for layer in hooks if layer is not None}
     _, _, cache = replay(model, run, names_filter=[*hooks.get(None, ()), *inputs.values()])
     for layer, names in hooks.items():
         yield cache if layer is None else _block(model, layer, cache.pop(inputs[layer]), names)
 
 
-def _block(model: Machine, layer: int, resid: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
-    """Activations ``[episode, round, ...]`` inside one block, from its input."""
+def _block(model: Any, layer: int, resid: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+    """Activations ``[episode, round, ...]`` inside one block of a transformer, from its input."""
     parts: dict[str, list[Tensor]] = {name: [] for name in names}
 
     def keep(activation: Tensor, hook: Any) -> None:

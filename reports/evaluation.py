@@ -12,7 +12,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from interp.checks import checked
-from interp.evaluation.plan import MODEL
+from interp.evaluation.plan import MODEL, notes
 from interp.files import write_atomic
 from reports import figures
 
@@ -26,7 +26,8 @@ _Pictures = Iterator[tuple[str, Figure]]
 @checked
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
     """Every picture of the tables, by file name."""
-    drawn = (pictures(tables[key]) for key, pictures in _PICTURES.items() if key in tables)
+    held = tables.keys() - notes(tables).keys()
+    drawn = (pictures(tables[key]) for key, pictures in _PICTURES.items() if key in held)
     return {name: figure for pictures in drawn for name, figure in pictures}
 
 

@@ -31,10 +31,11 @@ def evaluate(
     """
     loaded = options.load(model, sizes, arguments, device).model
     from interp.evaluation import suite
+    from interp.evaluation.plan import notes
     from interp.progress import bar
 
     folder = options.to_be_written(out / Path(model).name)
-    with bar(f"evaluating {loaded.config.name}", len(suite.parts_of(loaded))) as done:
+    with bar(f"evaluating {loaded.name}", len(suite.parts_of(loaded))) as done:
         result = suite.evaluate(
             loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler
         )
@@ -44,4 +45,6 @@ def evaluate(
     save(result.tables, folder)
     say.facts(settings=result.settings)
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
+    for name, sentence in notes(result.tables).items():
+        say.line(f"{name}: {sentence}")
     say.wrote([folder])

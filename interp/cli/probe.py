@@ -50,7 +50,7 @@ def probe(
     spans = [run.window(text) for text in windows] if windows else None
     sampled = run.sample(loaded, episodes, n_rounds, seed, regime, chosen.sizes)
     folder = out / Path(model).name
-    say.facts(model=loaded.config.name, n_episodes=episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
+    say.facts(model=loaded.name, n_episodes=episodes, n_rounds=n_rounds, regime=sampled.regime, seed=seed)
     if not sweep:
         with working("fitting probes"):
             results = run.fit_at(loaded, sampled, targets or [], site, seed, folder)

@@ -25,8 +25,8 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked
-from interp.errors import require, unknown_name
-from interp.machine import Machine
+from interp.errors import InputError, require, unknown_name
+from interp.machine import Machine, lacks
 from interp.model.rollout import rollout
 from interp.model.run import Rounds
 from interp.statistics import Interval
@@ -35,6 +35,8 @@ Row = dict[str, Any]
 Hook = tuple[str, Callable[[Tensor, Any], Tensor]]
 MODEL = "model"
 """Key of the evaluated model beside those of baselines and controls."""
+NOTE = "note"
+"""The one column of a table that says why it holds no numbers."""
 _K = TypeVar("_K", bound=tuple[str | int, ...])
 _V = TypeVar("_V")
 _D = TypeVar("_D")
@@ -101,17 +103,23 @@ def _name(key: tuple[str | int, ...]) -> str:
     return "/".join(map(str, key))
 
 
+def notes(tables: Mapping[str, pd.DataFrame]) -> dict[str, str]:
+    """What the tables say that hold no numbers, by name."""
+    return {name: str(frame[NOTE].iloc[0]) for name, frame in tables.items() if list(frame) == [NOTE]}
+
+
 def cut(model: Machine) -> Hook:
-    """A forward hook that replaces every latent by the initial one."""
+    """A forward hook that replaces all that is carried by what the first round reads."""
+    layout = model.layout.max_layout
 
     def replaced(latents: Tensor, hook: Any) -> Tensor:
-        return model.initial_latents(*latents.shape[:2])
+        return model.initial(len(latents), layout)[:, : latents.shape[1]]
 
     return "hook_latents", replaced
 
 
 def swap() -> Hook:
-    """A forward hook that gives every episode the latents of the one before it in the batch."""
+    """A forward hook that gives every episode what the one before it in the batch carries."""
 
     def replaced(latents: Tensor, hook: Any) -> Tensor:
         return latents.roll(1, 0)
@@ -122,7 +130,7 @@ def swap() -> Hook:
 def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slice(10, None)) -> pd.DataFrame:
     """The mean attention pattern of every head over episodes and rounds; queries and keys are position labels."""
     require(len(episodes) > 0, "no episodes to average over")
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
+    names = patterns(model)
     run = rollout(model, episodes, names_filter=names, rounds=rounds)
     labels = run.layout.labels
     rows = []
@@ -132,3 +140,24 @@ def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slic
             if key <= query:
                 rows.append((layer, head, labels[query], labels[key], float(mean[head, query, key])))
     return pd.DataFrame(rows, columns=["layer", "head", "query", "key", "attention"])
+
+
+def attended(model: Machine, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """A table about attention between a round's positions, or a sentence in its place where a machine has none."""
+    said = _lacks_attention(model)
+    return pd.DataFrame({NOTE: [said]}) if said else table()
+
+
+def patterns(model: Machine) -> list[str]:
+    """The hook points of a machine's attention patterns, layer by layer; refused where it has none."""
+    if said := _lacks_attention(model):
+        raise InputError(f"{said}; its points are {', '.join(model.points)}, which probes and interp.rollout read")
+    kind = model.points["pattern"]
+    return [kind.hook.format(layer=layer) for layer in range(kind.n_layers or 1)]
+
+
+def _lacks_attention(model: Machine) -> str:
+    kind = model.points.get("pattern")
+    if kind is None or (kind.axes == "head pos" and not kind.labels):
+        return lacks(model, "pattern")
+    return f"not applicable: the attention of {model.name} is not between the positions of a round"

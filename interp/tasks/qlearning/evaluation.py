@@ -28,7 +28,7 @@ from interp.checks import checked
 from interp.decoder import N_FOLDS
 from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, cut, joined, lookup, round_attention, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, cut, joined, lookup, round_attention, row
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
@@ -98,7 +98,7 @@ def sample(
 
 def reference_table(model: Machine) -> Literal["after", "before"]:
     """The table to compare with: a handwired model chooses before it updates; a learned one was taught "after"."""
-    return "before" if len(model.state_map) else "after"
+    return "before" if model.is_handwired else "after"
 
 
 @checked
@@ -176,7 +176,7 @@ def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
         return rates.evaluate(model, n_episodes=n_episodes, seed=seed + 1).to_frame()
     if part == _CHAIN:
         chain = sampling.sample(16, 50, 4, 2, regime="chain", seed=seed)
-        return round_attention(model, chain, rounds=slice(10, None)).assign(commit="own")
+        return attended(model, lambda: round_attention(model, chain, rounds=slice(10, None)).assign(commit="own"))
     return evaluate(model, [part], n_episodes=n_episodes, seed=seed)
 
 

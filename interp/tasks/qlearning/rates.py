@@ -194,10 +194,16 @@ def decode(
     seed: int = 0,
     run: Rollout | None = None,
 ) -> Float[np.ndarray, "episode steps state action"]:
-    """The tables in a model's latents before each round and after the last: exact, or decoded on held-out episodes."""
+    """The tables that a model carries before each round and after the last: exact, or decoded on held-out episodes.
+
+    Each column is decoded from its slot's latent, or from all that is carried where a machine has no such slots.
+    """
     latents = (rollout(model, episodes, commit=commit) if run is None else run).latents
     if model.is_handwired:
         return model.read_state(latents).double().numpy(force=True)
+    if len(model.channels) > 1 or latents.shape[-2] != model.layout.fit(episodes).n_latents:
+        # Nothing says which part of what it carries holds which column.
+        return cross_fitted(latents, episodes.q_tables, seed=seed).numpy(force=True)
     columns = model.layout.per_latent(torch.from_numpy(episodes.q_tables))
     decoded = cross_fitted(latents, columns, per_latent=True, seed=seed)
     return model.layout.state(decoded).numpy(force=True)

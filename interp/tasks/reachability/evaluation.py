@@ -23,7 +23,7 @@ from interp.model.rollout import rollout
 from interp.statistics import Interval, mean_interval
 from interp.tasks.reachability.algorithms import records
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
-from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, codec, controlled, exact_sets, moved
+from interp.tasks.reachability.frontier import OTHER, PARENT, Read, Write, codec, controlled, exact, exact_sets, moved
 from interp.tasks.reachability.sampling import sample
 
 REGIMES = ("matched", "prosqa")
@@ -48,9 +48,9 @@ def _by_round(predictions: Any, episodes: ReachabilityEpisodes, key: str, seed: 
 
 
 def reading(model: Machine, seed: int, n_episodes: int = _N_FITTED) -> tuple[Read, Write]:
-    """How sets are read and written: a handwired model's own maps, a learned one's fitted on matched graphs."""
+    """How sets are read and written: a handwired transformer's own maps, others' fitted on matched graphs."""
     n_fitted = min(n_episodes, _N_FITTED)
-    fitted = None if model.is_handwired else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
+    fitted = None if exact(model) else episodes_for(model, REGIMES[0], n_fitted, seed + _FITTED_SEED)
     return codec(model, fitted)
 
 
@@ -67,7 +67,7 @@ def answers(model: Machine, episodes: ReachabilityEpisodes, read: Read, write: W
 def episodes_for(model: Machine, regime: str, n_episodes: int, seed: int) -> ReachabilityEpisodes:
     """Episodes of a model's sizes, long enough for the deepest target and one round more."""
     layout = model.layout
-    sizes = {"n_nodes": layout.n_nodes, "n_edges": layout.n_edges}  # type: ignore[attr-defined]
+    sizes = {"n_nodes": layout.n_nodes, "n_edges": layout.n_edges}
     drawn = sample(n_episodes, 5, **sizes, regime=regime, seed=seed)
     return drawn.with_rounds(int(drawn.depths.max()) + 2)
 

@@ -44,9 +44,9 @@ from interp.decoder import Affine
 from interp.errors import require
 from interp.evaluation.plan import Hook, cut, swap
 from interp.interventions.steering import write_state
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 from interp.statistics import mean_interval
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
@@ -64,28 +64,33 @@ PARENT, OTHER = "a parent of the negative is added", "another node is added"
 
 
 @checked
-def codec(model: HookedLatentTransformer, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
-    """How sets are read from a model's latents, and written into them: two maps.
+def codec(model: Machine, episodes: ReachabilityEpisodes | None = None) -> tuple[Read, Write]:
+    """How sets are read from all that a machine carries, and written into it: two maps.
 
-    A handwired model's are exact. A learned model's are least squares, in both directions, over a rollout: what varies
+    A handwired transformer's are exact. Others are least squares, in both directions, over a rollout: what varies
     with a node's membership is what is written. ``episodes``, on which they are fitted, are not those that are studied.
     """
-    if model.is_handwired:
+    if exact(model):
         return model.read_state, partial(write_state, model)
-    require(episodes is not None, "a learned model's sets are read by a fitted map; give episodes to fit it on")
+    require(episodes is not None, f"sets are read from {model.name!r} by a fitted map; give episodes to fit it on")
     assert episodes is not None
     sets = torch.from_numpy(_sets(episodes)).flatten(0, 1)
-    latents = rollout(model, episodes).latents[:, :-1, 0].flatten(0, 1).double().cpu()
+    latents = rollout(model, episodes).latents[:, :-1].flatten(0, 1).flatten(1).double().cpu()
     reading, writing = Affine.fit(latents, sets), Affine.fit(sets, latents)
 
     def read(latents: Tensor) -> Tensor:
-        return reading(latents[..., 0, :].double().cpu()).to(latents)
+        return reading(latents.flatten(-2).double().cpu()).to(latents)
 
     def write(latents: Tensor, state: Tensor) -> Tensor:
         change = (state - (read(latents) > 0.5).to(state)).double().cpu() @ writing.slopes
-        return latents + change.unsqueeze(-2).to(latents)
+        return latents + change.unflatten(-1, latents.shape[-2:]).to(latents)
 
     return read, write
+
+
+def exact(model: Machine) -> bool:
+    """Whether a machine says where its state is, so that it can be read and written without a fit."""
+    return model.is_handwired and hasattr(model, "state_map")
 
 
 def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
@@ -95,9 +100,7 @@ def _sets(episodes: ReachabilityEpisodes) -> NDArray[np.float64]:
 
 
 @checked
-def exact_sets(
-    model: HookedLatentTransformer, episodes: ReachabilityEpisodes, read: Read, seed: int = 0
-) -> pd.DataFrame:
+def exact_sets(model: Machine, episodes: ReachabilityEpisodes, read: Read, seed: int = 0) -> pd.DataFrame:
     """By round, the share of sets that are decoded without an error in any node, with 95 % intervals."""
     decoded = read(rollout(model, episodes).latents[:, 1:-1]).numpy(force=True) > 0.5
     right = (decoded == (_sets(episodes)[:, 1:] > 0.5)).all(-1)
@@ -139,7 +142,7 @@ def _discrete(read: Read, write: Write, seed: int) -> Hook:
 
 @checked
 def controlled(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: ReachabilityEpisodes,
     read: Read | None = None,
     write: Write | None = None,
@@ -147,7 +150,7 @@ def controlled(
 ) -> dict[str, Rollout]:
     """Runs of the model with its latent cut, reset, frozen and swapped; discrete where sets can be read and written.
 
-    ``read`` and ``write`` are as :func:`codec` gives them; a handwired model's own when None.
+    ``read`` and ``write`` are as :func:`codec` gives them; a handwired transformer's own when None.
     """
 
     def each(rounds: range, hook: Hook) -> Mapping[int, list[Hook]]:
@@ -161,7 +164,7 @@ def controlled(
     }
     if len(episodes) > 1:
         hooks["swapped"] = each(rounds, swap())
-    if model.is_handwired and read is None and write is None:
+    if exact(model) and read is None and write is None:
         read, write = codec(model)
     if read is not None and write is not None:
         hooks["discrete"] = each(rounds[1:], _discrete(read, write, seed))
@@ -200,7 +203,7 @@ def _moves(episodes: ReachabilityEpisodes, seed: int) -> dict[str, tuple[_Set, _
 
 @checked
 def moved(
-    model: HookedLatentTransformer,
+    model: Machine,
     episodes: ReachabilityEpisodes,
     read: Read | None = None,
     write: Write | None = None,
@@ -236,7 +239,7 @@ def moved(
     return pd.DataFrame(rows).rename(columns={"estimate": "model"})
 
 
-def _with(model: HookedLatentTransformer, episodes: ReachabilityEpisodes, wanted: _Set, write: Write) -> Tensor:
+def _with(model: Machine, episodes: ReachabilityEpisodes, wanted: _Set, write: Write) -> Tensor:
     """The model's predictions where each episode's set is ``wanted`` in the round of its target's depth."""
 
     def change(t: int) -> Callable[..., Tensor]:

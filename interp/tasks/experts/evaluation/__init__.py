@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, joined, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined, row
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
@@ -67,11 +67,11 @@ def _of_batch(model: Machine, n_episodes: int, seed: int) -> dict[str, pd.DataFr
         by_chance = result.chance.estimate
         calibrated.append(result.to_frame().assign(key=key, error=result.error, error_by_chance=by_chance))
     few = episodes.select(slice(_N_ATTENDED))
-    attended = attention_to_experts(model, few, seed=seed, run=run if len(few) == len(episodes) else None)
+    known = run if len(few) == len(episodes) else None
     return {
         "latent_control": control.to_frame(),
         "calibration": pd.concat(calibrated, ignore_index=True),
-        "attention": attended.to_frame(),
+        "attention": attended(model, lambda: attention_to_experts(model, few, seed=seed, run=known).to_frame()),
     }
 
 

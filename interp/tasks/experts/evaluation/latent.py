@@ -26,7 +26,7 @@ import pandas as pd
 from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import require
-from interp.evaluation.plan import cut, swap
+from interp.evaluation.plan import cut, patterns, swap
 from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.rollout import rollout
@@ -126,10 +126,10 @@ def attention_to_experts(
     ``readers`` are the labels of the positions that attend. Patterns are averaged over ``rounds`` of ``run``, the
     rollout of ``episodes``.
     """
+    names = patterns(model)
     run = rollout(model, episodes) if run is None else run
     chosen = select_rounds(rounds, run.n_rounds)
     at = {reader: run.layout.position(reader) for reader in readers}
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(model.config.n_layers)]
     shares, blank = {}, {}
     _, _, seen = replay(model, run, rounds=chosen, names_filter=names)
     _, _, forgot = replay(model, run, rounds=chosen, names_filter=names, fwd_hooks=[cut(model)], chunk=1024)
@@ -138,7 +138,7 @@ def attention_to_experts(
         with_history = _by_target(seen[name].double().numpy(force=True), episodes, at, chosen)
         without = _by_target(forgot[name].double().numpy(force=True), episodes, at, chosen).mean(0)
         mean, low, high = bootstrap_mean(with_history, seed=seed)
-        heads = [str(head) for head in range(model.config.n_heads)] + ["mean"]
+        heads = [*map(str, range(len(mean) - 1)), "mean"]
         for index in np.ndindex(mean.shape):
             head, reader, target = index
             key = (layer, heads[head], readers[reader], targets[target])
