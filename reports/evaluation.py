@@ -26,8 +26,7 @@ _Pictures = Iterator[tuple[str, Figure]]
 @checked
 def draw(tables: Mapping[str, pd.DataFrame]) -> dict[str, Figure]:
     """Every picture of the tables, by file name."""
-    held = tables.keys() - notes(tables).keys()
-    drawn = (pictures(tables[key]) for key, pictures in _PICTURES.items() if key in held)
+    drawn = (pictures(tables[key]) for key, pictures in _PICTURES.items() if key in tables and key not in notes(tables))
     return {name: figure for pictures in drawn for name, figure in pictures}
 
 

@@ -13,7 +13,7 @@ BUDGET = {
     "circuits/weighted_majority": 383,
     "interp": 3415,  # the contract of a machine
     "interp/cli": 1346,  # machines: their points
-    "interp/evaluation": 277,
+    "interp/evaluation": 312,  # what does not apply to a machine, said in its place
     "interp/interventions": 4920,  # real numbers: metrics, grades; machines: channels as sites, their controls
     "interp/llm": 4401,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
@@ -21,7 +21,7 @@ BUDGET = {
     "interp/model": 3375,
     "interp/tasks": 8325,  # claims about machines
     "interp/training": 1595,  # the loss of a real number
-    "probes": 2878,
+    "probes": 2998,  # places of any machine: channels, points of its own, cycles
     "reports": 2906,
     "reports/parts": 1502,  # a metric by the kind of prediction
     "reports/tasks": 1149,

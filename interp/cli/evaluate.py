@@ -31,7 +31,6 @@ def evaluate(
     """
     loaded = options.load(model, sizes, arguments, device).model
     from interp.evaluation import suite
-    from interp.evaluation.plan import notes
     from interp.progress import bar
 
     folder = options.to_be_written(out / Path(model).name)
@@ -45,6 +44,6 @@ def evaluate(
     save(result.tables, folder)
     say.facts(settings=result.settings)
     say.table(result.tables["summary"], "summary", "summary", drawn=result.to_tables())
-    for name, sentence in notes(result.tables).items():
+    for name, sentence in result.notes.items():
         say.line(f"{name}: {sentence}")
     say.wrote([folder])

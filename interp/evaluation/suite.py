@@ -20,7 +20,7 @@ from rich.table import Table
 from interp import catalog
 from interp.display import Tabled
 from interp.errors import InputError, require
-from interp.evaluation.plan import EvaluationPlan
+from interp.evaluation.plan import EvaluationPlan, notes
 from interp.files import write_json, write_text
 from interp.machine import Machine
 from interp.provenance import provenance
@@ -37,6 +37,11 @@ class Evaluation(Tabled):
     def to_frame(self) -> pd.DataFrame:
         """The summary."""
         return self.tables["summary"]
+
+    @property
+    def notes(self) -> dict[str, str]:
+        """What the tables say that hold no numbers, by name: what does not apply to this model."""
+        return notes(self.tables)
 
     def to_tables(self) -> list[Table]:
         """The summary, and the theory checks where there are any, for a terminal."""

@@ -1,0 +1,296 @@
+"""Probes and sweeps read any machine by the same calls: what it carries, its channels, its points, cycles of a loop."""
+
+import json
+import sys
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import interp
+import probes
+from interp import library
+from interp.cli import app
+from interp.errors import InputError
+from interp.interventions.sites import resolve
+from interp.tasks import experts
+from probes import command
+from tests.machines import N_EXPERTS, cached, gru, loop, lstm, read_round
+
+WIDE = 3
+"""The width of the second channel of a counter: other than that of the first."""
+
+
+class Counter(nn.Module):
+    """Adds to each expert's count whether it was right: ``relu(advice + truth - 1) + relu(-advice - truth - 1)``."""
+
+    def __init__(self):
+        super().__init__()
+        self.told, self.right = nn.Linear(N_EXPERTS + 1, 2 * N_EXPERTS), nn.Linear(2 * N_EXPERTS, N_EXPERTS)
+        self.read = nn.Linear(2 * N_EXPERTS, 2)
+        with torch.no_grad():
+            for i in range(2 * N_EXPERTS):
+                sign, expert = (1.0 if i < N_EXPERTS else -1.0), i % N_EXPERTS
+                self.told.weight[i] = sign * torch.eye(N_EXPERTS + 1)[[expert, N_EXPERTS]].sum(0)
+            self.told.bias.fill_(-1)
+            self.right.weight.copy_(torch.eye(N_EXPERTS).repeat(1, 2))
+            self.right.bias.zero_()
+
+
+def counter(fault=1.0):
+    """A machine that carries how often each expert was right, times ``fault``; a wider channel counts the rounds."""
+    torch.manual_seed(0)
+
+    def step(m, carried, fed):
+        advice, truth = read_round(fed)
+        hits = fault * m.right(m.told(torch.cat([advice, truth], 1)).relu())
+        scores = m.read(torch.cat([carried["hits"], advice], 1))
+        return scores, {"hits": carried["hits"] + hits, "clock": carried["clock"] + 1}
+
+    return interp.adapt(
+        Counter(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="counter", points={"right": "right"},
+        channels=[interp.Channel("hits", (N_EXPERTS,)), interp.Channel("clock", (N_EXPERTS + WIDE,))],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def episodes():
+    return experts.sample(20, 8, N_EXPERTS, seed=0)
+
+
+def test_what_is_carried_is_decoded_and_an_untrained_copy_is_no_better_than_its_control(episodes):
+    """The counts are there by construction; a copy with random weights holds no more of them than another one."""
+    machine = counter()
+    (known,) = probes.probe(machine, episodes, ["counts"])
+    assert known.r2 > 0.999 and known.verdict == "represented"
+    assert known.settings["model"] == "counter" and known.settings["digest"] == machine.digest()
+    assert known.controls["untrained"].score.estimate < 0.9
+    (blank,) = probes.probe(machine.fresh(1), episodes, ["counts"])
+    assert blank.verdict != "represented" and blank.controls["untrained"].difference.low <= 0
+
+
+def test_moments_are_those_of_the_target(episodes):
+    """Counts before the round are what it read, exactly, and those after it what it leaves; not the other way round."""
+    machine = counter()
+    for target, site, exact in (
+        ("counts", "latents@hits", True),
+        ("counts:before", "latents@hits", True),
+        ("counts:before", "latent@hits", True),
+        ("counts", "latent@hits", False),
+        ("match", "right", True),
+    ):
+        (result,) = probes.probe(machine, episodes, [target], site=site, method="ridge")
+        assert (result.r2 > 0.999) == exact, (target, site)
+
+
+def test_channels_are_decoded_apart(episodes):
+    """Each holds what the other does not, in its own width: the narrower one is not padded."""
+    machine = counter()
+    found = {
+        (target, channel): probes.probe(machine, episodes, [target], site=f"latents@{channel}")[0]
+        for target in ("counts", "elapsed")
+        for channel in ("hits", "clock")
+    }
+    assert found["counts", "hits"].r2 > 0.999 and found["elapsed", "clock"].r2 > 0.999
+    assert found["counts", "clock"].r2 < 0.9 and found["elapsed", "hits"].r2 < 0.999
+    assert found["counts", "hits"].shape == (N_EXPERTS,) and found["counts", "clock"].shape == (N_EXPERTS + WIDE,)
+    assert found["counts", "hits"].direction("e_1").shape == (N_EXPERTS,)
+
+
+def test_the_channels_of_an_lstm_are_read_apart(episodes):
+    """``c`` is decoded from ``c``; ``h``, a squashed and gated view of it, says less of it."""
+    machine = lstm(seed=3)
+    run = interp.rollout(machine, episodes)
+    h, c = run.latents[:, 1:].unbind(2)
+    assert torch.equal(probes.read(run, "latents@h", model=machine), h)
+    assert torch.equal(probes.read(run, "latents@c", "before", machine), run.latents[:, :-1, 1])
+    scores = {
+        channel: probes.fit(run, c[..., :4], episodes=episodes, site=f"latents@{channel}", model=machine).r2
+        for channel in ("h", "c")
+    }
+    assert scores["c"] > 0.999 > scores["h"] + 0.01
+
+
+@pytest.mark.parametrize("make", [gru, lstm, loop, cached], ids=lambda make: make.__name__)
+def test_every_site_of_a_machine_can_be_probed(make):
+    """What it carries, each channel and row, each point at each cycle: all by name, with every control."""
+    machine, few = make(seed=3), experts.sample(10, 5, N_EXPERTS, seed=1)
+    points = []
+    for key, kind in machine.points.items():
+        layers = [f"{key}[{layer}]" for layer in range(kind.n_layers)] or [key]
+        points += [f"{key}@{label}" for label in kind.labels] or layers
+    sites = ["latents", *(f"latents@{channel.name}" for channel in machine.channels), *points]
+    for site in sites:
+        with pytest.warns(UserWarning, match="few"):
+            (result,) = probes.probe(machine, few, ["counts"], site=site)
+        assert result.site == site and set(result.controls) >= {"untrained", "inputs", "shuffled", "round"}
+        assert np.isfinite(result.score.estimate)
+
+
+def test_a_cache_is_read_whole_and_row_by_row():
+    machine = cached(seed=0)
+    run = interp.rollout(machine, experts.sample(3, 4, N_EXPERTS, seed=0))
+    whole = probes.read(run, "latents@cache", model=machine)
+    assert whole.shape == (3, 4, 6, 8)
+    assert torch.equal(probes.read(run, "latents@cache_2", model=machine), whole[:, :, 1])
+    assert probes.read(run, "latents@cache_length", model=machine).flatten(1).tolist() == [[1, 2, 3, 4]] * 3
+
+
+def test_a_fitted_probe_reads_another_run_of_its_machine(episodes):
+    """A result knows where it was read, in names that only its machine has; another machine's run is refused."""
+    machine, others = counter(), experts.sample(6, 8, N_EXPERTS, seed=5)
+    (result,) = probes.probe(machine, episodes, ["counts"], site="latents@hits")
+    decoded = result.decode(interp.rollout(machine, others), others)
+    np.testing.assert_allclose(decoded.values, decoded.true, atol=1e-3)
+    with pytest.raises(InputError, match="fitted on model 'counter'"):
+        result.decode(interp.rollout(counter(fault=2.0).fresh(0), others))
+    site = resolve("right", machine, machine.layout)
+    run = interp.rollout(machine, episodes, names_filter=site.hook)
+    assert torch.equal(probes.read(run, site), probes.read(run, "right", model=machine))
+
+
+@pytest.mark.parametrize(
+    ("make", "site", "message"),
+    [
+        (gru, "latents@c", r"unknown channel of 'gru': 'c'. Valid: h"),
+        (gru, "rest", r"unknown component 'rest'.*cell, latent, new, reset, update; or one of: latents, written"),
+        (gru, "reset@p\\?", r"takes no position"),
+        (lstm, "written", r"a round of 'lstm' writes all that it carries, h, c; read latents, or one channel"),
+        (lstm, "change@c", r"takes no @"),
+        (lstm, "update", r"'lstm' writes no update vector.*latents@h, latents@c, or one of its points, latent, forget"),
+        (loop, "block[3]", r"has layers 0 to 2"),
+    ],
+)
+def test_sites_that_a_machine_does_not_have_are_refused_with_those_that_it_has(episodes, make, site, message):
+    with pytest.raises(InputError, match=message):
+        probes.probe(make(), episodes, ["counts"], site=site)
+
+
+def test_without_its_machine_a_run_has_the_names_of_every_transformer(episodes):
+    run = interp.rollout(lstm(), episodes)
+    for site, message in (("latents@h", "which nobody named; give model="), ("forget", "give model=")):
+        with pytest.raises(InputError, match=message):
+            probes.read(run, site)
+    with pytest.raises(
+        InputError, match="'change' is the one latent that a round writes, but a round of 'lstm' writes"
+    ):
+        probes.read(run, "change")
+
+
+def test_a_machine_s_own_points_come_before_the_words_of_the_room(episodes):
+    """A GRU's update gate has the name of a transformer's update vector; change is that of the one row carried."""
+    machine = gru(seed=3)
+    run = interp.rollout(machine, episodes, names_filter=["points.update"])
+    assert torch.equal(probes.read(run, "update", model=machine), run.cache["points.update"])
+    assert torch.equal(probes.read(run, "change"), (run.latents[:, 1:] - run.latents[:, :-1])[:, :, 0])
+    assert torch.equal(probes.read(run, "written", model=machine), run.latents[:, 1:, 0])
+
+
+# Sweeps.
+
+
+@pytest.fixture(scope="module")
+def looped(episodes):
+    return probes.sweep(loop(seed=3), episodes, ["match", "counts"], windows=[(0, 4), (4, 8)], n_jobs=1)
+
+
+def test_a_sweep_of_a_loop_has_one_row_a_cycle(episodes, looped):
+    """Cycles stand where layers do; a cell equals the probe at that cycle, with the control by a fresh copy."""
+    frame = looped.to_frame()
+    cycles = frame.query("component == 'block' and target == 'match' and start == 0")
+    assert cycles["layer"].tolist() == [0, 1, 2] and cycles["site"].tolist() == ["block[0]", "block[1]", "block[2]"]
+    assert len(frame) == 2 * 2 * (1 + 3) and frame["position"].isna().sum() == 2 * 2 * 3
+    assert cycles["r2"].nunique() == 3 and frame["untrained"].notna().all()
+    whole = probes.sweep(loop(seed=3), episodes, ["match"], components="block", layers=[2], n_jobs=1).to_frame()
+    (result,) = probes.probe(loop(seed=3), episodes, ["match"], site="block[2]", method="ridge")
+    assert whole["r2"].tolist() == pytest.approx([result.r2], abs=1e-9)
+    assert whole["untrained"].item() == pytest.approx(result.controls["untrained"].score.estimate, abs=1e-6)
+
+
+def test_a_sweep_takes_every_point_of_a_machine_without_a_residual_stream(episodes):
+    """In the order in which a round computes them; what is exactly there is found there and nowhere else."""
+    frame = probes.sweep(counter(), episodes, ["counts:before", "match"], n_jobs=1).to_frame()
+    assert frame["site"].unique().tolist() == ["latent@hits", "latent@clock", "right"]
+    exact = set(frame[frame["r2"] > 0.999][["target", "site"]].itertuples(index=False, name=None))
+    assert exact == {("counts:before", "latent@hits"), ("match", "right")}
+    assert frame.set_index(["target", "site"])["represented"]["counts:before", "latent@hits"]
+
+
+def test_positions_are_asked_of_points_that_have_them(episodes):
+    """Rows of what is carried are chosen by label; a point that is one vector is one site whatever is asked."""
+    machine = lstm()
+    assert probes.sweep(machine, episodes, ["match"], positions="c", n_jobs=1).frame["site"].tolist() == [
+        "latent@c", "forget", "output"
+    ]  # fmt: skip
+    assert probes.sweep(machine, episodes, ["match"], positions=["p?"], n_jobs=1).frame["site"].tolist() == [
+        "forget", "output"
+    ]  # fmt: skip
+
+
+def test_workers_change_nothing_and_finished_cells_are_kept(episodes, looped, tmp_path, monkeypatch):
+    machine = loop(seed=3)
+    windows = [(0, 4), (4, 8)]
+    again = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=2, cache=tmp_path)
+    pd.testing.assert_frame_equal(again.to_frame(), looped.to_frame(), atol=1e-9)
+    monkeypatch.setattr(
+        sys.modules["probes.sweep"], "cell", lambda *given: pytest.fail("a finished cell was computed again")
+    )
+    kept = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=1, cache=tmp_path)
+    pd.testing.assert_frame_equal(kept.to_frame(), looped.to_frame(), atol=1e-9)
+
+
+def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
+    figure = looped.heatmap("match", window=(4, 8))
+    latent, block = figure.axes[:2]
+    assert [label.get_text() for label in block.get_yticklabels()] == ["layer 0", "layer 1", "layer 2"]
+    assert [label.get_text() for label in latent.get_yticklabels()] == [""]
+    assert [label.get_text() for label in block.get_xticklabels()] == ["h", ""]
+    expected = looped.to_frame().query("component == 'block' and target == 'match' and start == 4")["r2"]
+    np.testing.assert_allclose(block.images[0].get_array()[:, 1], expected)
+
+
+def test_an_untrained_copy_that_runs_away_is_no_control(episodes):
+    """Its activations overflow; the cells are scored by the other controls."""
+    machine = counter()
+
+    def explode(module):
+        for part in (module.told, module.right, module.read):
+            part.reset_parameters()
+        module.right.bias.data.fill_(torch.finfo(torch.float32).max)
+
+    machine.reset = explode
+    frame = probes.sweep(machine, episodes, ["match"], components="right", n_jobs=1).to_frame()
+    latents = probes.sweep(machine, episodes, ["counts:before"], components="latent", n_jobs=1).to_frame()
+    assert frame["untrained"].notna().all() and latents.set_index("position")["untrained"].isna()["hits"]
+    assert latents.set_index("position")["r2"]["hits"] > 0.999
+
+
+# The command.
+
+
+def test_the_command_probes_any_machine(episodes, tmp_path):
+    results = command.fit_at(counter(), episodes, ["counts"], "latents@hits", 0, tmp_path)
+    assert results[0].verdict == "represented" and "counts at latents@hits" in (tmp_path / "probes.txt").read_text()
+    assert json.loads((tmp_path / "probes.json").read_text())["counts"]["model"] == "counter"
+    assert pd.read_csv(tmp_path / "probes.csv")["site"].unique().tolist() == ["latents@hits"]
+    swept = command.sweep(loop(), episodes, ["match"], n_jobs=1)
+    command.write_sweep(swept, tmp_path)
+    assert (tmp_path / "match-0-8.svg").stat().st_size > 1000 and len(pd.read_csv(tmp_path / "sweep.csv")) == 4
+
+
+def test_a_registered_machine_is_probed_from_the_shell(monkeypatch, tmp_path):
+    """By name, at one site and everywhere."""
+    record = library.ModelRecord("own-lstm", "learned", "an LSTM", "experts")
+    library.models()
+    monkeypatch.setitem(library._HANDWIRED, "own-lstm", (record, lambda max_gb, **sizes: lstm()))
+    words = ["probe", "own-lstm", "--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
+    ran = CliRunner().invoke(app, [*words, "--site", "latents@c"])
+    assert ran.exit_code == 0, ran.output
+    assert "counts at latents@c" in ran.output
+    ran = CliRunner().invoke(app, [*words, "--sweep", "--jobs", "1"])
+    assert ran.exit_code == 0, ran.output
+    sites = pd.read_csv(tmp_path / "own-lstm" / "sweep.csv")["site"].tolist()
+    assert sites == ["latent@h", "latent@c", "forget", "output"]
