@@ -50,11 +50,12 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require
-from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt
+from interp.interventions.edge_graph import EXITS, EdgeGraph, rebuilt, with_heads
 from interp.interventions.metrics import Metric
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import Pair, Readout
 from interp.interventions.swaps import Rows
+from interp.machine import Machine
 from interp.model.layout import RoundLayout
 from interp.model.replay import replay
 from interp.model.run import Rollout, select_rounds
@@ -106,23 +107,24 @@ def attribute(pair: Pair, metric: str | Metric | None = None, *, steps: int = 5)
     ``steps`` points lie on the way from the corrupted to the clean embedding; 1 is plain EAP.
     """
     integer("steps", steps, 1, _MOST_STEPS)
+    model = with_heads(pair.model, "edges")
     require(
         pair.read == pair.round, f"attribution reads the round it changes, got round {pair.round}, read {pair.read}"
     )
-    if any(rule == "hard" for rules in pair.model.config.attention_rules for rule in rules):
+    if any(rule == "hard" for rules in model.config.attention_rules for rule in rules):
         warnings.warn(
-            f"{pair.model.name!r} has hard attention, which has no gradient: edges that only choose where a "
+            f"{model.name!r} has hard attention, which has no gradient: edges that only choose where a "
             "head attends score 0; attribute to its softmax-only variant, circuits.differentiable(model)",
             stacklevel=3,
         )
-    measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(pair.model), pair.round
+    measure, graph, t = find_metric(metric, pair.layout), EdgeGraph(model), pair.round
     clean, corrupted = (graph.contributions(run, t) for run in (pair.clean, pair.corrupted))
     difference = clean - corrupted
     total = np.zeros((*graph.exists.shape, pair.n_episodes))
     for step in range(1, steps + 1):
         total += _gradient(pair, graph, measure, corrupted, difference, step / steps)
     scores = np.where(graph.exists[..., None], total / steps, 0.0)
-    return AttributionResult(graph, scores, measure.key, steps, provenance(pair.model, round=t))
+    return AttributionResult(graph, scores, measure.key, steps, provenance(model, round=t))
 
 
 def _gradient(
@@ -149,10 +151,10 @@ class _Read(NamedTuple):
 
 
 @checked
-def strongest_reads(
-    model: HookedLatentTransformer, run: Rollout, t: int, *, k: int = 12, seed: int = 0
-) -> pd.DataFrame:
+def strongest_reads(model: Machine, run: Rollout, t: int, *, k: int = 12, seed: int = 0) -> pd.DataFrame:
     """The reads of round ``t`` whose cut changes an exit most, ``k // 2`` for each exit, over the episodes of ``run``.
+
+    A machine without heads has no reads, and is refused.
 
     Returns:
         Columns ``layer`` and ``head`` (from 1), ``source``, ``target`` (position labels), ``weight`` (mean attention),
@@ -160,6 +162,7 @@ def strongest_reads(
         position. Fewer rows where fewer reads change anything, or one is among the first for both.
     """
     integer("k", k, 2)
+    model = with_heads(model, "reads")
     (t,) = select_rounds(t, run.n_rounds)
     rows = Rows.of(run, [t])
     with torch.no_grad():

@@ -25,14 +25,26 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from interp.errors import require_known
-from interp.machine import Machine
+from interp.errors import InputError, require_known
+from interp.machine import Machine, lacks
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout
+from interp.model.transformer import HookedLatentTransformer
 
 Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")
+
+
+def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
+    """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
+    if isinstance(model, HookedLatentTransformer):
+        return model
+    missing = lacks(model, "pattern") or f"not applicable: {model.name} does not say what its heads read and write"
+    raise InputError(
+        f"{missing}, and {what} are of heads; use interp.interventions.mediation.effect_map(model, base, source, "
+        "'latent'), the share of an effect that each of its points passes on, or patching.sweep"
+    )
 
 
 class EdgeGraph:
@@ -45,8 +57,8 @@ class EdgeGraph:
     """
 
     def __init__(self, model: Machine) -> None:
-        self.model = model
-        config = model.config
+        self.model = with_heads(model, "edges")
+        config = self.model.config
         # Name -> time: what a source writes at a time can be read by destinations at this time or later.
         sources, destinations = {"embed": 0}, dict[str, int]()
         # Hook point -> who writes there, or reads.

@@ -1,4 +1,4 @@
-"""Mediation: which share of an effect passes through chosen attention patterns, head outputs or MLP outputs.
+"""Mediation: which share of an effect passes through chosen attention patterns, head or MLP outputs, gates or cycles.
 
 A *cause*, some place in a base round, is set to its value in the source round. What that does to an outcome Y is split
 by *mediators* M, sites between the two. With c the cause's value in the base and c' its value in the source::
@@ -24,8 +24,8 @@ happens in use. Read it beside that of an untrained model: all head outputs at t
 that comes from other positions, whatever the model, and random patterns can carry much of an effect, too.
 
 :func:`effect_map` gives the carried share of the residual stream after each layer, at each position: it says where a
-cause arrives, and in which layer two causes meet. A copy that is not read gives 0 there, and two activations that say
-the same give both the whole.
+cause arrives, and in which layer two causes meet. Of a machine that is no transformer it gives that of each point. A
+copy that is not read gives 0 there, and two activations that say the same give both the whole.
 
     >>> import interp
     >>> from interp.interventions import mediation
@@ -55,7 +55,7 @@ from torch import Tensor
 from interp.checks import checked, integer
 from interp.display import Tabled
 from interp.errors import require, require_known
-from interp.interventions.mediators import Routes, Sites
+from interp.interventions.mediators import Routes, Sites, order_of_points
 from interp.interventions.pairs import paired_runs
 from interp.interventions.sites import Site, sites
 from interp.interventions.swaps import CHUNK, Places, Rows, passed, resolve_places, swaps
@@ -132,19 +132,27 @@ class MediationResult(Tabled):
 
 @dataclass(frozen=True)
 class EffectMap:
-    """How much of an effect the residual stream after each layer carries by itself; NaN where no effect can pass."""
+    """How much of an effect each row's activation carries by itself; NaN where no effect can pass.
+
+    Attributes:
+        layers: of a transformer, whose rows are the residual stream after each layer: 0, 1, ...; empty for others.
+        points: the site of every row: "resid_post[0]", or every other point of a machine, such as "cell" or "block[2]".
+        positions: the place of every column within a row's site; "" for the whole of a point that has no places.
+    """
 
     cause: tuple[str, ...]
     outcome: str
     layers: tuple[int, ...]
+    points: tuple[str, ...]
     positions: tuple[str, ...]
-    shares: Float[np.ndarray, "layer position"] = field(repr=False)
+    shares: Float[np.ndarray, "point position"] = field(repr=False)
     n_pairs: int
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
-        """One row a layer, one column a position."""
-        return pd.DataFrame(self.shares, index=pd.Index(self.layers, name="layer"), columns=list(self.positions))
+        """One row a layer of a transformer, or a point of any other machine; one column a place ("share" without)."""
+        rows = pd.Index(self.layers, name="layer") if self.layers else pd.Index(self.points, name="point")
+        return pd.DataFrame(self.shares, index=rows, columns=[position or "share" for position in self.positions])
 
 
 @checked
@@ -244,6 +252,8 @@ def effect_map(
 ) -> EffectMap:
     """The share of the effect of ``cause`` that the residual stream carries, layer by position.
 
+    Of a machine that is no transformer: the share that each of its points carries, in every cycle, by its places.
+
     Args:
         base, source, cause, outcome, rounds, decode: as in :func:`mediate`.
 
@@ -255,28 +265,38 @@ def effect_map(
         [0.0, 1.0, 1.0]
     """
     swap = _Swap(model, base, source, cause, outcome, rounds, decode)
-    layout, streams = swap.layout, [Site("resid_post", layer) for layer in range(model.points["resid_post"].n_layers)]
+    layout, is_transformer = swap.layout, swap.routes.order is None
+    mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
+    points = sites(model, layout, mapped, None)
+    require(
+        bool(points), f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)"
+    )
     rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
     edits = swaps(model, source_rows, layout, swap.causes)
     plain = swap.measure(passed(model, rows, layout)[0], rows)
-    done, after = passed(model, rows, layout, edits, streams)
+    done, after = passed(model, rows, layout, edits, points)
     effect = swap.measure(done, rows) - plain
     total = float((effect**2).sum())
-    shares = np.full((len(streams), layout.n_positions), np.nan)
+    places = [point.labels(layout) if "pos" in point.kind.axes else ("",) for point in points]
+    positions = tuple(dict.fromkeys(place for several in places for place in several))
+    shares = np.full((len(points), len(positions)), np.nan)
     step = max(CHUNK // len(rows.latents), 1)
-    for layer, stream in enumerate(streams if total > 0 else ()):
-        at = [p for p, label in enumerate(layout.labels) if swap.routes.is_between(replace(stream, position=label))]
+    for row, point in enumerate(points if total > 0 else ()):
+        between = [p for p in places[row] if swap.routes.is_between(replace(point, position=p or None))]
+        at = [places[row].index(place) for place in between]
         for some in (at[i : i + step] for i in range(0, len(at), step)):
             copies = rows.tiled(len(some))
-            edit = partial(_alone, after[stream], some)
-            outcomes = swap.measure(passed(model, copies, layout, [(stream, edit)])[0], copies)
+            edit = partial(_alone, after[point], some, point.kind.position_axis)
+            outcomes = swap.measure(passed(model, copies, layout, [(point, edit)])[0], copies)
             moved = outcomes.unflatten(0, (len(some), -1)) - plain
-            shares[layer, some] = (moved * effect).sum((1, 2)).numpy(force=True) / total
+            columns = [positions.index(places[row][i]) for i in some]
+            shares[row, columns] = (moved * effect).sum((1, 2)).numpy(force=True) / total
     return EffectMap(
         cause=tuple(map(str, swap.causes)),
         outcome=outcome,
-        layers=tuple(range(len(streams))),
-        positions=layout.labels,
+        layers=tuple(range(len(points))) if is_transformer else (),
+        points=tuple(map(str, points)),
+        positions=positions,
         shares=shares,
         n_pairs=len(rows.latents),
         settings=swap.settings(),
@@ -326,7 +346,8 @@ class _Swap:
         self.causes = resolve_places(cause, model, self.runs[0])
         self.rounds = select_rounds(rounds, self.runs[0].n_rounds)
         sites_of_causes = [place.site for place in self.causes]
-        self.routes = Routes(model, self.layout, sites_of_causes, prediction=outcome == "prediction")
+        order = order_of_points(model, self.runs[0])
+        self.routes = Routes(model, self.layout, sites_of_causes, prediction=outcome == "prediction", order=order)
 
     def settings(self, **more: Any) -> dict[str, Any]:
         return provenance(self.model, rounds=self.rounds, decoded=self.decode is not None, **more)
@@ -387,11 +408,15 @@ def _product(x: Tensor, y: Tensor) -> Float[np.ndarray, " row"]:
     return np.asarray((x * y).sum(1).numpy(force=True))
 
 
-def _alone(
-    after: Float[Tensor, "row pos d_model"], positions: Sequence[int], base: Float[Tensor, "rows pos d_model"]
-) -> Float[Tensor, "rows pos d_model"]:
-    """In the i-th copy of the rows, the i-th of the positions as it became, and the others as they are."""
+def _alone(after: Tensor, positions: Sequence[int], axis: int | None, base: Tensor) -> Tensor:
+    """In the i-th copy of the rows, the i-th of the positions as it became, and the others as they are.
+
+    ``after`` is ``[row, ...]`` with positions along ``axis`` (the whole activation where it has none), and ``base`` the
+    same for all copies, ``[copy * row, ...]``.
+    """
+    if axis is None:
+        return after
     copies = base.unflatten(0, (len(positions), -1)).clone()
-    index = torch.arange(len(positions))
-    copies[index, :, list(positions)] = after[:, list(positions)].transpose(0, 1)
+    for copy, position in zip(copies, positions, strict=True):
+        copy.select(axis, position).copy_(after.select(axis, position))
     return copies.flatten(0, 1)

@@ -1,22 +1,28 @@
 """Routes: which sites lie between a cause and an outcome of a round, so that an effect can pass through them.
 
-A swap at one place acts on later components of its own position and, through attention, on later positions. That is
-read off layers and positions alone: a site that lies between may still carry nothing.
+In a transformer a swap at one place acts on later components of its own position and, through attention, on later
+positions, which is read off layers and positions alone. In any other machine it acts on every point that is computed
+after it, in the order in which a round is seen to compute them, and each of those may act on what is read. A site that
+lies between may still carry nothing.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from interp.errors import require
 from interp.interventions.sites import COMPONENTS, Site, resolve, sites
 from interp.machine import Machine
+from interp.model.hooked import FiringCounter
 from interp.model.layout import RoundLayout
+from interp.model.run import Rollout
 
 Sites = tuple[Site, ...]
 _Moment = tuple[int, int]  # when something is computed: its layer (-1 before the first), its component's place there
@@ -25,11 +31,41 @@ _Span = tuple[int, int]  # the first and the last position that something covers
 _ORDER = {key: i for i, key in enumerate(COMPONENTS)}
 
 
-class Routes:
-    """What lies between the causes, sites that are swapped, and the exit of the round that is read."""
+def order_of_points(model: Machine, run: Rollout) -> dict[str, int] | None:
+    """When a round computes each hook point of the machine, seen in a round of ``run``; None for a transformer."""
+    stream = model.points.get("resid_post")
+    if stream is not None and stream.hook == COMPONENTS["resid_post"].hook:
+        return None
+    several = [(kind.hook, range(kind.n_layers or 1)) for kind in model.points.values()]
+    names = [hook.format(layer=layer) for hook, layers in several for layer in layers]
+    fired: list[str] = []
 
-    def __init__(self, model: Machine, layout: RoundLayout, causes: Sequence[Site], *, prediction: bool) -> None:
-        self.model, self.layout, self.causes = model, layout, tuple(causes)
+    def note(name: str, activation: Tensor, hook: object) -> None:
+        fired.append(name)
+
+    counter = FiringCounter([(name, partial(note, name)) for name in names])
+    with torch.no_grad(), model.hooks(fwd_hooks=counter.hooks):
+        model.step(run.latents[:1, 0], run.fed.at(0).each(lambda part: part[:1]))
+    counter.check()
+    return {name: moment for moment, name in enumerate(fired)}
+
+
+class Routes:
+    """What lies between the causes, sites that are swapped, and the exit of the round that is read.
+
+    ``order`` says when each hook point is computed, where the model is no transformer (:func:`order_of_points`).
+    """
+
+    def __init__(
+        self,
+        model: Machine,
+        layout: RoundLayout,
+        causes: Sequence[Site],
+        *,
+        prediction: bool,
+        order: Mapping[str, int] | None = None,
+    ) -> None:
+        self.model, self.layout, self.causes, self.order = model, layout, tuple(causes), order
         self.read = "prediction" if prediction else "update"
         self.end = layout.predict_position if prediction else layout.update_position
         self.pool = cache(self._pool)
@@ -44,10 +80,14 @@ class Routes:
                 not any(overlap(site, cause) for cause in self.causes),
                 f"{str(site)!r} is a cause ({causes}) and cannot mediate its effect; choose a site after it",
             )
+            acts_on = (
+                "later components of its own position and, through attention, on later positions; choose one of these"
+                if self.order is None
+                else f"what a round computes after it: {', '.join(self._later()) or 'nothing'}"
+            )
             require(
                 self.is_downstream(site),
-                f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on later components of "
-                "its own position and, through attention, on later positions; choose one of these",
+                f"mediator {str(site)!r} is not downstream of the cause {causes!r}, which acts on {acts_on}",
             )
             require(
                 self.is_upstream(site),
@@ -58,11 +98,15 @@ class Routes:
 
     def is_downstream(self, site: Site) -> bool:
         """Whether some cause can act on the site."""
+        if self.order is not None:
+            return any(self.order[cause.hook] < self.order[site.hook] for cause in self.causes)
         return any(_leads(*self._where(cause), *self._where(site)) for cause in self.causes)
 
     def is_upstream(self, site: Site) -> bool:
-        """Whether the site can act on what is read."""
-        return _leads(*self._where(site), (self.model.config.n_layers, 0), (self.end, self.end))
+        """Whether the site can act on what is read; where no positions say so, every site may."""
+        if self.order is not None:
+            return True
+        return _leads(*self._where(site), (self.model.points["resid_post"].n_layers, 0), (self.end, self.end))
 
     def is_between(self, site: Site) -> bool:
         """Whether an effect of the causes can pass through the site; not where it is a cause itself."""
@@ -84,6 +128,11 @@ class Routes:
         pool = sites(self.model, self.layout, component, None if everywhere else "all")
         pool = list(dict.fromkeys(replace(site, head=None) if all_heads else site for site in pool))
         return [site for site in pool if self.is_between(site)]
+
+    def _later(self) -> list[str]:
+        """The points that are computed after some cause, one for every cycle, in the order of the machine's points."""
+        every = [site for key in self.model.points for site in sites(self.model, self.layout, key, None)]
+        return [str(site) for site in every if self.is_downstream(site)]
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]

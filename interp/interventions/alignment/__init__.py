@@ -47,7 +47,7 @@ from interp.checks import checked
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.interventions.alignment.counterfactual_pairs import Pairs, identified_rank, make_pairs, split
-from interp.interventions.alignment.subspace import Budget, Fit, RoundsFromSite, fit, has_gradient
+from interp.interventions.alignment.subspace import Budget, Fit, RoundsWithSite, fit, has_gradient, rounds_with
 from interp.interventions.counterfactual import of_rounds
 from interp.interventions.sites import Site, resolve
 from interp.machine import Machine
@@ -99,7 +99,7 @@ class AlignmentResult(Tabled):
 
     @property
     def basis(self) -> Tensor:
-        """The learned basis, ``[d_model, rank]``."""
+        """The learned basis, ``[width of the site, rank]``: of a residual stream, ``[d_model, rank]``."""
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
@@ -148,9 +148,10 @@ def align(
 
     Args:
         base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
-        site: a residual-stream site with a position up to the prediction, such as "resid_post[1]@p?".
+        site: of a transformer, a residual-stream site with a position up to the prediction ("resid_post[1]@p?"); of any
+            machine, what is carried ("latent", or one row of it, "latent@h") or a point that acts on the prediction.
         rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
-        smooth: what is trained where the model's hard attention has no gradient, ``circuits.differentiable(model)``;
+        smooth: what is trained where the model's hard choices have no gradient, ``circuits.differentiable(model)``;
             what it learns is scored in the model itself, and the untrained control has its shape.
         steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
         runs: gives a model's rollouts of ``base`` and ``source``, where several calls share them.
@@ -163,15 +164,16 @@ def align(
     parts = [make_pairs(algorithm, *values, variable, part) for part in split(len(base), held_out)]
     _require_informative(parts, variable)
     training, stopping, scoring = parts
-    width = model.config.d_model
-    if rank is None:
-        rank = min(identified_rank(algorithm, *values, variable, training), width)
-    require(1 <= rank <= width, f"rank must be an integer from 1 to d_model = {width}, got {rank!r}")
     runs = runs or (lambda machine: (rollout(machine, base, commit=commit), rollout(machine, source, commit=commit)))
     trainee = smooth or model
     fresh_model = once(("untrained", seed), trainee, make=lambda: untrained(trainee, seed))
-    practice, fresh = (RoundsFromSite(m.eval(), runs(m), at, place) for m in (trainee, fresh_model))
-    exam = practice if trainee is model else RoundsFromSite(model.eval(), runs(model), at, place)
+    practice, fresh = (rounds_with(m.eval(), runs(m), at, place) for m in (trainee, fresh_model))
+    exam = practice if trainee is model else rounds_with(model.eval(), runs(model), at, place)
+    width = practice.own.shape[1]
+    if rank is None:
+        rank = min(identified_rank(algorithm, *values, variable, training), width)
+    of = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
+    require(1 <= rank <= width, f"rank must be an integer from 1 to {of} = {width}, got {rank!r}")
     _require_gradient(practice, training, rank, seed)
     labelled = [_arbitrary(pairs, model.layout.n_outputs, seed) for pairs in parts]
     fits = {
@@ -213,15 +215,21 @@ def align(
 
 
 def _site(model: Machine, base: Any, site: Site | str) -> Site:
-    """The site, checked: one vector of the residual stream that can reach the prediction."""
+    """The site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
     layout = model.layout.fit(base)
+    kind = getattr(layout, "kind", "classes")
+    require(
+        kind == "classes", f"aligning compares choices, and {model.name!r} predicts {kind}: interchange its variables"
+    )
     place = resolve(site, model, layout)
     require(
-        place.position is not None and place.kind.axes == "pos",
-        f"aligning needs one vector: a site of the residual stream with a position, got {str(place)!r}",
+        place.kind.axes in ("", "latent") or (place.kind.axes == "pos" and place.position is not None),
+        "aligning needs one vector: 'latent', a point without positions, or a site of the residual stream with a "
+        f"position, got {str(place)!r}",
     )
     last = layout.predict_position
-    if layout.position(str(place.position)) > last:
+    is_causal = place.kind.axes == "pos" and hasattr(model, "run_from")
+    if is_causal and layout.position(str(place.position)) > last:
         raise AlignmentError(
             f"{place.position!r} comes after {layout.labels[last]!r}, where the prediction is read, and cannot change "
             f"it: give a position from {layout.labels[0]!r} to {layout.labels[last]!r}"
@@ -239,14 +247,20 @@ def _require_informative(parts: list[Pairs], variable: str) -> None:
             )
 
 
-def _require_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) -> None:
+def _require_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> None:
+    if not rounds.may_lack_gradient or has_gradient(rounds, training, rank, seed):
+        return
     model = rounds.model
-    hard = any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
-    if hard and not has_gradient(rounds, training, rank, seed):
+    if hasattr(model, "run_from"):
         raise AlignmentError(
             f"no gradient reaches {rounds.hook!r} of {model.name!r} through its hard attention: give "
             "smooth=circuits.differentiable(model), its softmax-only variant, or another site"
         )
+    raise AlignmentError(
+        f"no gradient reaches {str(rounds.site)!r} of {model.name!r} from its prediction, which is read before this "
+        "point is computed, does not depend on it, or does so by a hard choice only: give another site, such as "
+        "'latent', or smooth=, a machine without hard choices"
+    )
 
 
 def _arbitrary(pairs: Pairs, n_outcomes: int, seed: int) -> Pairs:

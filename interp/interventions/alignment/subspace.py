@@ -7,8 +7,9 @@ when the loss on episodes that it does not train on falls no more, and keeps the
 several times and keeps the best start. It searches only directions in which base and source ever differ: the others
 carry nothing. Subspace, interchange and the pass that applies it are TransformerLens'.
 
-Everything before the site is known and is not run again: the rounds are run on from the residual stream before the
-site's layer, from its position to the prediction.
+A round is run whole with the site rotated, and its gradient goes through ``machine.step``. Of a transformer nothing
+before the site is run again: rounds are run on from the residual stream before the site's layer, from its position to
+the prediction.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.tools.analysis.interchange import (
@@ -34,8 +36,10 @@ from transformer_lens.tools.analysis.interchange import (
 from interp.checks import integer
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
-from interp.interventions.sites import Site
+from interp.interventions.sites import Site, write
+from interp.interventions.swaps import CHUNK, Rows
 from interp.machine import Machine
+from interp.model.hooked import FiringCounter
 from interp.model.replay import replay
 from interp.model.run import Rollout
 
@@ -48,14 +52,67 @@ _DIFFERS = 1e-5  # directions in which base and source differ by less than this 
 _SEEDS_APART = 1000  # between the seeds of two starts
 
 
-class RoundsFromSite:
-    """Rounds of two rollouts, base and source, run on from a site of the residual stream.
+class RoundsWithSite:
+    """Rounds of two rollouts, base and source, of any machine, run whole with one vector at a site edited.
 
-    Row ``episode * len(rounds) + i`` is the i-th of the rounds.
+    Row ``episode * len(rounds) + i`` is the i-th of the rounds. ``own`` and ``source`` hold the vectors of the base and
+    of the source, ``[row, width]``: of "latent" without a place, all that is carried, row after row.
     """
 
+    own: Tensor
+    source: Tensor
+
     def __init__(self, model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> None:
-        self.model, self.layout = model, runs[0].layout
+        self.model, self.layout, self.site, self.hook = model, runs[0].layout, site, site.hook
+        self.gives_probabilities = getattr(getattr(model, "config", model), "output", "logits") == "probability"
+        self.may_lack_gradient = True  # the site may be computed after the prediction is read
+        self.rows = Rows.of(runs[0], rounds)
+        caches = (replay(model, run, rounds=rounds, names_filter=self.hook)[2] for run in runs)
+        self.own, self.source = (self._vector(cache[self.hook].flatten(0, 1)) for cache in caches)
+
+    def _vector(self, activation: Tensor) -> Tensor:
+        return self.site.read(activation, self.layout).flatten(1)
+
+    def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
+        """An orthonormal basis of the directions in which the activations of base and source differ."""
+        moves = self.source[pairs.source] - self.own[pairs.base]
+        values, vectors = torch.linalg.eigh(moves.T @ moves)
+        return vectors[:, values > _DIFFERS**2 * values.max()]
+
+    def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+        """Outcomes ``[pair, outcome]`` under an intervention, with its gradient, for the pairs ``at``.
+
+        They are log-probabilities, or probabilities where the machine gives those as they are.
+        """
+        base, source = pairs.base[at], self.source[pairs.source[at]]
+
+        def edit(activation: Tensor, hook: object) -> Tensor:
+            own = self.site.read(activation, self.layout)
+            return write(activation, self.site, self.layout, intervention(own.flatten(1), source).view_as(own))
+
+        counter = FiringCounter([(self.hook, edit)])
+        with self.model.hooks(fwd_hooks=counter.hooks):
+            done = self.model.step(self.rows.latents[base], self.rows.fed.each(lambda part: part[base]))
+        counter.check()
+        outcomes = self.layout.distribution(done.prediction)
+        return outcomes if self.gives_probabilities else outcomes.clamp_min(torch.finfo(outcomes.dtype).tiny).log()
+
+    def scored(self, intervention: Intervention, pairs: Pairs) -> Tensor:
+        """:meth:`trained` for all pairs, without a gradient, on the CPU."""
+        with torch.no_grad():
+            parts = [self.trained(intervention, pairs, at).cpu() for at in torch.arange(len(pairs)).split(CHUNK)]
+        return torch.cat(parts)
+
+
+class RoundsFromSite(RoundsWithSite):
+    """The same of a transformer at a site of its residual stream: rounds are run on from there."""
+
+    model: Any  # a HookedLatentTransformer
+
+    def __init__(self, model: Any, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> None:
+        self.model, self.layout, self.site = model, runs[0].layout, site
+        self.gives_probabilities = model.config.output == "probability"
+        self.may_lack_gradient = any(rule == "hard" for rules in model.config.attention_rules for rule in rules)
         # The embedding and the first residual stream differ by the position's code, the same in base and source.
         self.layer = site.layer or 0
         self.hook = site.hook if site.layer is not None else "blocks.0.hook_resid_pre"
@@ -75,12 +132,6 @@ class RoundsFromSite:
         resid = self.model.run_from(self.resid[rows], self.layer, past=past)
         return self.model.unembed(self.model.ln_final(resid[:, -1]))[:, : self.layout.n_outputs]
 
-    def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
-        """An orthonormal basis of the directions in which the activations of base and source differ."""
-        moves = self.source[pairs.source] - self.own[pairs.base]
-        values, vectors = torch.linalg.eigh(moves.T @ moves)
-        return vectors[:, values > _DIFFERS**2 * values.max()]
-
     def trained(self, intervention: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
         """:meth:`__call__` under an intervention, with its gradient, for the pairs ``at``."""
         base, source = pairs.base[at], self.source[pairs.source[at]]
@@ -92,6 +143,12 @@ class RoundsFromSite:
         at = torch.zeros_like(pairs.base)
         source = self.source[pairs.source]
         return intervened_logits(self.model, self.hook, intervention, pairs.base, source, self, positions=at)
+
+
+def rounds_with(model: Machine, runs: tuple[Rollout, Rollout], rounds: list[int], site: Site) -> RoundsWithSite:
+    """The rounds in their fast form, where the machine runs on from such a site, or else run whole."""
+    runs_on = hasattr(model, "run_from") and site.kind.axes == "pos"
+    return (RoundsFromSite if runs_on else RoundsWithSite)(model, runs, rounds, site)
 
 
 @dataclass(frozen=True)
@@ -123,7 +180,7 @@ class Fit:
         return SubspaceInterchange(self.basis)
 
 
-def fit(rounds: RoundsFromSite, training: Pairs, stopping: Pairs, rank: int, budget: Budget) -> Fit:
+def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, budget: Budget) -> Fit:
     """The best of several starts; none follows one whose loss all but vanishes beside that of doing nothing."""
     fits: list[Fit] = []
     with frozen(rounds.model):
@@ -141,16 +198,16 @@ def fit(rounds: RoundsFromSite, training: Pairs, stopping: Pairs, rank: int, bud
     return Fit(best.basis, best.loss, tuple(fit.steps[0] for fit in fits))
 
 
-def has_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) -> bool:
+def has_gradient(rounds: RoundsWithSite, training: Pairs, rank: int, seed: int) -> bool:
     """Whether the loss depends on the subspace in a way that training can follow, or there is nothing to choose."""
     frame = rounds.differences(training)
-    if frame.shape[1] <= rank:
+    if not frame.shape[1]:
         return True
     subspace = _subspace(frame, rank, seed)
     with frozen(rounds.model):
         loss = _loss(rounds, SubspaceInterchange(frame @ subspace.basis), training, training.drawn(_BATCH, seed))
-        if not loss.requires_grad:
-            return False
+        if not loss.requires_grad or frame.shape[1] <= rank:
+            return loss.requires_grad
         loss.backward()
     gradients = [parameter.grad for parameter in subspace.parameters() if parameter.grad is not None]
     return any(bool(gradient.any()) for gradient in gradients)
@@ -159,12 +216,13 @@ def has_gradient(rounds: RoundsFromSite, training: Pairs, rank: int, seed: int) 
 @contextmanager
 def frozen(model: Machine) -> Iterator[None]:
     """No parameter of ``model`` takes a gradient inside."""
-    flags = [parameter.requires_grad for parameter in model.parameters()]
-    model.requires_grad_(False)
+    module = cast(nn.Module, model)
+    flags = [parameter.requires_grad for parameter in module.parameters()]
+    module.requires_grad_(False)
     try:
         yield
     finally:
-        for parameter, flag in zip(model.parameters(), flags, strict=True):
+        for parameter, flag in zip(module.parameters(), flags, strict=True):
             parameter.requires_grad_(flag)
 
 
@@ -177,7 +235,7 @@ def _subspace(frame: Float[Tensor, "d_model direction"], rank: int, seed: int) -
 
 
 def _start(
-    rounds: RoundsFromSite,
+    rounds: RoundsWithSite,
     frame: Float[Tensor, "d_model direction"],
     rank: int,
     training: Pairs,
@@ -210,7 +268,7 @@ def _start(
     return replace(best, steps=(taken,))
 
 
-def _loss(rounds: RoundsFromSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
+def _loss(rounds: RoundsWithSite, step: Intervention, pairs: Pairs, at: Tensor) -> Tensor:
     """Cross-entropy from the counterfactual's distribution; the squared distance where a model gives probabilities.
 
     Both are smallest at the counterfactual's distribution itself. Labels would be met better by a subspace that moves
@@ -218,6 +276,6 @@ def _loss(rounds: RoundsFromSite, step: Intervention, pairs: Pairs, at: Tensor) 
     """
     outcomes = rounds.trained(step, pairs, at)
     target = pairs.target[at].to(outcomes)
-    if rounds.model.config.output == "probability":
+    if rounds.gives_probabilities:
         return (outcomes - target).square().sum(-1).mean()
     return cross_entropy(outcomes, target)

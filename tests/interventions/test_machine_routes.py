@@ -1,0 +1,269 @@
+"""Mediation, alignment and edges on machines that are no transformers: known answers, and what they lack."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import interp
+from interp.errors import InputError
+from interp.interventions.ablation import CircuitScorer
+from interp.interventions.alignment import AlignmentError, align
+from interp.interventions.attribution import attribute, strongest_reads
+from interp.interventions.edge_graph import EdgeGraph
+from interp.interventions.mediation import effect_map, mediate, paths
+from interp.interventions.pairs import corruption, prepare
+from interp.interventions.swaps import Place
+from interp.machine import lacks
+from interp.tasks import experts
+from interp.tasks.experts.algorithms import weighted_majority
+from tests.machines import gru, loop, lstm
+
+GAIN = 0.5
+
+
+@pytest.fixture(scope="module")
+def pair():
+    return [experts.sample(8, 6, 4, seed=seed) for seed in (0, 1)]
+
+
+def share(result, mediator="all"):
+    """Both shares of a mediator."""
+    return result.blocked(mediator).estimate, result.carried(mediator).estimate
+
+
+def test_all_of_what_a_cell_carries_goes_through_the_cell(pair):
+    """Swapping what is carried changes what a GRU carries next through its cell alone, and its gates hold parts."""
+    options = {"outcome": "latents", "rounds": [3, 5], "with_untrained": True}
+    result = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
+    assert share(result, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert share(result) == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert share(result.untrained, "cell") == pytest.approx((1.0, 1.0), abs=1e-6)
+    assert all(abs(value) < 0.5 for gate in ("reset", "update", "new") for value in share(result, gate))
+    assert result.moved.tolist() == [1.0] * 5
+
+
+def test_nothing_goes_through_what_runs_after_the_prediction_is_read(pair):
+    """The GRU predicts from what it carries before its cell runs: the cell moves, and no share passes through it."""
+    result = mediate(gru(), *pair, "latent", "cell", rounds=[3, 5], n_random=0)
+    assert share(result) == (0.0, 0.0) and result.moved.tolist() == [1.0, 1.0] and not result.reason
+
+
+def test_channels_are_causes_of_their_own(pair):
+    """An LSTM's output gate is computed from h alone; c passes it by."""
+    options = {"outcome": "latents", "rounds": slice(1, 6), "n_random": 0}
+    of_h, of_c = (mediate(lstm(), *pair, f"latent@{channel}", "output", **options) for channel in "hc")
+    assert of_h.moved.min() == 1.0 and abs(share(of_h)[1]) > 1e-3
+    assert share(of_c) == (0.0, 0.0) and of_c.moved.max() == 0.0
+
+
+class Doubling(nn.Module):
+    """Twice in a round: ``a`` doubles what is carried, and ``b`` takes one from it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(1, 1, bias=False), nn.Identity()
+        self.aside = nn.Identity()
+
+    @staticmethod
+    def round(m: Doubling, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        h = carried["h"]
+        for _ in range(2):
+            h = m.b(2 * m.a(h) - 1)
+        told = (2.0 * fed.tokens[:, -2:-1] - 7).to(h.dtype)  # the truth, as -1 or 1
+        return torch.cat([torch.zeros_like(carried["h"]), carried["h"]], 1), {"h": h + m.aside(carried["h"]) + told}
+
+
+@pytest.fixture(scope="module")
+def doubling():
+    """Handmade: what is carried next is 4 h - 3 through the loop, and 1 h beside it."""
+    module = Doubling()
+    nn.init.ones_(module.a.weight)
+    points = {"b": interp.Point("b", times=2), "aside": "aside", "a": interp.Point("a", times=2)}  # in no order
+    return interp.adapt(
+        module.double(), "experts", sizes={"n_experts": 4}, step=Doubling.round, points=points, name="doubling",
+        channels=[interp.Channel("h", (1,))],
+    )  # fmt: skip
+
+
+def test_shares_on_a_napkin(doubling, pair):
+    """The loop carries 4 of 5 parts of the effect, at whatever cycle it is asked; the copy beside it, 1."""
+    frame = effect_map(doubling, *pair, "latent", outcome="latents", rounds=[3]).to_frame()
+    assert frame.index.tolist() == ["b[0]", "b[1]", "aside", "a[0]", "a[1]"] and frame.index.name == "point"
+    assert frame["share"].tolist() == pytest.approx([0.8, 0.8, 0.2, 0.8, 0.8], abs=1e-12)
+    result = mediate(doubling, *pair, "latent", ["b[1]", "aside"], outcome="latents", rounds=[3], n_random=1)
+    assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx((1, 1))
+    assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8]) and result.n_random_sites.tolist() == [1, 0, 1]
+
+
+def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_table(doubling, pair):
+    """Cycles of two points alternate: a[1] reads b[0], and b[1] reads a[1]."""
+    options = {"outcome": "latents", "rounds": [3], "n_random": 0}
+    assert share(mediate(doubling, *pair, "b[0]", "a[1]", **options)) == pytest.approx((1, 1))
+    with pytest.raises(
+        InputError, match=r"'b\[0\]' is not downstream of the cause 'a\[1\]'.* after it: b\[1\], aside$"
+    ):
+        mediate(doubling, *pair, "a[1]", "b[0]", **options)
+    assert np.isnan(effect_map(doubling, *pair, "a[1]", outcome="latents").shares[[0, 3, 4], 0]).all()
+
+
+def test_every_cycle_is_a_path(pair):
+    machine = loop()
+    assert [str(site) for site in paths(machine, "block")] == ["block[0]", "block[1]", "block[2]"]
+    effects = effect_map(machine, *pair, "latent", outcome="latents")
+    assert effects.points == ("block[0]", "block[1]", "block[2]") and effects.layers == ()
+    assert np.isfinite(effects.shares).all() and effects.positions == ("",)
+
+
+def test_a_transformers_map_names_its_layers(wma):
+    _, model = wma
+    effects = effect_map(model, *(experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)), "latent")
+    assert effects.points[:2] == ("resid_post[0]", "resid_post[1]") and effects.to_frame().index.name == "layer"
+
+
+@pytest.mark.parametrize("what", [strongest_reads, EdgeGraph, attribute, CircuitScorer])
+def test_what_needs_heads_says_so(pair, what):
+    """A direct call is an error that says what is missing and what to use; tables get the sentence from ``lacks``."""
+    machine = gru()
+    assert lacks(machine, "pattern") == "not applicable: gru has no attention heads"
+    with pytest.raises(InputError, match=r"^not applicable: gru has no attention heads, .* use interp.*effect_map"):
+        if what is strongest_reads:
+            what(machine, interp.rollout(machine, pair[0]), 3)
+        elif what is EdgeGraph:
+            what(machine)
+        else:
+            what(prepare(machine, *corruption(machine).build(pair[0], 3), 3))
+
+
+# Alignment.
+
+
+class Vote(nn.Module):
+    """Weighted Majority of two experts, whose log-weights are two directions of a vector; others hold the last round.
+
+    ``read`` and ``write`` are the directions, one the transpose of the other.
+    """
+
+    def __init__(self, width: int = 8) -> None:
+        super().__init__()
+        self.read, self.write = nn.Linear(width, width, bias=False), nn.Linear(width, width, bias=False)
+        self.shown = nn.Identity()
+
+    @staticmethod
+    def round(m: Vote, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        said, truth = fed.tokens[:, 3:7:2] - 3, fed.tokens[:, -2:-1] - 3
+        held = m.read(carried["h"])
+        weights = m.shown(held[:, :2]).softmax(1)
+        one = (weights * said).sum(1)
+        log_weights = held[:, :2] + GAIN * (said == truth)
+        rest = torch.cat([said, said * truth, truth, 1 - truth], 1).to(held)
+        return torch.stack([1 - one, one], 1), {"h": m.write(torch.cat([log_weights, rest], 1))}
+
+
+@pytest.fixture(scope="module")
+def vote():
+    """The machine with directions that are known: the columns of a random rotation."""
+    module = Vote().double()
+    rotation, _ = torch.linalg.qr(torch.randn(8, 8, generator=torch.Generator().manual_seed(0)).double())
+    with torch.no_grad():
+        module.write.weight.copy_(rotation)
+        module.read.weight.copy_(rotation.T)
+    return interp.adapt(
+        module, "experts", sizes={"n_experts": 2}, step=Vote.round, output="probability", name="vote",
+        channels=[interp.Channel("h", (8,))], points={"shown": "shown", "write": "write"},
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def votes():
+    return [experts.sample(30, 12, 2, seed=seed) for seed in (0, 1)]
+
+
+OPTIONS = {"rounds": slice(2, 12), "steps": 150, "restarts": 2}
+
+
+@pytest.mark.parametrize("site", ["latent", "latent@h"])
+def test_the_direction_that_a_machine_holds_its_variable_in_is_found(vote, votes, site):
+    """One direction decides: the difference of the log-weights. It is found, and beats every control."""
+    result = align(vote, *votes, weighted_majority(GAIN), "log_weights", site, **OPTIONS)
+    known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
+    assert result.rank == 1 and result.basis.shape == (8, 1)
+    assert abs(float(result.basis[:, 0] @ known) / float(known.norm())) > 0.99
+    frame = result.to_frame().set_index("condition")
+    assert result.accuracy() > 0.97 and result.accuracy("nothing") == 0.0
+    assert frame.drop("learned").iia.max() < frame.loc["learned", "low"]
+
+
+@pytest.mark.parametrize("seed", [1, 3])
+def test_an_untrained_copy_does_not_hold_it(vote, votes, seed):
+    """The same machine with fresh weights: what is learned there does not beat its controls."""
+    result = align(vote.fresh(seed), *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS)
+    frame = result.to_frame().set_index("condition")
+    assert frame.drop("learned").iia_informative.max() > frame.loc["learned", "low_informative"]
+    known = (vote.module.write.weight[:, 0] - vote.module.write.weight[:, 1]).detach()
+    assert result.accuracy() < 0.9 and abs(float(result.basis[:, 0] @ known) / float(known.norm())) < 0.8
+
+
+def test_a_point_is_a_site(vote, votes):
+    """At a point of two coordinates the basis is their difference."""
+    result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "shown", **OPTIONS)
+    assert result.basis.shape == (2, 1) and result.accuracy() > 0.97
+    assert abs(float(result.basis[0, 0] - result.basis[1, 0])) == pytest.approx(2**0.5, abs=0.02)
+
+
+def test_channels_are_sites_and_so_is_all_that_is_carried():
+    """Gradients pass the step of an LSTM: of all rows at once, and of one."""
+    machine, episodes = lstm(), [experts.sample(24, 10, 4, seed=seed) for seed in (0, 1)]
+    options = {"rounds": slice(2, 10), "steps": 10, "restarts": 1}
+    widths = []
+    for site in ("latent", "latent@h"):
+        state = torch.random.get_rng_state()
+        result = align(machine, *episodes, weighted_majority(GAIN), "log_weights", site, **options)
+        widths.append(len(result.basis))
+        assert torch.equal(torch.random.get_rng_state(), state)
+        assert np.isfinite(result.fits["learned"].loss) and result.fits["learned"].steps[0] > 0
+    assert widths == [32, 16] and all(p.requires_grad for p in machine.parameters())
+
+
+def test_a_transformers_latents_are_a_site_too(wma):
+    """The whole step and the fast partial one agree: the latent is the embedding at its position."""
+    _, model = wma
+    pair = [experts.sample(24, 12, 3, seed=seed) for seed in (0, 1)]
+    options = {"rounds": slice(3, 12), "steps": 20, "restarts": 1}
+    latent, embed = (
+        align(model, *pair, weighted_majority(GAIN), "log_weights", site, **options)
+        for site in ("latent@<z>", "embed@<z>")
+    )
+    torch.testing.assert_close(latent.basis, embed.basis, atol=1e-6, rtol=0)
+    assert latent.accuracy() == pytest.approx(embed.accuracy(), abs=0.01)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"site": "write"},
+            "no gradient reaches 'write' of 'vote' from its prediction, which is read before this point",
+        ),
+        ({"rank": 9}, "rank must be an integer from 1 to the width of 'latent' = 8, got 9"),
+        ({"site": "latent@c"}, "unknown latent position 'c'"),
+        ({"site": "pattern[0.1]"}, "unknown component 'pattern'"),
+    ],
+)
+def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):
+    given = {"site": "latent", **OPTIONS, **options}
+    with pytest.raises(InputError, match=message) as refused:
+        align(vote, *votes, weighted_majority(GAIN), "log_weights", **given)
+    assert isinstance(refused.value, AlignmentError) == (options.get("site") == "write")
+
+
+def test_what_is_learned_is_a_place_to_swap(vote, votes):
+    """A learned direction is a cause of mediation: the weights shown carry all of its effect."""
+    result = align(vote, *votes, weighted_majority(GAIN), "log_weights", "latent", **OPTIONS)
+    cause = Place.of(result.site, result.basis.T)
+    assert share(mediate(vote, *votes, cause, "shown", n_random=0)) == pytest.approx((1.0, 1.0))
