@@ -13,8 +13,8 @@ BUDGET = {
     "circuits/weighted_majority": 383,
     "interp": 3415,  # the contract of a machine
     "interp/cli": 1346,  # machines: their points
-    "interp/evaluation": 312,  # what does not apply to a machine, said in its place
-    "interp/interventions": 4920,  # real numbers: metrics, grades; machines: channels as sites, their controls
+    # Real numbers: metrics, grades. Machines: channels as sites, their controls; mediation, effect maps and alignment.
+    "interp/interventions": 5080,
     "interp/llm": 4401,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
