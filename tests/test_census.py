@@ -13,6 +13,7 @@ BUDGET = {
     "circuits/weighted_majority": 383,
     "interp": 3415,  # the contract of a machine
     "interp/cli": 1346,  # machines: their points
+    "interp/evaluation": 312,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls; mediation, effect maps and alignment.
     "interp/interventions": 5080,
     "interp/llm": 4401,
