@@ -22,7 +22,7 @@ from interp.lazy import enter, facade
 from interp.rooms import strangers
 
 if TYPE_CHECKING:
-    from interp.library import load, models
+    from interp.library import load, models, register_machine
     from interp.machine import Channel
     from interp.model.adapted import Point, adapt
     from interp.model.checks import MACHINE_CHECKS, check_machine
@@ -44,6 +44,7 @@ __all__ = [
     "load",
     "models",
     "play",
+    "register_machine",
     "replay",
     "rollout",
 ]
@@ -57,7 +58,7 @@ enter(tasks="interp.tasks", circuits="circuits.registry")
 __getattr__, __dir__ = facade(
     __name__,
     {
-        "interp.library": "load models",
+        "interp.library": "load models register_machine",
         "interp.machine": "Channel",
         "interp.model.adapted": "Point adapt",
         "interp.model.checks": "MACHINE_CHECKS check_machine",

@@ -1,7 +1,8 @@
-"""What can be loaded by name: handwired circuits, compiled on the spot, and the learned models that ship.
+"""What can be loaded by name: handwired circuits, compiled on the spot, the learned models that ship, your machines.
 
 The room that wires circuits stands above this one: it registers how each is loaded (:func:`register`), and the facade
-says which module does (:mod:`interp.lazy`).
+says which module does (:mod:`interp.lazy`). A machine of your own is known by the function that builds it
+(:func:`register_machine`): it can then be loaded by name, trained, saved and loaded again.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from interp import catalog
-from interp.checks import MOST_GB, checked, file_path
-from interp.errors import InputError, unknown_name
+from interp.checks import MOST_GB, checked, file_path, folder_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import read_json, reading
 from interp.lazy import entry
 from interp.machine import Machine
@@ -27,11 +28,12 @@ SHIPPED = Path(__file__).parent / "checkpoints"
 class ModelRecord:
     """A model that :func:`load` knows.
 
-    ``serves`` is the smallest and largest of each size that it reads; a handwired model, built for any, names none.
+    ``kind``: a circuit that is "handwired", a model that ships "learned", or a machine that a registered builder makes,
+    "built". ``serves`` is the smallest and largest of each size that it reads; what is built for any names none.
     """
 
     name: str
-    kind: Literal["handwired", "learned"]
+    kind: Literal["handwired", "learned", "built"]
     description: str
     task: str
     serves: Mapping[str, tuple[int, int]] = field(default_factory=dict)
@@ -47,6 +49,41 @@ _HANDWIRED: dict[str, tuple[ModelRecord, Callable[..., Machine]]] = {}
 def register(name: str, description: str, task: str, load: Callable[..., Machine]) -> None:
     """Add a handwired model: ``load`` builds it from the arguments of :func:`load`."""
     _HANDWIRED[name] = ModelRecord(name, "handwired", description, task), load
+
+
+_BUILT: dict[str, ModelRecord] = {}
+
+
+@checked
+def register_machine(name: str, build: Callable[..., Machine], *, description: str, task: str) -> None:
+    """Make machines of your own known by ``name``: to :func:`load`, to training, to checkpoints and `interp models`.
+
+    A checkpoint holds weights, this name and the arguments, and no code: where it is loaded, the same builder must be
+    registered first, so call this in a module that can be imported.
+
+    Args:
+        name: what :func:`load` will call it, which no other model may have.
+        build: makes the machine with ``interp.adapt``, from arguments that JSON can say (numbers, texts, lists,
+            tables), each with a default; whatever it is given, it must make the same machine again.
+        description: one line for `interp models`.
+        task: key of the task that its machines learn.
+
+    What it builds must keep the contract of machines: the cheap checks of ``interp.check_machine`` run on it.
+
+    Example:
+        >>> register_machine("wma-learned", dict, description="", task="experts")
+        Traceback (most recent call last):
+        interp.errors.InputError: a model 'wma-learned' is known already; choose another name
+    """
+    folder_name("name", name)
+    require_known("task", task, [known.key for known in catalog.every()])
+    require(callable(build), f"build must be a function that makes a machine, got {build!r}")
+    taken = {record.name for record in models()}
+    require(name not in taken, f"a model {name!r} is known already; choose another name")
+    from interp.model.checkpoints import BUILDERS
+
+    BUILDERS[name] = build
+    _BUILT[name] = ModelRecord(name, "built", description, task)
 
 
 def handwired_models(task: str) -> tuple[str, ...]:
@@ -70,6 +107,7 @@ def models() -> list[ModelRecord]:
     ['wma-handwired', 'qlearning-handwired', 'reachability-handwired']
     """
     known = [record for record, _ in _loaders().values()] + [_learned(folder) for folder in _shipped()]
+    known += _BUILT.values()
     return [record for task in catalog.every() for record in known if record.task == task.key]
 
 
@@ -81,8 +119,9 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
         name: a name from :func:`models`, or the path of a checkpoint folder.
         max_gb: a model of more units of 1e9 bytes is refused, with an estimate, before memory is taken.
         arguments: what a handwired circuit is built from: ``n_experts``, ``gamma``, ``n_states``, ``n_actions``,
-            ``alpha``, ``variant``, ... A learned model takes none: its checkpoint says everything; where it does not
-            serve the sizes asked for, the error names the models that do.
+            ``alpha``, ``variant``, ...; of a machine of your own, what its builder takes. A learned model takes none:
+            its checkpoint says everything; where it does not serve the sizes asked for, the error names the models
+            that do.
 
     Example:
         >>> import interp
@@ -93,8 +132,10 @@ def load(name: str | Path, *, max_gb: float = MOST_GB, **arguments: Any) -> Mach
     _LOG.info("loading %s", " ".join([name, *(f"{key}={value}" for key, value in arguments.items())]))
     if name in _loaders():
         return _HANDWIRED[name][1](max_gb=max_gb, **arguments)
-    from interp.model.checkpoints import load_checkpoint
+    from interp.model.checkpoints import built, load_checkpoint
 
+    if name in _BUILT:
+        return built(name, arguments, _BUILT[name].task)
     folder = SHIPPED / name
     if not (folder / "config.json").is_file():
         folder = Path(name)
@@ -135,7 +176,8 @@ def _learned(folder: Path) -> ModelRecord:
     path = folder / "config.json"
     config = read_json(path, "config")["config"]
     with reading(path):
-        description = config["origin"].get("description", f"trained, latent_update {config['latent_update']}")
+        made = f"built by {config['builder']!r}" if "builder" in config else f"latent_update {config['latent_update']}"
+        description = config["origin"].get("description", f"trained, {made}")
         layout = config["layout"]
         sizes = {name: value for name, value in layout.items() if isinstance(value, int)}
         serves = {name: tuple(layout.get(f"{name}_range") or (size, size)) for name, size in sizes.items()}

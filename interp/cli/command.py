@@ -29,6 +29,7 @@ from typer.core import TyperCommand, TyperGroup
 import interp
 import interp.tasks
 from interp import progress
+from interp.cli import options
 from interp.errors import InputError
 from interp.files import json_values
 from interp.lazy import named
@@ -76,8 +77,10 @@ def main(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the log on standard error.")] = False,
+    modules: options.Import = None,
 ) -> None:
     """Mechanistic interpretability for transformers that carry latents from round to round."""
+    options.imported(modules)
     if verbose:
         handler = logging.StreamHandler()
         handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))

@@ -5,11 +5,14 @@ A minimum stands in an option's help and is checked before the command begins.
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -48,7 +51,7 @@ def _models(*kinds: str) -> dict[str, str]:
     return {record.name: record.description for record in models() if record.kind in kinds}
 
 
-model_names = completing(lambda: _models("handwired", "learned"), told=True)
+model_names = completing(lambda: _models("handwired", "learned", "built"), told=True)
 handwired_names = completing(lambda: _models("handwired"), told=True)
 regime_names = completing(lambda: dict.fromkeys(name for task in interp.tasks.every() for name in task.data.regimes()))
 
@@ -108,6 +111,26 @@ Set = Annotated[
 ]
 
 
+def imported(modules: list[str] | None) -> None:
+    """Import modules of the user's own, from the folder that the command runs in or from where Python finds them."""
+    for module in modules or []:
+        if (here := os.getcwd()) not in sys.path:
+            sys.path.append(here)
+        try:
+            import_module(module)
+        except Exception as error:
+            raise InputError(f"--import {module}: {type(error).__name__}: {error}") from error
+
+
+Import = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--import",
+        help="A module of your own to import first: it registers tasks, or machines with interp.register_machine.",
+    ),
+]
+
+
 def to_be_written(folder: Path) -> Path:
     """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again."""
     existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
@@ -119,8 +142,8 @@ def to_be_written(folder: Path) -> Path:
         raise InputError(problem) from error
 
 
-def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
-    """``NAME=VALUE`` pairs as arguments; values as in TOML, and a bare word is a string.
+def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:
+    """``NAME=VALUE`` pairs of an option as arguments; values as in TOML, and a bare word is a string.
 
     >>> settings_of(["gamma=0.5", "rewards=[0, 1e-6]", "variant=lin"])
     {'gamma': 0.5, 'rewards': [0, 1e-06], 'variant': 'lin'}
@@ -128,14 +151,14 @@ def settings_of(pairs: Iterable[str]) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for pair in pairs:
         name, equals, text = (part.strip() for part in pair.partition("="))
-        require(bool(name and equals and text), f"--set takes NAME=VALUE, such as gamma=0.5, got {pair!r}")
-        require(name not in settings, f"--set gives {name!r} twice; give it once")
+        require(bool(name and equals and text), f"{option} takes NAME=VALUE, such as gamma=0.5, got {pair!r}")
+        require(name not in settings, f"{option} gives {name!r} twice; give it once")
         try:
             settings[name] = tomllib.loads(f"value = {text}")["value"]
         except tomllib.TOMLDecodeError:
             require(
                 re.fullmatch(r"[A-Za-z][\w-]*", text) is not None,
-                f"--set {name}: {text!r} is no value; write a number, true, a list such as [0, 1], or a word",
+                f"{option} {name}: {text!r} is no value; write a number, true, a list such as [0, 1], or a word",
             )
             settings[name] = text
     return settings

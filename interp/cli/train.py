@@ -32,6 +32,13 @@ def train(
     task: Annotated[str, typer.Argument(help="Key of a task, listed below.", autocompletion=_task_keys)],
     preset: Annotated[str, typer.Option(help="One of the task's presets, listed below.")] = "laptop",
     name: Annotated[str, typer.Option(help="Name of the trained model; its run is kept in OUT/NAME.")] = "",
+    machine: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A machine of your own in place of a transformer: the name that it was registered by, in a module that "
+            "`interp --import MODULE train ...` imports, and arguments of its builder, NAME=VALUE."
+        ),
+    ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,
     overrides: _Overrides = None,
     regime: Annotated[list[str] | None, typer.Option(help="Regimes drawn in turn; the preset's by default.")] = None,
@@ -59,6 +66,8 @@ def train(
         asked["sizes"] = {size: [min(numbers), max(numbers)] for size, numbers in several.items()}
     asked |= {"regimes": list(regime)} if regime else {}
     asked |= {} if seed is None else {"seed": seed}
+    if machine:
+        asked["machine"] = {"builder": machine[0], "arguments": options.settings_of(machine[1:], "--machine")}
     chosen = settings.override(given, settings.merge(changed, asked))
     name = folder_name("--name", name or f"{task}-{preset}")
 

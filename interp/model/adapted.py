@@ -176,6 +176,15 @@ class AdaptedMachine(HookedMachine):
         """What tables call it."""
         return self.called
 
+    @name.setter
+    def name(self, name: str) -> None:
+        self.called = name
+
+    @property
+    def said_by(self) -> object:
+        """Its name: a digest is computed again once it is renamed."""
+        return self.called
+
     @property
     def is_handwired(self) -> bool:  # type: ignore[override]
         """Whether its state can be read exactly."""

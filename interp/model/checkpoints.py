@@ -3,36 +3,93 @@
 Strict both ways: ``config.json`` holds the SHA-256 of the weights and a digest over itself, so that an edited
 configuration is refused like edited weights; every weight must be there with its shape, finite; and a folder of another
 format version is refused. Nothing is pickled; the folder appears whole or not at all.
+
+A transformer is made again from its configuration. Any other machine is made again by its *builder*, a function that
+:func:`interp.register_machine` knows, from the JSON values that it was given; no code is stored. What it predicts on a
+few episodes is, so that a builder that has changed since is refused.
 """
 
 from __future__ import annotations
 
 import hashlib
+import inspect
 import json
 import shutil
 import warnings
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
 
 from interp import catalog
-from interp.checks import MOST_GB, checked, file_path
+from interp.checks import MOST_GB, checked, file_path, refuse_above
 from interp.errors import InputError, require
 from interp.files import read_json, reading, temporary_beside, write_json, write_text, writing
+from interp.kinds import shown
+from interp.machine import Machine
+from interp.model.adapted import AdaptedMachine
+from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
+from interp.model.layout import layout_from_dict
+from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import versions
 
 _FORMAT_VERSION = 2
 _BEFORE_DIGESTS = 1
 """The version whose configuration no digest covers; its folders load with a warning."""
+_CLOSE = 1e-3
+"""How far predictions of the same weights may lie apart on another computer, in float32."""
+_SAID = ("builder", "arguments", "name", "origin", "layout", "is_handwired", "predicts")
+"""What the configuration of a machine holds that a builder makes."""
+
+BUILDERS: dict[str, Callable[..., Machine]] = {}
+"""What makes machines that are no transformers, by name; :func:`interp.register_machine` adds to it."""
+
+
+def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> AdaptedMachine:
+    """The machine that a registered builder makes of JSON values, checked; its origin says how it was made."""
+    if builder not in BUILDERS:
+        raise InputError(
+            f"no builder of machines called {builder!r} is registered here; register it first: "
+            f"interp.register_machine({builder!r}, build, description=..., task=...), or import the module that does"
+        )
+    build = BUILDERS[builder]
+    try:
+        given = json.loads(json.dumps(dict(arguments), allow_nan=False))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"{builder!r} is built from JSON values, which a checkpoint can hold; got {shown(arguments)}: {error}"
+        ) from error
+    signature = inspect.signature(build)
+    try:
+        signature.bind(**given)
+    except TypeError as error:
+        raise InputError(f"{builder!r} cannot be built so: {error}; it takes {signature}") from error
+    machine = build(**given)
+    require(
+        isinstance(machine, AdaptedMachine),
+        f"the builder of {builder!r} must return a machine that interp.adapt made, got {shown(machine)}",
+    )
+    assert isinstance(machine, AdaptedMachine)
+    machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
+    require(
+        task in ("", machine.layout.task),
+        f"the builder of {builder!r} was registered for {task!r} and makes a machine of {machine.layout.task!r}",
+    )
+    check_machine(machine, cheap=True)
+    return machine
 
 
 @checked
-def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: str | None = None) -> Path:
-    """Write ``model`` (its task registered, its weights finite) to ``folder``, which must not exist yet."""
+def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None) -> Path:
+    """Write ``model`` (its task registered, its weights finite) to ``folder``, which must not exist yet.
+
+    A machine that is no transformer must come from a registered builder: ``interp.load(BUILDER, **arguments)``.
+    """
     folder, key = Path(file_path(folder, "the checkpoint folder")), model.layout.task
     if key not in {task.key for task in catalog.every()}:
         raise InputError(
@@ -40,8 +97,11 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
             "interp.tasks.register before saving"
         )
     require(not folder.exists(), f"{str(folder)!r} exists already; choose another folder or remove it")
-    tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
-    _check_finite(tensors, f"{model.config.name!r} cannot be saved:")
+    held = model.state_dict()  # type: ignore[attr-defined]
+    # Cloned, because weights that a module uses twice are one tensor, which safetensors refuses to write twice.
+    tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in held.items()}
+    _check_finite(tensors, f"{model.name!r} cannot be saved:")
+    config = model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _said(model, tensors)
     with writing(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = temporary_beside(folder)
@@ -55,7 +115,7 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
                 "class": type(model).__name__,
                 "versions": versions(),
                 "sha256": hashlib.sha256(weights.read_bytes()).hexdigest(),
-                "config": model.config.to_dict(),
+                "config": config,
             }
             write_json(staging / "config.json", {**about, "digest": _digest(about)})
             if card is not None:
@@ -68,10 +128,11 @@ def save_checkpoint(model: HookedLatentTransformer, folder: str | Path, card: st
 
 
 @checked
-def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> HookedLatentTransformer:
+def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Any:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
-    A model of more than ``max_gb``, by its configuration, is refused before memory is taken.
+    A transformer of more than ``max_gb``, by its configuration, is refused before memory is taken, another machine by
+    the size of its weights. A machine whose builder is not registered here is refused with what to do.
     """
     folder = Path(file_path(folder, "the checkpoint folder"))
     require(folder.is_dir(), f"no checkpoint folder at {str(folder)!r}; it holds config.json and model.safetensors")
@@ -86,21 +147,99 @@ def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> HookedLat
         f"{str(weights)!r} is truncated or was changed: its SHA-256 is {digest[:12]}..., config.json says "
         f"{str(about.get('sha256'))[:12]}...; fetch the checkpoint again",
     )
+    said = about["config"]
+    if isinstance(said, dict) and "builder" in said:
+        refuse_above(f"{str(weights)!r}", weights.stat().st_size, max_gb)
+        with reading(weights):
+            tensors = load_file(weights)
+        return _made_again(said, tensors, str(folder))
     with reading(folder / "config.json"):
-        config = LatentTransformerConfig.from_dict(about["config"])
+        config = LatentTransformerConfig.from_dict(said)
     with reading(weights):
         tensors = load_file(weights)
     config.require_room(max_gb)
     model = HookedLatentTransformer(config, state_map=tensors.get("state_map"))
+    return _filled(model, tensors, f"{str(weights)!r} does not fit its configuration", f"{str(weights)!r} is damaged:")
+
+
+def _filled(model: Any, tensors: dict[str, torch.Tensor], unfit: str, damaged: str) -> Any:
+    """``model`` with these weights, in their precision; weights that do not fit, or are not finite, are refused."""
     wanted = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     given = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     wrong = sorted(name for name in wanted.keys() | given.keys() if wanted.get(name) != given.get(name))
-    require(not wrong, f"{str(weights)!r} does not fit its configuration at {', '.join(wrong[:5])}")
-    _check_finite(tensors, f"{str(weights)!r} is damaged:")
+    require(not wrong, f"{unfit} at {', '.join(wrong[:5])}")
+    _check_finite(tensors, damaged)
     if any(tensor.dtype == torch.float64 for tensor in tensors.values()):
         model = model.double()
     model.load_state_dict(tensors, strict=True)
     return model.eval()
+
+
+# Machines that a builder makes.
+
+
+def _said(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What a checkpoint says of a machine beside its weights; one that could not be made again is refused."""
+    origin, dtype = machine.origin, machine.dtype
+    exact = dtype in (torch.float32, torch.float64)
+    require(exact, f"{machine.name!r} cannot be saved in {dtype}: call .float() first")
+    if not {"builder", "arguments"} <= set(origin):
+        raise InputError(
+            f"{machine.name!r} does not say how to make it again, so it cannot be saved: give the function that makes "
+            "it to interp.register_machine(NAME, build, description=..., task=...) and take interp.load(NAME)"
+        )
+    said = {
+        "builder": origin["builder"],
+        "arguments": origin["arguments"],
+        "name": machine.name,
+        "origin": dict(origin),
+        "layout": machine.layout.to_dict(),
+        "is_handwired": machine.is_handwired,
+    }
+    again = _copy_of(said, tensors, f"{machine.name!r} cannot be saved:")
+    require(
+        again.digest() == machine.digest(),
+        f"{machine.name!r} cannot be saved: its origin names the builder {origin['builder']!r} with "
+        f"{origin['arguments']}, which makes another machine; take it from interp.load and train or fill that",
+    )
+    return {**said, "predicts": _predicted(again)}
+
+
+def _made_again(said: dict[str, Any], tensors: dict[str, torch.Tensor], folder: str) -> AdaptedMachine:
+    """The machine of a checkpoint; refused where its builder makes another one now."""
+    missing = [name for name in _SAID if name not in said]
+    require(not missing, f"{folder!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
+    layout_from_dict(said["layout"])  # which refuses a task that is not registered
+    machine = _copy_of(said, tensors, f"{folder!r}:")
+    now, then = _predicted(machine), said["predicts"]
+    if now["episodes"] == then["episodes"]:
+        gap = float(np.abs(np.subtract(now["predictions"], then["predictions"])).max())
+        require(
+            gap <= _CLOSE,
+            f"{folder!r}: the builder {said['builder']!r} has changed since this was saved: with the same weights the "
+            f"machine predicts otherwise, by up to {gap:.2g}; register the builder that it was saved with",
+        )
+    return machine
+
+
+def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> AdaptedMachine:
+    machine = built(said["builder"], said["arguments"])
+    if not said["is_handwired"]:
+        machine.reader = None  # trained since: what it carries is no longer known exactly
+    unfit = (
+        f"{where} the weights do not fit the machine that the builder {said['builder']!r} makes of {said['arguments']}"
+    )
+    machine = _filled(machine, tensors, unfit, f"{where} damaged:")
+    machine.name, machine.origin = said["name"], said["origin"]
+    return machine
+
+
+def _predicted(machine: AdaptedMachine) -> dict[str, Any]:
+    """What it predicts on a few episodes of its task, and which these are."""
+    task = catalog.of(machine)
+    run = rollout(machine, task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED), commit="target")
+    fed = b"".join(part.cpu().contiguous().numpy().tobytes() for part in run.fed.tensors().values())
+    return {"episodes": hashlib.sha256(fed).hexdigest(), "predictions": run.predictions.double().tolist()}
 
 
 def _check_about(folder: Path, about: dict[str, Any]) -> None:

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from interp import catalog
 from interp.algorithm import Episodes
 from interp.errors import require
+from interp.machine import Machine
 from interp.model.layout import EncodedRounds, RoundLayout
-from interp.model.rollout import rollout
+from interp.model.rollout import rollout, run_round
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
@@ -161,15 +162,11 @@ class RoundsLoss(nn.Module):
         self.round = torch.compile(self._round, mode="reduce-overhead") if compile else self._round
 
     def forward(
-        self,
-        tokens: Tensor,
-        values: Tensor,
-        slots: Tensor,
-        targets: Tensor,
-        layout: RoundLayout,
-        latents: Float[Tensor, "episode latent d_model"] | None = None,
+        self, batch: Batch, latents: Float[Tensor, "episode latent d_model"] | None = None
     ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode latent d_model"]]:
         """The loss, and the latents after the last round; those before the first are the initial ones when None."""
+        layout, targets = batch.layout, batch.targets
+        tokens, values, slots = batch.rounds.tokens, batch.rounds.values, batch.rounds.slots
         if latents is None:
             latents = self.model.initial_latents(len(tokens), layout.n_latents)
         losses = []
@@ -200,14 +197,44 @@ class RoundsLoss(nn.Module):
         return logits, model.update(read[:, -layout.n_after], layout.n_positions)
 
 
-def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
+class MachineLoss(nn.Module):
+    """The same loss for a machine that is no transformer: its rounds one after the other, as its contract has them.
+
+    It sees predictions where :class:`RoundsLoss` sees logits, so a probability below float precision has no gradient.
+    """
+
+    def __init__(self, model: Machine, commit: str) -> None:
+        super().__init__()
+        self.model, self.commit = model, commit
+
+    def forward(
+        self, batch: Batch, carried: Float[Tensor, "episode row width"] | None = None
+    ) -> tuple[Float[Tensor, ""], Float[Tensor, "episode row width"]]:
+        """The loss, and what is carried after the last round; before the first it is the initial state when None."""
+        fed, losses = self.model.prepare(batch.rounds), []
+        if carried is None:
+            carried = self.model.initial(len(batch.targets), batch.layout)
+        for t in range(batch.n_rounds):
+            step = run_round(self.model, fed.at(t), carried, batch.layout, self.commit, ())
+            losses.append(_missed(batch.layout, step.prediction, batch.targets[:, t]).mean())
+            carried = step.latents
+        return torch.stack(losses).mean(), carried
+
+
+def _missed(layout: RoundLayout, prediction: Tensor, targets: Tensor) -> Tensor:
+    """Cross-entropy of predictions from the targets ``[..., outcome]``."""
+    told = layout.distribution(prediction)
+    return -(targets * told.clamp_min(torch.finfo(told.dtype).eps).log()).sum(-1)
+
+
+def watched(model: Machine, batches: Sequence[Episodes], commit: str) -> dict[str, float]:
     """What the task's goal watches, averaged: ``excess``, the loss above the best that is possible, and more.
 
     Without an ``evaluate`` of the goal: ``cross_entropy`` from the targets and its ``excess`` over their entropy; the
     layout's ``loss`` where a real number is predicted, which is its ``excess``, too.
     """
     goal = goal_of(catalog.of(model))
-    was_training = model.training
+    was_training = model.training  # type: ignore[attr-defined]
     model.eval()
     parts: list[Mapping[str, float]] = []
     for episodes in batches:
@@ -217,7 +244,7 @@ def watched(model: HookedLatentTransformer, batches: Sequence[Episodes], commit:
             parts.append(_loss(run.layout, predictions.cpu(), goal.targets(episodes)))
         else:
             parts.append(goal.evaluate(predictions.numpy(force=True), episodes))
-    model.train(was_training)
+    model.train(was_training)  # type: ignore[attr-defined]
     return {name: float(np.mean([part[name] for part in parts])) for name in parts[0]}
 
 

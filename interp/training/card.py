@@ -28,7 +28,7 @@ from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
 from interp.training.machine import N_ROUNDS, this_machine
-from interp.training.runs import TrainedRun, load_run
+from interp.training.runs import TrainedRun, called, load_run
 
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
 
@@ -62,9 +62,13 @@ def ship(
         raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
     origin = {**run.model.origin, "description": description or describe(run)}
-    model = HookedLatentTransformer(replace(run.model.config, name=name, origin=origin))
-    model.load_state_dict(run.model.state_dict())
-    model.eval()
+    model: Any = run.model
+    if isinstance(model, HookedLatentTransformer):
+        model = HookedLatentTransformer(replace(model.config, name=name, origin=origin))
+        model.load_state_dict(run.model.state_dict())
+        model.eval()
+    else:
+        model.origin = origin
     metrics = headline(model, n_episodes=n_episodes, seed=seed)
     text = card(run, name, metrics, machine=machine, notes=notes, n_episodes=n_episodes, seed=seed)
     return save_checkpoint(model, folder, card=text)
@@ -73,14 +77,16 @@ def ship(
 def describe(run: TrainedRun) -> str:
     """One line: task, what it was trained on, size."""
     config = run.config
-    n_parameters = sum(parameter.numel() for parameter in run.model.parameters())
+    n_parameters = sum(parameter.numel() for parameter in run.model.parameters())  # type: ignore[attr-defined]
     task = catalog.get(config.task)
     learned = goal_of(task).learns or task.name
     if config.regimes:
         learned += f" ({', '.join(dict.fromkeys(config.regimes))})"
     unfinished = "" if run.finished else f", stopped after {run.step:,} of {config.total_steps:,} batches"
-    update = "added to" if config.latent_update == "add" else "replaced"
-    return f"trained on {learned}; {n_parameters:,} parameters, latents {update}{unfinished}"
+    kind = f"latents {'added to' if config.latent_update == 'add' else 'replaced'}"
+    if config.machine:
+        kind = f"built by {called(config.machine)}"
+    return f"trained on {learned}; {n_parameters:,} parameters, {kind}{unfinished}"
 
 
 def card(
@@ -94,10 +100,14 @@ def card(
     data = f"{config.dataset_episodes:,} episodes" if config.dataset_episodes else "fresh episodes in every batch"
     software = ", ".join(f"{package} {version}" for package, version in run.about.get("versions", versions()).items())
     optimizers = f"AdamW at {config.lr:g}"
-    if config.muon_lr:
+    if config.muon_lr and not config.machine:
         optimizers += f", Muon at {config.muon_lr:g} for the matrices of the blocks"
+    made = f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}"
+    if config.machine:
+        carried = ", ".join(f"{channel.name} {list(channel.shape)}" for channel in run.model.channels)
+        made = f"{called(config.machine)}, which carries {carried}"
     facts = {
-        "Model": f"{config.n_layers} layers, d_model {config.d_model}, {config.n_heads} heads, d_mlp {config.d_mlp}",
+        "Model": made,
         "Data": data + (f", regimes in turn, a batch each: {', '.join(config.regimes)}" if config.regimes else ""),
         "Sizes": ", ".join(f"{_span(*config.sizes[size.name])} {size.option}" for size in task.sizes),
         "Start": config.start,
@@ -118,7 +128,7 @@ def card(
         "Software": f"{software}; git {run.about.get('git', git_revision())}",
     }
     spans = [f"{low:.4g} to {high:.4g}" for low, high in zip(metrics.low, metrics.high, strict=True)]
-    lines = [f"# {name}", "", f"A transformer {describe(run)}.", ""]
+    lines = [f"# {name}", "", f"A {'machine' if config.machine else 'transformer'} {describe(run)}.", ""]
     lines += [f"- **{key}**: {value}" for key, value in facts.items() if value]
     lines += ["", "Train it again with", "", "```sh", command(config, name), "```", ""]
     lines += [notes, ""] if notes else []
@@ -156,12 +166,15 @@ def command(config: TrainingConfig, name: str) -> str:
 
     def differing(preset: TrainingConfig) -> dict[str, Any]:
         given, other = config.to_dict(), preset.to_dict()
-        return {field: value for field, value in given.items() if value != other[field]}
+        return {field: value for field, value in given.items() if field != "machine" and value != other[field]}
 
     candidates = {key: differing(preset) for key, preset in goal_of(catalog.get(config.task)).presets.items()}
     require(bool(candidates), f"task {config.task!r} has no preset, so no command trains it; give its goal presets=...")
     preset, changed = min(candidates.items(), key=lambda item: len(item[1]))
     parts = ["interp", "train", config.task, "--preset", preset, "--name", name]
+    if config.machine:
+        given = [f"{argument}={_toml(value)}" for argument, value in config.machine["arguments"].items()]
+        parts = ["interp", "--import", "MODULE", *parts[1:], "--machine", config.machine["builder"], *given]
     for field, value in changed.items():
         parts += ["--set", f"{field}={_toml(value)}"]
     return shlex.join(parts)

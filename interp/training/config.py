@@ -84,7 +84,10 @@ class TrainingConfig:
     """A training run; see the presets for values.
 
     Attributes:
-        d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`).
+        d_model to init_std: the model (:class:`~interp.model.config.LatentTransformerConfig`); where ``machine`` is
+            given, nothing of these counts.
+        machine: a machine of your own that is trained in place of a transformer: the name of its registered
+            "builder" and the "arguments" that it is given; empty for a transformer.
         sizes: name of each of the task's sizes to its smallest and largest; the task's default for those not given.
         start: what sets the weights before the first step: one of the starts of the task's goal, or a trained model
             (its name or checkpoint folder) that the run goes on from; as they were drawn when empty.
@@ -96,7 +99,8 @@ class TrainingConfig:
         mix: probability that a batch has the length of an earlier stage.
         batch_size, lr, warmup_steps, weight_decay, betas, clip: optimisation by AdamW.
         decay: how the rates reach zero after the warm-up: "cosine", or "linear" in the second half of the run.
-        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW.
+        muon_lr: learning rate of Muon for the blocks' weight matrices, on AdamW's scale; 0 leaves all to AdamW, as do
+            machines that are no transformers.
         window: truncated backpropagation: after every this many rounds an optimizer step is made and the latents are
             detached; 0 makes one step of the whole episode.
         epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
@@ -116,6 +120,7 @@ class TrainingConfig:
     write_map: bool = False
     position_codes: str = "index"
     init_std: float = 0.08
+    machine: Mapping[str, Any] = field(default_factory=dict)
     start: str = ""
     targets: str = ""
     sizes: Mapping[str, Sequence[int]] = field(default_factory=dict)
@@ -152,6 +157,16 @@ class TrainingConfig:
         check_fields(self)
         for name, literal in _CHOICES.items():
             require_known(name, getattr(self, name), get_args(literal))
+        if self.machine:
+            object.__setattr__(self, "machine", {"arguments": {}, **self.machine})
+            named = set(self.machine) == {"builder", "arguments"} and isinstance(self.machine["builder"], str)
+            ok = named and isinstance(self.machine["arguments"], Mapping)
+            require(ok, f'machine must be {{"builder": NAME, "arguments": {{...}}}}, got {self.machine!r}')
+            require(not self.compile, "compile is for transformers; leave it out where a machine is trained")
+            require(
+                self.precision != "bfloat16",
+                "precision 'bfloat16' is for transformers: a machine is trained in its own; set 'float32' or 'auto'",
+            )
         known = {size.name: (size.default, size.default) for size in catalog.get(self.task).sizes}
         for name, bounds in self.sizes.items():
             require_known("size", name, known)
@@ -217,8 +232,8 @@ class TrainingConfig:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON values."""
-        return asdict(self)
+        """The fields as JSON values; ``machine`` only where one is named."""
+        return {name: value for name, value in asdict(self).items() if name != "machine" or value}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> TrainingConfig:

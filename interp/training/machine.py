@@ -55,10 +55,13 @@ def this_machine() -> str:
 def settled(config: TrainingConfig, folder: Path, accelerator: Accelerator) -> tuple[TrainingConfig, dict[str, float]]:
     """``config`` with a precision instead of "auto", the same in every process, and the seconds that were measured.
 
-    A run that has begun in ``folder`` keeps its precision, and nothing is measured.
+    A run that has begun in ``folder`` keeps its precision, and nothing is measured; nor is it where a machine that is
+    no transformer is trained, which has a precision of its own.
     """
     if config.precision != "auto":
         return config, {}
+    if config.machine:
+        return replace(config, precision="float32"), {}
     answer: list[Any] = [None]
     if accelerator.is_main_process:
         answer[0] = _begun(folder)
@@ -89,9 +92,8 @@ def measure(config: TrainingConfig, device: torch.device) -> dict[str, float]:
     batch = EpisodeSource(short, model.layout).batch(0, 0).to(device)
 
     def step(precision: str) -> None:
-        rounds = batch.rounds
         with torch.autocast(device.type, torch.bfloat16, precision == "bfloat16"):
-            value, _ = loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout)
+            value, _ = loss(batch)
         value.backward()
         if device.type != "cpu":
             torch.accelerator.synchronize(device)

@@ -31,6 +31,8 @@ from interp.checks import checked
 from interp.errors import require
 from interp.files import read_json, reading, write_atomic
 from interp.library import SHIPPED
+from interp.machine import Machine
+from interp.model.checkpoints import built
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig
 
@@ -60,7 +62,10 @@ class Progression:
 
 @dataclass(frozen=True)
 class _RunState:
-    """What a state file holds; tensors are ``model.NAME`` for every parameter and ``ENTRY.NAME`` for its moments."""
+    """What a state file holds; tensors are ``model.NAME`` for every parameter and ``ENTRY.NAME`` for its moments.
+
+    A machine that is no transformer may have buffers that training moves: ``buffer.NAME``.
+    """
 
     progress: Progression
     config: dict[str, Any]
@@ -71,6 +76,8 @@ class _RunState:
         with torch.no_grad():
             for key, parameter in model.named_parameters():
                 parameter.copy_(self._tensor(f"model.{key}", parameter))
+            for key, buffer in _buffers(model).items():
+                buffer.copy_(self._tensor(f"buffer.{key}", buffer))
 
     def moments(self, model: torch.nn.Module, optimizers: list[Any]) -> None:
         """Give the optimizers what they kept of every parameter; strictly, as :meth:`weights`."""
@@ -106,9 +113,39 @@ def write_state(
         for optimizer in optimizers:
             for entry, tensor in optimizer.state.get(parameter, {}).items():
                 tensors[f"{entry}.{key}"] = tensor.cpu().contiguous()
+    tensors |= {f"buffer.{key}": buffer.detach().cpu().contiguous() for key, buffer in _buffers(model).items()}
     about = json.loads(json.dumps({"progress": asdict(progress), "config": config}))
     state = json.dumps({**about, "digest": _digest(about, tensors)})
     write_atomic(folder / STATE_FILE, lambda path: save_file(tensors, path, metadata={"state": state}))
+
+
+def _buffers(model: torch.nn.Module) -> dict[str, Tensor]:
+    """What a machine keeps beside its parameters; those of a transformer never change."""
+    if isinstance(model, HookedLatentTransformer):
+        return {}
+    parameters = dict(model.named_parameters(remove_duplicate=False))
+    return {key: tensor for key, tensor in model.state_dict().items() if key not in parameters}
+
+
+def made(config: TrainingConfig, name: str) -> Any:
+    """The model that a run trains, as it is before the first step: a transformer, or a machine that its builder makes.
+
+    The weights of a machine are drawn from the run's seed, those of a transformer from PyTorch's generator.
+    """
+    if not config.machine:
+        return HookedLatentTransformer(config.model_config(name))
+    machine = built(config.machine["builder"], config.machine["arguments"], config.task)
+    sizes = machine.layout.to_dict()
+    for size, bounds in config.sizes.items():
+        low, high = sizes.get(f"{size}_range") or (sizes.get(size, bounds[0]), sizes.get(size, bounds[1]))
+        require(
+            low <= bounds[0] and bounds[1] <= high,
+            f"the run has {size} {bounds[0]} to {bounds[1]}, and {machine.name!r} reads {low} to {high}: give the run "
+            f'sizes={{"{size}": ({low}, {high})}}, or the builder other arguments',
+        )
+    trained = machine.fresh(config.seed)
+    trained.name, trained.origin = name, {**machine.origin, "training": config.to_dict()}
+    return trained
 
 
 def read_state(folder: Path) -> _RunState | None:
@@ -164,7 +201,7 @@ class TrainedRun:
         about: the run's own record: versions and git revision it started with.
     """
 
-    model: HookedLatentTransformer
+    model: Machine
     config: TrainingConfig
     step: int
     stage: int
@@ -189,7 +226,7 @@ def load_run(folder: str | Path, name: str) -> TrainedRun:
     state = read_state(folder)
     assert state is not None
     config = TrainingConfig.from_dict(state.config)
-    model = HookedLatentTransformer(config.model_config(name))
+    model = made(config, name)
     state.weights(model)
     at, metrics, about = state.progress, _read_metrics(folder / METRICS_FILE), folder / RECORD_FILE
     return TrainedRun(
@@ -226,7 +263,7 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
     runs = [load_run(folder, Path(folder).name) for folder in folders]
     tasks = sorted({run.config.task for run in runs})
     require(len(tasks) == 1, f"runs of one task can be compared, got {' and '.join(tasks)}")
-    settings = [run.config.to_dict() for run in runs]
+    settings = [{"machine": {}, **run.config.to_dict()} for run in runs]
     differing = [name for name in settings[0] if name != "seed" and any(s[name] != settings[0][name] for s in settings)]
     usual = {name: Counter(said(name, s[name]) for s in settings).most_common(1)[0][0] for name in differing}
     parts = []
@@ -272,4 +309,15 @@ def said(name: str, value: Any) -> str:
     """
     if name == "stages":
         return f"stages={', '.join(str(stage['n_rounds']) for stage in value)} rounds"
+    if name == "machine":
+        return f"machine={called(value) if value else 'transformer'}"
     return f"{name}={'none' if value == '' else value}"
+
+
+def called(machine: Mapping[str, Any]) -> str:
+    """A machine by its builder and arguments.
+
+    >>> called({"builder": "gru", "arguments": {"d": 16}})
+    'gru(d=16)'
+    """
+    return f"{machine['builder']}({', '.join(f'{name}={value!r}' for name, value in machine['arguments'].items())})"

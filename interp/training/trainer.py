@@ -12,9 +12,11 @@ import json
 import math
 import time
 from contextlib import ExitStack, nullcontext
+from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
+from typing import Any, TextIO
 
+import numpy as np
 import torch
 from accelerate import Accelerator, DistributedDataParallelKwargs
 
@@ -22,16 +24,17 @@ from interp.checks import checked, folder_name, integer
 from interp.errors import InputError, require, unknown_name
 from interp.files import locked, write_json, writing
 from interp.library import load, models
+from interp.machine import Machine
 from interp.model.checkpoints import save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.progress import display
 from interp.provenance import provenance
-from interp.training.batches import EpisodeSource, RoundsLoss, watched
+from interp.training.batches import EpisodeSource, MachineLoss, RoundsLoss, watched
 from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
-from interp.training.runs import METRICS_FILE, RECORD_FILE, Progression, cut_metrics, read_state, write_state
+from interp.training.runs import METRICS_FILE, RECORD_FILE, Progression, cut_metrics, made, read_state, write_state
 
 _SAID = ("name", "origin")
 """What a configuration says of a model's history, not of its shape."""
@@ -43,6 +46,7 @@ def train(
     folder: str | Path,
     *,
     name: str,
+    machine: str | Machine | None = None,
     n_processes: int = 1,
     stop_at: int = 0,
     device: str = "auto",
@@ -52,12 +56,17 @@ def train(
     Args:
         config: what to train; when ``folder`` holds a run already, it must be the same configuration.
         name: the trained model's name.
+        machine: what to train in place of the configuration's transformer: a name that ``interp.register_machine``
+            was given, or a machine that ``interp.load`` built. Its weights are drawn anew from the run's seed; to go
+            on from weights that are trained, give the configuration their checkpoint (``start``).
         n_processes: the number of processes that must really be running (torchrun starts them).
         device: "cpu", "cuda" or "mps"; "auto" is the accelerator of this machine where it has one.
         stop_at: stop after this many steps, leaving a run that can be resumed; 0 runs to the end.
     """
     folder, name = Path(folder), folder_name("name", name)
     integer("stop_at", stop_at, 0)
+    if machine is not None:
+        config = replace(config, machine=_how(machine))
     # Without cpu=True, accelerate ignores torchrun on a machine without an accelerator.
     on_cpu = device == "cpu" or not torch.accelerator.is_available()
     # Where rounds have no payloads, the payload embedding gets no gradient.
@@ -93,19 +102,22 @@ class _Run:
         config, self.seconds_in = settled(config, folder, accelerator)
         self.config, self.folder, self.accelerator = config, folder, accelerator
         torch.manual_seed(config.seed)
-        self.model = HookedLatentTransformer(config.model_config(name))
+        self.model = made(config, name)
         self.source = EpisodeSource(config, self.model.layout)
         if config.start:
             _begin(self.model, config.start, self.source.goal)
         beta_1, beta_2 = config.betas
         named = dict(self.model.named_parameters())
-        stacks = [parameter for key, parameter in named.items() if config.muon_lr and is_stack(key, parameter)]
-        rest = [parameter for key, parameter in named.items() if not (config.muon_lr and is_stack(key, parameter))]
+        muon = config.muon_lr and not config.machine
+        stacks = [parameter for key, parameter in named.items() if muon and is_stack(key, parameter)]
+        rest = [parameter for key, parameter in named.items() if not (muon and is_stack(key, parameter))]
         adam = torch.optim.AdamW(rest, config.lr, (beta_1, beta_2), weight_decay=config.weight_decay)
         optimizers: list[torch.optim.Optimizer] = [adam]
         if stacks:
             optimizers.append(Muon(stacks, config.muon_lr, config.weight_decay))
-        loss = RoundsLoss(self.model, config.commit, config.compile)
+        loss: torch.nn.Module = RoundsLoss(self.model, config.commit, config.compile)
+        if config.machine:
+            loss = MachineLoss(self.model, config.commit)
         self.loss, *self.optimizers = accelerator.prepare(loss, *optimizers)
         self.at, self.saved = Progression(), 0
         if any(stage.until for stage in config.curriculum):
@@ -185,14 +197,14 @@ class _Run:
             for group in optimizer.param_groups:
                 group["lr"] = rate * fraction
         self.loss.train()
+        if self.config.machine:  # its own randomness, such as dropout, is a function of the step, as the data are
+            drawn = np.random.SeedSequence([self.config.seed, self.at.step, shard])
+            torch.manual_seed(int(drawn.generate_state(1)[0]))
         latents, total = None, torch.zeros((), device=self.accelerator.device)
         for window in batch.windows(self.config.window):
-            rounds = window.rounds
             # accelerate's own mixed precision is one for the whole process, whatever is trained in it later.
             with torch.autocast(self.accelerator.device.type, torch.bfloat16, self.config.precision == "bfloat16"):
-                loss, latents = self.loss(
-                    rounds.tokens, rounds.values, rounds.slots, window.targets, window.layout, latents
-                )
+                loss, latents = self.loss(window, latents)
             self.accelerator.backward(loss)
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.config.clip)
             for optimizer in self.optimizers:
@@ -252,21 +264,44 @@ def _lines_of(path: Path) -> TextIO:
     return open(path, "a", buffering=1, encoding="utf-8")
 
 
-def _begin(model: HookedLatentTransformer, start: str, goal: TrainingGoal) -> None:
+def _how(machine: str | Machine) -> dict[str, Any]:
+    """How to make a machine again: its builder and the arguments."""
+    if isinstance(machine, str):
+        return {"builder": machine}
+    if "builder" not in machine.origin:
+        raise InputError(
+            f"{machine.name!r} does not say how to make it again, so no run of it could be resumed: give the function "
+            "that makes it to interp.register_machine(NAME, build, ...) and train machine=NAME"
+        )
+    return {name: machine.origin[name] for name in ("builder", "arguments")}
+
+
+def _begin(model: Any, start: str, goal: TrainingGoal) -> None:
     """Set the weights before the first step: as one of the goal's starts does, or to those of a trained model.
 
     ``start`` is one of the goal's starts, the name of a learned model that ships, or a checkpoint folder.
     """
     if start in goal.starts:
+        require(
+            isinstance(model, HookedLatentTransformer),
+            f"start {start!r} sets the weights of a transformer; give a checkpoint of {model.name!r}, or none",
+        )
         goal.starts[start](model)
         return
     trained = [record.name for record in models() if record.kind == "learned" and record.task == model.layout.task]
     if start not in trained and not Path(start).is_dir():
         raise unknown_name(f"start of {model.layout.task!r}", start, [*goal.starts, *trained])
     source = load(start)
-    here, there = (m.config.to_dict() for m in (model, source))
-    apart = [key for key in here if key not in _SAID and here[key] != there[key]]
+    here, there = _shape(model), _shape(source)
+    require(here.keys() == there.keys(), f"weights of {start!r} do not fit this run: it is another kind of model")
+    apart = [key for key in here if here[key] != there[key]]
     if apart:
         said = "; ".join(f"{key} is {here[key]} here and {there[key]} there" for key in apart)
         raise InputError(f"weights of {start!r} do not fit this run: {said}; give the run the same")
     model.load_state_dict(source.state_dict())
+
+
+def _shape(model: Any) -> dict[str, Any]:
+    """What two models must have in common for the weights of one to fit the other."""
+    said: dict[str, Any] = model.config.to_dict() if isinstance(model, HookedLatentTransformer) else _how(model)
+    return {key: value for key, value in said.items() if key not in _SAID}

@@ -46,8 +46,7 @@ def losses(folder):
 
 
 def call(loss, batch, latents=None):
-    rounds = batch.rounds
-    return loss(rounds.tokens, rounds.values, rounds.slots, batch.targets, batch.layout, latents)
+    return loss(batch, latents)
 
 
 @pytest.mark.parametrize("task", ["experts", "qlearning"])
