@@ -35,8 +35,8 @@ def train(
     machine: Annotated[
         list[str] | None,
         typer.Option(
-            help="A machine of your own in place of a transformer: the name that it was registered by, in a module that "
-            "`interp --import MODULE train ...` imports, and arguments of its builder, NAME=VALUE."
+            help="A machine of your own in place of a transformer: the name that a module registered it by (`interp "
+            "--import MODULE train ...`), and arguments of its builder, NAME=VALUE."
         ),
     ] = None,
     config: Annotated[Path | None, typer.Option(help="TOML file of fields to override.")] = None,

@@ -62,10 +62,10 @@ def ship(
         raise InputError(f"{str(folder)!r} exists already; remove it to ship again")
     run = load_run(run_folder, name)
     origin = {**run.model.origin, "description": description or describe(run)}
-    model: Any = run.model
-    if isinstance(model, HookedLatentTransformer):
-        model = HookedLatentTransformer(replace(model.config, name=name, origin=origin))
-        model.load_state_dict(run.model.state_dict())
+    model, trained = run.model, run.model
+    if isinstance(trained, HookedLatentTransformer):
+        model = HookedLatentTransformer(replace(trained.config, name=name, origin=origin))
+        model.load_state_dict(trained.state_dict())
         model.eval()
     else:
         model.origin = origin

@@ -291,7 +291,7 @@ def _begin(model: Any, start: str, goal: TrainingGoal) -> None:
     trained = [record.name for record in models() if record.kind == "learned" and record.task == model.layout.task]
     if start not in trained and not Path(start).is_dir():
         raise unknown_name(f"start of {model.layout.task!r}", start, [*goal.starts, *trained])
-    source = load(start)
+    source: Any = load(start)
     here, there = _shape(model), _shape(source)
     require(here.keys() == there.keys(), f"weights of {start!r} do not fit this run: it is another kind of model")
     apart = [key for key in here if here[key] != there[key]]
