@@ -24,6 +24,7 @@ import torch
 PACKAGES = ("interp", "circuits", "probes", "reports")
 LEFT_OUT = {
     "interp.tasks.register": "changes the registry of the process",
+    "interp.library.register_machine": "changes the registry of the process, as above",
     "interp.lazy.lazy": "names a module that is imported when the function it gives is called",
     "interp.llm.local.load_model": "reads language models",
     "interp.training.trainer.train": "trains: tests/training/test_state.py has its junk",

@@ -78,7 +78,7 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Adapted
     machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
     require(
         task in ("", machine.layout.task),
-        f"the builder of {builder!r} was registered for {task!r} and makes a machine of {machine.layout.task!r}",
+        f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
     )
     check_machine(machine, cheap=True)
     return machine

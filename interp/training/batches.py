@@ -222,7 +222,9 @@ class MachineLoss(nn.Module):
 
 
 def _missed(layout: RoundLayout, prediction: Tensor, targets: Tensor) -> Tensor:
-    """Cross-entropy of predictions from the targets ``[..., outcome]``."""
+    """Cross-entropy of predictions from the targets ``[..., outcome]``; of a real number, the layout's loss."""
+    if layout.kind != "classes":
+        return layout.loss(prediction, targets[..., 0])
     told = layout.distribution(prediction)
     return -(targets * told.clamp_min(torch.finfo(told.dtype).eps).log()).sum(-1)
 

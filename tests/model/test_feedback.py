@@ -231,8 +231,7 @@ def test_feedback_is_interchanged_and_shows_in_the_state_alone():
 def test_the_loss_of_training_is_that_of_the_rollout(layout, commit):
     model, episodes = made(layout), sample(6, 4, seed=5)
     batch = encode(episodes, layout)
-    fed = batch.rounds
-    loss, latents = RoundsLoss(model, commit)(fed.tokens, fed.values, fed.slots, batch.targets, layout)
+    loss, latents = RoundsLoss(model, commit)(batch)
     run = interp.rollout(model, episodes, commit=commit)
     truth = torch.from_numpy(episodes.answers[..., :1])
     expected = -run.predictions.gather(-1, truth).log().mean()

@@ -1,0 +1,402 @@
+"""Machines that are no transformers: the one trainer trains them, checkpoints hold them without their code."""
+
+import json
+import math
+import os
+import signal
+import time
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+
+import interp
+from interp import library
+from interp.errors import InputError
+from interp.model import checkpoints
+from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
+from interp.model.rollout import rollout
+from interp.model.transformer import untrained
+from interp.tasks import experts
+from interp.tasks.experts import regret
+from interp.training.batches import EpisodeSource, MachineLoss, encode
+from interp.training.card import card
+from interp.training.config import TrainingConfig, override
+from interp.training.goal import preset
+from interp.training.runs import learning_curves, load_run
+from interp.training.trainer import train
+from tests import machines
+
+
+def wide(width=12, rate=0.0):
+    """A GRU whose width is an argument, with dropout and a count of the rounds of training in a buffer."""
+
+    class Counted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.cell, self.read = nn.GRUCell(machines.N_EXPERTS + 1, width), nn.Linear(width + machines.N_EXPERTS, 2)
+            self.drop = nn.Dropout(rate)
+            self.register_buffer("rounds", torch.zeros(()))
+
+    def step(module, carried, fed):
+        advice, truth = machines.read_round(fed)
+        if module.training:
+            module.rounds += 1
+        scores = module.read(torch.cat([module.drop(carried["h"]), advice], 1))
+        return scores, {"h": module.cell(torch.cat([advice, truth], 1), carried["h"])}
+
+    channels = [interp.Channel("h", (width,))]
+    return interp.adapt(
+        Counted(), "experts", sizes={"n_experts": machines.N_EXPERTS}, step=step, channels=channels, name="x"
+    )
+
+
+def chooser(width=8):
+    """A machine of Q-learning, whose rounds hold its own choice: tokens as embeddings, added up and carried."""
+
+    class Chooser(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.tokens, self.read, self.cell = (
+                nn.Embedding(64, width),
+                nn.Linear(2 * width, 2),
+                nn.GRUCell(width, width),
+            )
+
+    def step(module, carried, fed):
+        seen = module.tokens(fed.tokens)
+        scores = module.read(torch.cat([seen[:, :at].sum(1), carried["h"]], 1))
+        return scores, {"h": module.cell(seen.sum(1), carried["h"])}
+
+    layout = interp.tasks.get("qlearning").layout(n_states=2, n_actions=2)
+    at = layout.predict_position + 1
+    return interp.adapt(Chooser(), layout, step=step, channels=[interp.Channel("h", (width,))])
+
+
+BUILDERS = {
+    "gru": (machines.gru, "experts"),
+    "lstm": (machines.lstm, "experts"),
+    "loop": (machines.loop, "experts"),
+    "wide": (wide, "experts"),
+    "chooser": (chooser, "qlearning"),
+}
+
+
+@pytest.fixture(autouse=True)
+def registered(monkeypatch):
+    """The builders of this file, known for one test."""
+    monkeypatch.setattr(library, "_BUILT", {})
+    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    for name, (build, task) in BUILDERS.items():
+        interp.register_machine(name, build, description=f"a {name} of the tests", task=task)
+
+
+def small(task="experts", **changes):
+    sizes = {"n_experts": (4, 4)} if task == "experts" else {"n_states": (2, 2), "n_actions": (2, 2)}
+    own = {
+        "stages": ({"n_rounds": 3, "steps": 5}, {"n_rounds": 4, "steps": 5}), "sizes": sizes, "batch_size": 4,
+        "warmup_steps": 2, "eval_every": 4, "eval_episodes": 4, "eval_rounds": 3, "checkpoint_every": 3,
+    }  # fmt: skip
+    return TrainingConfig(task=task, **{**own, **changes})
+
+
+def losses(folder):
+    return [json.loads(line)["loss"] for line in (folder / "metrics.jsonl").read_text().splitlines()]
+
+
+# Training.
+
+
+def test_a_gru_learns_what_its_untrained_copy_cannot(tmp_path):
+    """Better than chance, ln 2, and than the untrained copy, on episodes that it never saw."""
+    config = small(
+        stages=({"n_rounds": 12, "steps": 150},), batch_size=64, lr=2e-2, regimes=("uniform",), eval_every=150
+    )
+    trained = interp.load(train(config, tmp_path / "run", name="mine", machine="gru"))
+    episodes = experts.sample(200, 20, machines.N_EXPERTS, seed=77)
+    loss, control = (
+        float(regret.log_loss(rollout(m, episodes).predictions.numpy(), episodes)[:, 5:].mean())
+        for m in (trained, untrained(trained))
+    )
+    assert loss < 0.58 < math.log(2) - 0.02 < control
+    assert trained.name == "mine" and trained.layout.task == "experts" and not trained.training
+    interp.check_machine(trained)
+
+
+@pytest.mark.parametrize(
+    ("machine", "changes"),
+    [("gru", {}), ("lstm", {"window": 2}), ("loop", {"precision": "auto"}), ("chooser", {"task": "qlearning"})],
+)
+def test_a_run_that_was_stopped_ends_as_the_unbroken_one(machine, changes, tmp_path):
+    config = small(**changes)
+    train(config, tmp_path / "whole", name="m", machine=machine)
+    for stop_at in (4, 8, 0):
+        train(config, tmp_path / "parts", name="m", machine=interp.load(machine), stop_at=stop_at)
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts")
+    whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
+    assert whole.digest() == parts.digest() != interp.load(machine).digest()
+
+
+def test_dropout_and_buffers_are_resumed(tmp_path):
+    """What a machine draws in training is a function of the step, and what it counts is in the state."""
+    config, machine = small(), interp.load("wide", rate=0.5)
+    train(config, tmp_path / "whole", name="m", machine=machine)
+    train(config, tmp_path / "parts", name="m", machine=machine, stop_at=4)
+    train(config, tmp_path / "parts", name="m", machine=machine)
+    train(config, tmp_path / "dry", name="m", machine="wide")
+    assert losses(tmp_path / "whole") == losses(tmp_path / "parts") != losses(tmp_path / "dry")
+    whole, parts = (load_checkpoint(tmp_path / run / "model") for run in ("whole", "parts"))
+    assert whole.digest() == parts.digest()
+    assert len(losses(tmp_path / "whole")) == 10 and whole.module.rounds >= 30
+
+
+def test_kill_9_loses_nothing(tmp_path):
+    config = small(stages=({"n_rounds": 3, "steps": 60},))
+    child = os.fork()
+    if child == 0:
+        try:
+            train(config, tmp_path / "killed", name="m", machine="gru")
+        finally:
+            os._exit(0)
+    metrics, deadline = tmp_path / "killed" / "metrics.jsonl", time.monotonic() + 60
+    while time.monotonic() < deadline and not (metrics.is_file() and metrics.read_text().count("\n") >= 10):
+        time.sleep(0.002)
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    assert 10 <= metrics.read_text().count("\n") < 60
+    folders = [train(config, tmp_path / run, name="m", machine="gru") for run in ("killed", "whole")]
+    assert losses(tmp_path / "killed") == losses(tmp_path / "whole")
+    assert len({load_checkpoint(folder).digest() for folder in folders}) == 1
+
+
+@pytest.mark.parametrize(("machine", "task"), [("gru", "experts"), ("chooser", "qlearning")])
+@pytest.mark.parametrize("commit", ["own", "target"])
+def test_the_loss_is_that_of_the_rollout_and_reaches_every_weight(machine, task, commit):
+    model, config = interp.load(machine), small(task)
+    (episodes,) = EpisodeSource(config, model.layout).evaluation()[-1:]
+    batch = encode(episodes, model.layout)
+    value, carried = MachineLoss(model, commit)(batch)
+    value.backward()
+    assert all(weight.grad is not None and weight.grad.abs().sum() > 0 for weight in model.parameters())
+    run = rollout(model, episodes, commit=commit)
+    expected = -(batch.targets * run.layout.distribution(run.predictions).log()).sum(-1).mean()
+    torch.testing.assert_close(value, expected)
+    torch.testing.assert_close(carried, run.latents[:, -1])
+
+
+def test_the_seed_of_the_run_draws_the_weights(tmp_path):
+    still = {"stages": ({"n_rounds": 2, "steps": 1},), "lr": 1e-30, "weight_decay": 0.0}
+    runs = {seed: train(small(seed=seed, **still), tmp_path / str(seed), name="m", machine="gru") for seed in (0, 1)}
+    for seed, folder in runs.items():
+        expected, given = interp.load("gru").fresh(seed).state_dict(), load_checkpoint(folder).state_dict()
+        assert all(torch.allclose(given[key], expected[key], atol=1e-20) for key in expected)
+    assert not torch.equal(*(load_checkpoint(folder).module.cell.weight_ih for folder in runs.values()))
+
+
+def test_a_run_goes_on_from_a_trained_machine(tmp_path):
+    first = train(small(seed=1), tmp_path / "first", name="m", machine="gru")
+    still = {"stages": ({"n_rounds": 2, "steps": 1},), "lr": 1e-30, "weight_decay": 0.0}
+    second = load_checkpoint(train(small(start=str(first), **still), tmp_path / "second", name="n", machine="gru"))
+    for key, value in load_checkpoint(first).state_dict().items():
+        torch.testing.assert_close(second.state_dict()[key], value)
+    for machine, why in (("lstm", "builder is lstm here and gru there"), (None, "it is another kind of model")):
+        with pytest.raises(InputError, match=why):
+            train(small(start=str(first)), tmp_path / str(machine), name="n", machine=machine)
+    with pytest.raises(InputError, match="it is another kind of model"):
+        train(small(start="wma-learned"), tmp_path / "third", name="n", machine="gru")
+
+
+def test_what_cannot_be_trained_says_why(tmp_path):
+    def refused(why, machine="gru", **changes):
+        with pytest.raises(InputError, match=why):
+            train(small(**changes), tmp_path / "run", name="m", machine=machine)
+
+    refused("no builder of machines called 'grus' is registered here; register it first", machine="grus")
+    refused(r"'gru' does not say how to make it again.*interp.register_machine", machine=machines.gru())
+    refused(r"'wma-learned' does not say how to make it again", machine=interp.load("wma-learned"))
+    refused(r"the run has n_experts 2 to 8, and 'gru' reads 4 to 4: give the run sizes", sizes={"n_experts": (2, 8)})
+    refused("the builder of 'chooser' makes a machine of 'qlearning'; this needs one of 'experts'", machine="chooser")
+    refused("a machine is trained in its own; set 'float32' or 'auto'", precision="bfloat16")
+    refused("compile is for transformers", compile=True)
+    with pytest.raises(InputError, match="'wide' cannot be built so: got an unexpected keyword argument 'depth'"):
+        train(small(machine={"builder": "wide", "arguments": {"depth": 1}}), tmp_path / "run", name="m")
+    assert not (tmp_path / "run" / "training.json").exists()
+
+
+def test_presets_of_the_task_train_machines():
+    given = override(preset("experts", "laptop"), {"machine": {"builder": "gru"}})
+    assert given.machine == {"builder": "gru", "arguments": {}} and given.to_dict()["machine"] == given.machine
+    assert TrainingConfig.from_dict(given.to_dict()) == given
+    assert "machine" not in preset("experts", "laptop").to_dict()  # runs of transformers are what they were
+    with pytest.raises(InputError, match=r'machine must be {"builder": NAME, "arguments": {...}}'):
+        override(preset("experts", "laptop"), {"machine": {"name": "gru"}})
+
+
+def test_a_run_is_read_drawn_and_told(tmp_path):
+    """The run itself, its curve beside a transformer's, and a card that says what was trained, and how."""
+    folders = [tmp_path / "gru", tmp_path / "transformer"]
+    train(small(), folders[0], name="m", machine="gru")
+    train(small(), folders[1], name="m")
+    run = load_run(folders[0], "again")
+    assert run.finished and run.model.name == "again"
+    assert list(learning_curves(folders)["setting"].unique()) == ["machine=gru()", "machine=transformer"]
+    rows = pd.DataFrame({"what": ["log loss"], "estimate": [0.5], "low": [0.4], "high": [0.6], "beside": ["ln 2"]})
+    text = card(run, "mine", rows, machine="", notes="", n_episodes=10, seed=0)
+    assert "A machine trained on expert advice" in text and "**Model**: gru(), which carries h [16]" in text
+    assert "interp --import MODULE train experts --preset laptop --name mine --machine gru" in text
+
+
+# Checkpoints.
+
+
+@pytest.fixture
+def saved(tmp_path):
+    model = interp.load("wide", width=9).fresh(3)
+    model.name = "mine"
+    return model, save_checkpoint(model, tmp_path / "mine")
+
+
+def test_a_saved_machine_loads_as_it_was(saved, tmp_path):
+    model, folder = saved
+    again = interp.load(folder)
+    assert again.digest() == model.digest() and again.name == "mine" and again.channels == model.channels
+    assert again.origin == {"builder": "wide", "arguments": {"width": 9}}
+    episodes = experts.sample(3, 5, machines.N_EXPERTS, seed=1)
+    assert torch.equal(rollout(again, episodes).latents, rollout(model, episodes).latents)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    double = interp.load("wide").double()
+    assert load_checkpoint(save_checkpoint(double, tmp_path / "double")).digest() == double.digest() != model.digest()
+    with pytest.raises(InputError, match=r"cannot be saved in torch.bfloat16: call .float\(\) first"):
+        save_checkpoint(interp.load("wide").bfloat16(), tmp_path / "half")
+
+
+def test_a_machine_that_nothing_could_make_again_is_not_saved(tmp_path):
+    with pytest.raises(InputError, match="'gru' does not say how to make it again, so it cannot be saved"):
+        save_checkpoint(machines.gru(), tmp_path / "m")
+    wrong = machines.gru()
+    wrong.origin = {"builder": "lstm", "arguments": {}}
+    with pytest.raises(InputError, match=r"the weights do not fit the machine that the builder 'lstm' makes of {}"):
+        save_checkpoint(wrong, tmp_path / "m")
+    wrong.origin = {"builder": "gru", "arguments": {}}
+    wrong.one_step = lambda module, carried, fed: None
+    with pytest.raises(InputError, match="which makes another machine"):
+        save_checkpoint(wrong, tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_a_checkpoint_without_its_builder_says_what_to_register(saved, monkeypatch):
+    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    with pytest.raises(InputError, match=r"'wide' is registered here; register it first: interp.register_machine"):
+        load_checkpoint(saved[1])
+
+
+def test_a_builder_that_has_changed_is_refused(saved, monkeypatch):
+    """Its weights no longer fit, or they fit and do something else: code is not in the checkpoint."""
+    _, folder = saved
+    monkeypatch.setitem(checkpoints.BUILDERS, "wide", lambda width: wide(width + 1))
+    with pytest.raises(InputError, match=r"the weights do not fit the machine that the builder 'wide' makes of"):
+        load_checkpoint(folder)
+
+    def bolder(width):
+        machine = wide(width)
+        kept = machine.one_step
+        machine.one_step = lambda module, carried, fed: (2 * (out := kept(module, carried, fed))[0], out[1])
+        return machine
+
+    monkeypatch.setitem(checkpoints.BUILDERS, "wide", bolder)
+    with pytest.raises(InputError, match=r"the builder 'wide' has changed since this was saved.*predicts otherwise"):
+        load_checkpoint(folder)
+
+
+def test_an_edited_checkpoint_is_refused(saved):
+    _, folder = saved
+    about = json.loads((folder / "config.json").read_text())
+    about["config"]["arguments"]["width"] = 10
+    (folder / "config.json").write_text(json.dumps(about))
+    with pytest.raises(InputError, match="was edited: its digest is not that of its contents"):
+        load_checkpoint(folder)
+    for name, why in (("predicts", "lacks predicts"), ("layout", "lacks layout")):
+        cut = {**about, "config": {key: value for key, value in about["config"].items() if key != name}}
+        cut["digest"] = _digest({key: value for key, value in cut.items() if key != "digest"})
+        (folder / "config.json").write_text(json.dumps(cut))
+        with pytest.raises(InputError, match=why):
+            load_checkpoint(folder)
+    weights = bytearray((folder / "model.safetensors").read_bytes())
+    weights[-1] ^= 1
+    (folder / "model.safetensors").write_bytes(weights)
+    with pytest.raises(InputError, match="is truncated or was changed"):
+        load_checkpoint(folder)
+
+
+def test_an_exact_machine_is_no_longer_exact_once_it_is_trained(tmp_path):
+    def exact():
+        machine = machines.gru()
+        machine.reader = lambda tree: tree["h"][..., :4]
+        return machine
+
+    interp.register_machine("exact", exact, description="", task="experts")
+    assert load_checkpoint(save_checkpoint(interp.load("exact"), tmp_path / "as_built")).is_handwired
+    assert not load_checkpoint(train(small(), tmp_path / "run", name="m", machine="exact")).is_handwired
+
+
+def test_weights_that_are_used_twice_are_saved(tmp_path):
+    def tied():
+        machine = wide(6)
+        machine.module.more = machine.module.cell
+        return machine
+
+    interp.register_machine("tied", tied, description="", task="experts")
+    model = load_checkpoint(train(small(), tmp_path / "run", name="m", machine="tied"))
+    assert model.module.more is model.module.cell
+
+
+# Registering.
+
+
+def test_a_registered_machine_is_loaded_and_listed_by_name():
+    record = next(record for record in interp.models() if record.name == "wide")
+    assert (record.kind, record.task, record.description) == ("built", "experts", "a wide of the tests")
+    machine = interp.load("wide", width=np.int64(5).item())
+    assert machine.name == "wide" and machine.channels[0].shape == (5,)
+    assert machine.origin == {"builder": "wide", "arguments": {"width": 5}}
+
+
+def test_a_builder_that_breaks_the_contract_is_refused_when_it_builds():
+    def leaking():
+        machine = machines.gru()
+        kept = machine.one_step
+
+        def step(module, carried, fed):
+            scores, after = kept(module, carried, fed)
+            return scores + machines.read_round(fed)[1], after
+
+        machine.one_step = step
+        return machine
+
+    interp.register_machine("leaking", leaking, description="", task="experts")
+    with pytest.raises(InputError, match=r"predictions_do_not_see_the_truth: .*sees the truth before it predicts"):
+        interp.load("leaking")
+
+
+def test_wrong_registrations_and_arguments_are_refused():
+    def refused(why, name="new", build=machines.gru, description="", task="experts"):
+        with pytest.raises(InputError, match=why):
+            interp.register_machine(name, build, description=description, task=task)
+
+    refused("a model 'gru' is known already; choose another name", name="gru")
+    refused("a model 'wma-learned' is known already", name="wma-learned")
+    refused("name must be letters, digits", name="../x")
+    refused("unknown task 'expert'; did you mean 'experts'", task="expert")
+    refused("build must be", build="gru")
+    refused("description must be", description=3)
+    with pytest.raises(InputError, match=r"'wide' is built from JSON values, which a checkpoint can hold; got"):
+        interp.load("wide", width={1, 2})
+    with pytest.raises(InputError, match=r"'wide' is built from JSON values"):
+        interp.load("wide", rate=float("nan"))
+    with pytest.raises(InputError, match=r"'wide' cannot be built so: .*'depth'; it takes \(width=12, rate=0.0\)"):
+        interp.load("wide", depth=3)
+    interp.register_machine("list", lambda: [1], description="", task="experts")
+    with pytest.raises(InputError, match=r"the builder of 'list' must return a machine that interp.adapt made"):
+        interp.load("list")
