@@ -95,7 +95,13 @@ def lacks(machine: Machine, *keys: str) -> str:
     return f"not applicable: {machine.name} has no {' and no '.join(missing)}" if missing else ""
 
 
-MEANT = {"pattern": "attention heads", "z": "attention heads", "resid_pre": "residual stream", "resid_post": "layers"}
+MEANT = {
+    "pattern": "attention heads",
+    "z": "attention heads",
+    "embed": "token embeddings",
+    "resid_pre": "residual stream",
+    "resid_post": "layers",
+}
 """What it means to lack a component of transformers."""
 
 

@@ -17,6 +17,7 @@ import pandas as pd
 
 from circuits.compare import Comparison
 from circuits.compare.circuit import CircuitPart
+from circuits.compare.question import NotApplicable
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
 from interp.statistics import Interval
@@ -85,7 +86,10 @@ def write(comparison: Comparison, folder: str | Path) -> Path:
 def _sections(comparison: Comparison) -> Iterator[Section]:
     """The parts with a drawing, in the order of the drawings; then the tables of the others."""
     for key, (title, text, draw) in _DRAWINGS.items():
-        if comparison.parts.get(key) is not None and (blocks := draw(comparison.parts[key], comparison)):
+        part = comparison.parts.get(key)
+        if isinstance(part, NotApplicable):
+            yield Section(title, [_lacking(part.reason)])
+        elif part is not None and (blocks := draw(part, comparison)):
             yield Section(title, [*([Prose(text)] if text else []), *blocks])
     for key, frame in comparison.frames.items():
         if key not in _DRAWINGS:
@@ -93,10 +97,22 @@ def _sections(comparison: Comparison) -> Iterator[Section]:
             yield Section(title, [Table(frame, f"{title}: everything that was measured")])
 
 
+def _lacking(*reasons: str) -> Prose:
+    """In the place of a part: what one of the two machines lacks."""
+    return Prose(" ".join(f"{reason[0].upper()}{reason[1:]}." for reason in reasons))
+
+
 def _verdicts(comparison: Comparison) -> Table:
     columns = ["question", "answer", "decided by", "value", "held against", "best untrained"]
     rows = [
-        (f"same {v.question}?", badge(v.word, v.note), v.decided_by, v.bound, v.threshold, v.control)
+        (
+            f"same {v.question}?",
+            badge(v.word, v.note),
+            v.decided_by,
+            v.bound if v.decided_by else None,
+            v.threshold,
+            v.control,
+        )
         for v in comparison.verdicts.values()
     ]
     return Table(pd.DataFrame(rows, columns=columns), "The verdicts, and what decided each", {"held against": ".2f"})
@@ -167,7 +183,8 @@ def _effects(part: Any, comparison: Comparison) -> list[Any]:
         what = (e.variable.replace("_", " "), e.what, e.where, e.outcome, e.algorithm.replace("_", " "))
         rows.append((*what, e.score, e.slope, e.difference, e.placebo, e.untrained))
     frame = pd.DataFrame(rows, columns=moved + scores)
-    return [Table(frame, "Every move under every algorithm", {"placebo": ".3f", "untrained": ".3f"})]
+    table = Table(frame, "Every move under every algorithm", {"placebo": ".3f", "untrained": ".3f"})
+    return [table, _lacking(f"Moves of inputs: {part.missing}")] if part.missing else [table]
 
 
 def _circuit(part: CircuitPart, comparison: Comparison) -> list[Any]:
@@ -220,9 +237,12 @@ def _where(part: WherePart, comparison: Comparison) -> list[Any]:
     ]
     frame, formats = pd.DataFrame(rows, columns=columns), dict.fromkeys(controls, ".3f")
     blocks: list[Any] = [Table(frame, "Every variable where each model holds it best", formats)]
+    if part.missing:
+        blocks.append(_lacking(*(f"Map: {reason}" for reason in part.missing)))
     half, caption = len(part.maps) // 2, "The residual stream after each layer; blank where no effect can pass."
     # Two maps of each cause, one below the other, on one scale.
-    for model, m in (pair for both in zip(part.maps[:half], part.maps[half:], strict=True) for pair in both):
+    pairs = (part.maps,) if part.missing else zip(part.maps[:half], part.maps[half:], strict=True)
+    for model, m in (pair for both in pairs for pair in both):
         layers = [f"layer {layer + 1}" for layer in m.layers]
         picture = figures.heatmap(m.shares, layers, m.positions, label="share of the effect", limit=1.0)
         blocks.append(Figure(picture, f"{model}: {' + '.join(m.cause)} on the {m.outcome}", caption))

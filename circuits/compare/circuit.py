@@ -19,6 +19,7 @@ Four things are measured in both models on the same episodes, each beside untrai
 The verdict is "different" by the largest difference of a mediated share between the two, on paths that tell trained
 from untrained models; it is "same" by how alike their heads are, where no path differs.
 
+Machines without attention heads cannot be asked: paths through them, and heads that play a role, are what is compared.
 Two models that hold the same state can compute it in different ways; these numbers say how far they do. Equal numbers
 are no proof of equal circuits, because different circuits can share them; nor are the needed edges the only ones that
 do, or a shared edge evidence that it carries the same thing in both.
@@ -34,7 +35,7 @@ import numpy as np
 import pandas as pd
 
 from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, bounds
-from circuits.compare.roles import LITTLE, LOOKS, Look, Role, looks, match, profile
+from circuits.compare.roles import LITTLE, LOOKS, Look, Role, looks, match, profile, transformer
 from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
@@ -44,6 +45,7 @@ from interp.interventions.ablation import CircuitScorer, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.mediation import MediationResult, mediate, paths
 from interp.interventions.pairs import corruption, prepare
+from interp.machine import Machine, lacks
 from interp.statistics import Interval
 
 _SHARE = 0.25
@@ -275,7 +277,7 @@ def needed(subject: Subject, effort: Effort) -> Needed:
     """The fewest best-scored edges that do what the whole model does, at the last round that is looked at."""
     task, t = subject.task, effort.at[-1]
     try:
-        model = differentiable(subject.model).eval()
+        model = differentiable(transformer(subject)).eval()
         sizes = task.sizes_of(subject.run(subject.samples.test).layout)
         options = {**task.data.sample_options(model), **sizes}
         clean, corrupted = corruption(model).build(
@@ -344,6 +346,17 @@ def _apart(a: Interval, b: Interval) -> Interval:
     return Interval(abs(gap), nearest, max(abs(low), abs(high)))
 
 
+def _lacks(machine: Machine) -> str:
+    """Heads are compared by what they write to a residual stream, from which the rest of the round is run."""
+    other = f"not applicable: {machine.name} has attention, but no residual stream that it can be run on from"
+    return lacks(machine, "pattern") or ("" if hasattr(machine, "run_from") else other)
+
+
 CIRCUIT = Question(
-    "circuit", CircuitPart, circuits, lambda compared: judge_circuit(compared.parts["circuit"]), of_two=True
+    "circuit",
+    CircuitPart,
+    circuits,
+    lambda compared: judge_circuit(compared.parts["circuit"]),
+    of_two=True,
+    lacks=_lacks,
 )

@@ -16,11 +16,22 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 
 from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import EFFECTS
-from circuits.compare.question import FULL, Compared, Effort, Samples, Subject, Verdict, bounds, shared_sizes
+from circuits.compare.question import (
+    FULL,
+    Compared,
+    Effort,
+    NotApplicable,
+    Samples,
+    Subject,
+    Verdict,
+    bounds,
+    shared_sizes,
+)
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.compare.where import WHERE
@@ -49,7 +60,8 @@ class Comparison(Tabled):
     """A model held against a reference, or against algorithms alone.
 
     Every part is an attribute, too, by the key of its question: ``algorithm``, ``state``, ``update``, ``effects``,
-    ``circuit`` and ``where``; None for what is asked only of two models where there is no reference.
+    ``circuit`` and ``where``; None for what is asked only of two models where there is no reference, and a
+    :class:`~circuits.compare.question.NotApplicable` for what one of the two lacks, such as attention heads.
 
     Attributes:
         reference: its name; "" where there is none.
@@ -104,8 +116,8 @@ class Comparison(Tabled):
                 "same": v.question,
                 "verdict": v.word + (f" ({v.note})" if v.note else ""),
                 "decided by": v.decided_by,
-                "value": str(v.bound),
-                "threshold": str(v.threshold),
+                "value": str(v.bound) if v.decided_by else "",
+                "threshold": str(v.threshold) if v.decided_by else "",
                 "untrained": "" if np.isnan(v.control) else f"{v.control:.3g}",
             }
             for v in self.verdicts.values()
@@ -170,9 +182,15 @@ def run(
         with bar(f"comparing {compared.model.name}", len(asked)) as done:
             for question in asked:
                 compute = partial(question.compute, compared)
-                compared.parts[question.key] = finished.part(question.key, question.kind, compute)
+                lacking = question.asked(compared)
+                compared.parts[question.key] = lacking or finished.part(question.key, question.kind, compute)
                 done(1)
-        verdicts = {question.key: question.judge(compared) for question in asked if question.judge is not None}
+        verdicts = {
+            question.key: part.verdict(question.key) if isinstance(part, NotApplicable) else question.judge(compared)
+            for question in asked
+            if question.judge is not None
+            for part in [compared.parts[question.key]]
+        }
     finished.clear()
     return Comparison(
         model=compared.model.name,
@@ -227,4 +245,4 @@ def _loaded(model: Machine, reference: Machine | str | None) -> Machine | None:
     taken = inspect.signature(record.build).parameters
     options = {k: v for k, v in tasks.of(model).data.sample_options(model).items() if k in taken}
     alike = {f.name: getattr(model.layout, f.name) for f in fields(model.layout) if f.name in taken}
-    return load(reference, **{**alike, **shared_sizes([model]), **options}).double()
+    return load(reference, **{**alike, **shared_sizes([model]), **options}).to(torch.float64)

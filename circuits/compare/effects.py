@@ -2,9 +2,9 @@
 
 In the latents, every carried variable that they hold is moved alone (:mod:`interp.interventions.moves`): all of its
 elements to their values in other episodes, one element alone, or, where it does not differ between episodes (the
-round), by an amount. At the tokens, inputs are taken from other episodes where the task says that they stand. Each has
-a score against what each algorithm wants, the difference from the rival with its interval, and its controls: a move as
-far in an orthogonal direction, and the same in an untrained model.
+round), by an amount. At the tokens of a model that embeds them, inputs are taken from other episodes where the task
+says that they stand. Each has a score against what each algorithm wants, the difference from the rival with its
+interval, and its controls: a move as far in an orthogonal direction, and the same in an untrained model.
 
 A rival may hold the same numbers in other variables: log-weights are counts times a gain. Where its state is a linear
 map of the moved state on these episodes (R2 of at least .99), the change of its state is that map of the change. Where
@@ -29,6 +29,7 @@ from interp.interventions.counterfactual import InterchangeResult, score_differe
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
+from interp.machine import lacks
 from interp.statistics import Interval
 
 _SAME_STATE = 0.99
@@ -64,9 +65,10 @@ class Effect:
 
 @dataclass(frozen=True)
 class EffectsPart:
-    """Every move under every algorithm."""
+    """Every move under every algorithm; ``missing`` says which moves the model's kind does not allow."""
 
     effects: tuple[Effect, ...]
+    missing: str = ""
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
@@ -76,6 +78,8 @@ class EffectsPart:
             said = {key: getattr(e, key) for key in ("variable", "what", "where", "outcome", "algorithm")}
             numbers = bounds(e.score) | bounds(e.slope, "slope ") | bounds(e.difference, "difference ")
             rows.append({"name": "graded effect", **said, **numbers, "placebo": e.placebo, "untrained": e.untrained})
+        if self.missing:
+            rows.append({"name": "graded effect", "what": "input", "where": self.missing, **bounds(None)})
         return pd.DataFrame(rows)
 
 
@@ -94,7 +98,8 @@ def effects(
     """Graded effects under each of ``algorithms``; the first is the one that is moved, and the second its rival."""
     moves = (_in_latents, _at_inputs) if next(iter(algorithms.values())).state else (_at_inputs,)
     found = [effect for moved in moves for effect in moved(subject, algorithms, untrained, effort)]
-    return EffectsPart(tuple(found), {"rounds": effort.at, "ridge": RIDGE, "seed": effort.seed})
+    settings = {"rounds": effort.at, "ridge": RIDGE, "seed": effort.seed}
+    return EffectsPart(tuple(found), lacks(subject.model, "embed"), settings)
 
 
 def _in_latents(
@@ -185,7 +190,8 @@ def _at_inputs(
         if own not in usable.values():
             continue
         results = {key: interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
-        apart = [p for p in (place.placebo(subject.model.config.d_model, effort.seed) for place in places) if p]
+        width = subject.run(subject.samples.test).latents.shape[-1]
+        apart = [p for p in (place.placebo(width, effort.seed) for place in places) if p]
         placebo = interchanged(subject, own, claim, apart, effort).score().estimate
         fresh = max(
             (interchanged(u, own, claim, places, effort).score().estimate for u in untrained[:1]), default=float("nan")

@@ -25,6 +25,7 @@ from scipy import optimize, special
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, Episodes, Family, Predicted, Searched, Values
 from interp.errors import InputError, require
+from interp.machine import Machine
 from interp.model.rollout import rollout
 
 Array = NDArray[np.float64]
@@ -42,7 +43,7 @@ def predictor(subject: Any) -> Predict:
     """What predicts for a subject: a model by its rollout, an :class:`Algorithm` by its run, a function as it is."""
     if isinstance(subject, Algorithm):
         return lambda episodes: np.asarray(subject.distribution(subject.run(episodes)), np.float64)
-    if hasattr(subject, "run_with_hooks"):
+    if isinstance(subject, Machine):
 
         def of_a_model(episodes: Any) -> Array:
             run = rollout(subject, episodes)

@@ -5,9 +5,10 @@ that variables are set to from a third batch ("other"). All models read the same
 
 A :class:`Question` computes a part of the comparison and may judge it. A :class:`Verdict` is decided by one number (the
 *bound*) against a threshold: "same" where the number's 95 % interval lies above it, "different" where it lies below,
-"undecided" where it holds it, or where an untrained model does as well. The rule, its thresholds and their reasons
-stand in the file of the question. Thresholds were chosen on the machines that ``tests/compare/calibration.py`` names as
-seen; the others there test them.
+"undecided" where it holds it, or where an untrained model does as well; "not applicable" where one of the two lacks
+what is asked about, such as attention heads. The rule, its thresholds and their reasons stand in the file of the
+question. Thresholds were chosen on the machines that ``tests/compare/calibration.py`` names as seen; the others there
+test them.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import pandas as pd
+
 from interp import tasks
 from interp.algorithm import Algorithm
 from interp.checks import check_fields
@@ -25,14 +28,14 @@ from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site
-from interp.machine import Machine
+from interp.machine import Machine, lacks
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import once
 from interp.statistics import Interval
 from interp.task import Task
 
-Word = Literal["same", "different", "undecided"]
+Word = Literal["same", "different", "undecided", "not applicable"]
 
 
 @dataclass(frozen=True)
@@ -160,7 +163,14 @@ class Subject:
         return once(("writer", tuple(keys)), self.model, algorithm, known, make=fitted)
 
     def claims(self) -> list[Claim]:
-        """What the task claims of any model of its kind, at the places that these rounds have."""
+        """What the task claims of any model of its kind, at the places that these rounds have.
+
+        Of a machine without a residual stream it claims that what is carried holds the algorithm's memory.
+        """
+        if lacks(self.model, "embed", "resid_post"):
+            algorithm = self.task.explains(self.model)
+            held = {"prediction": algorithm.memory, "state": next(iter(algorithm.state), "")}
+            return [Claim.at(variable, ["latent"], outcome) for outcome, variable in held.items() if variable]
         at = None, *self.run(self.samples.test).layout.labels
         return _at(self.task.analysis.claims(self.model), lambda site: site.position in at)
 
@@ -229,8 +239,8 @@ class Verdict:
     control: float = float("nan")
 
     def __str__(self) -> str:
-        note = f" ({self.note})" if self.note else ""
-        return f"{self.question}: {self.word}{note}; {self.decided_by} {self.bound}, threshold {self.threshold}"
+        said = f"{self.question}: {self.word}" + (f" ({self.note})" if self.note else "")
+        return f"{said}; {self.decided_by} {self.bound}, threshold {self.threshold}" if self.decided_by else said
 
 
 def above(value: Interval, threshold: float) -> Word:
@@ -284,6 +294,7 @@ class Question:
         compute: makes the part.
         judge: gives the verdict when all parts are computed; None where the part is only measured.
         of_two: whether it is asked only where there is a reference.
+        lacks: a sentence where a machine has not what the question asks about; empty where it has.
     """
 
     key: str
@@ -291,6 +302,34 @@ class Question:
     compute: Callable[[Compared], Any]
     judge: Callable[[Compared], Verdict] | None = None
     of_two: bool = False
+    lacks: Callable[[Machine], str] = lambda machine: ""
+
+    def asked(self, compared: Compared) -> NotApplicable | None:
+        """Why it cannot be asked of these models; None where it can."""
+        of = compared.pair if self.of_two else (compared.model,)
+        reasons = [reason for subject in of if (reason := self.lacks(subject.model))]
+        return NotApplicable("; ".join(dict.fromkeys(reasons))) if reasons else None
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """What stands in the place of a part that a machine has not got, with the sentence that says what it lacks."""
+
+    reason: str
+
+    @property
+    def note(self) -> str:
+        """What is lacking, for verdicts, whose word says the rest."""
+        return self.reason.replace("not applicable: ", "")
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row: no number, and why."""
+        return pd.DataFrame([{"name": "not applicable", "what": self.note, **bounds(None)}])
+
+    def verdict(self, question: str) -> Verdict:
+        """The verdict on the question that cannot be asked."""
+        nothing = Interval(float("nan"), float("nan"), float("nan"))
+        return Verdict(question, "not applicable", self.note, "", nothing, float("nan"))
 
 
 def bounds(value: Interval | None, prefix: str = "") -> dict[str, float]:

@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -104,15 +104,20 @@ class Role:
     similarity: float
 
 
+def transformer(subject: Subject) -> HookedLatentTransformer:
+    """The subject's model, which is one where the question about circuits is asked."""
+    return cast(HookedLatentTransformer, subject.model)
+
+
 def profile(subject: Subject, decode: Decode | None, effort: Effort) -> Profile:
     """The profile of a model on the test episodes.
 
     ``decode`` reads the carried state from the latents; None stands for the latents themselves.
     """
-    run, config = subject.run(subject.samples.test), subject.model.config
-    names = config.head_names
+    run, model = subject.run(subject.samples.test), transformer(subject)
+    config, names = model.config, model.config.head_names
     ends = (run.layout.predict_position, run.layout.update_position)
-    round_ = _Round.of(subject.model, run.layout, Rows.of(run, effort.at), decode)
+    round_ = _Round.of(model, run.layout, Rows.of(run, effort.at), decode)
     heads = [(layer, head) for layer in range(config.n_layers) for head in range(config.n_heads)]
 
     def by_episode(x: Tensor) -> Array:
@@ -255,7 +260,7 @@ def looks(subject: Subject, algorithm: Algorithm | None, mediated: MediationResu
 
     ``mediated`` holds the effect of the latents on the prediction through every head's pattern at that position.
     """
-    run, config = subject.run(subject.samples.test), subject.model.config
+    run, config = subject.run(subject.samples.test), transformer(subject).config
     groups = _groups(run.layout)
     variables = _variables(subject, algorithm, effort, set(map(len, groups.values()))) if algorithm else {}
     if not variables:

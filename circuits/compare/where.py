@@ -6,7 +6,8 @@
   one row, whatever statistic each model's algorithm calls it by.
 * **maps**: the share of an effect that each activation of the residual stream carries by itself, layer by position:
   of the latents on the prediction, and of each input of the round on the state that it leaves. Both models' maps have
-  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet.
+  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet. A machine
+  without layers has none.
 
 What this is NOT: a proof that the best claimed site is the best there is.
 """
@@ -27,6 +28,7 @@ from circuits.registry import from_origin
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
 from interp.interventions.mediation import EffectMap, effect_map
+from interp.machine import lacks
 from interp.statistics import Interval
 
 STATE = "carried state"
@@ -63,10 +65,12 @@ class WherePart:
 
     Attributes:
         maps: (model, where its effects travel), first all of one, then all of the other, causes in the same order.
+        missing: a sentence for each model that can have no maps.
     """
 
     held: tuple[Held, ...]
     maps: tuple[tuple[str, EffectMap], ...]
+    missing: tuple[str, ...] = ()
     settings: dict[str, Any] = field(default_factory=dict)
 
     def to_frame(self) -> pd.DataFrame:
@@ -84,6 +88,7 @@ class WherePart:
                 for label, share in zip(m.positions, shares, strict=True)
                 if np.isfinite(share)
             ]
+        rows += [{"name": "effect carried", "where": reason, **bounds(None)} for reason in self.missing]
         return pd.DataFrame(rows)
 
 
@@ -97,8 +102,10 @@ def where(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     effort, untrained = compared.effort, (compared.untrained, compared.reference_untrained)
     for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
         held += _held(s, algorithm, fresh[:1], effort)
-        maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
-    return WherePart(tuple(held), tuple(maps), {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
+        if not lacks(s.model, "resid_post"):
+            maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
+    missing = tuple(filter(None, (lacks(s.model, "resid_post") for s in compared.pair)))
+    return WherePart(tuple(held), tuple(maps), missing, {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
 
 
 def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Effort) -> list[Held]:

@@ -19,7 +19,12 @@ from reports.page import COMPARISONS
 from reports.part import Context, Part
 
 _SAVED, PAGE = "comparison.json", "comparison.html"
-_WORDS: dict[str, Word] = {"same": "pass", "different": "fail", "undecided": "cannot tell"}
+_WORDS: dict[str, Word] = {
+    "same": "pass",
+    "different": "fail",
+    "undecided": "cannot tell",
+    "not applicable": "cannot tell",
+}
 """How the claim that two models are the same came out, for each word of a verdict."""
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
 _TEXT = (
@@ -59,16 +64,20 @@ def _findings(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> 
     ]
 
 
-def _value(verdict: Mapping[str, Any]) -> Interval:
-    return Interval(*(float(verdict[key]) for key in ("value", "low", "high")))
+def _value(verdict: Mapping[str, Any]) -> Interval | None:
+    """The number that decided; None where the question was not applicable."""
+    return Interval(*(float(verdict[key]) for key in ("value", "low", "high"))) if verdict["decided by"] else None
 
 
 def _finding(verdict: Mapping[str, Any], other: str) -> Finding:
     value, untrained, word = _value(verdict), verdict.get("untrained"), _WORDS[verdict["verdict"]]
+    claim = f"Same {verdict['question']} as {other}"
+    if value is None:
+        return Finding(claim, word, f"{verdict['verdict']}: {verdict['note']}", expected=False)
     if word == "cannot tell" and untrained is not None and untrained >= value.low:
         word = "uninformative"
     return Finding(
-        f"Same {verdict['question']} as {other}",
+        claim,
         word,
         f"{verdict['decided by']} {cell(value)}, held against {verdict['threshold']:.2f}",
         "" if untrained is None else f"best untrained model: {cell(untrained, '.3f')}",

@@ -1,0 +1,185 @@
+"""Comparisons of machines that are no transformers: known answers for a GRU that was written by hand."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import interp
+from circuits import compare
+from circuits.compare.circuit import CIRCUIT
+from circuits.compare.question import Compared, Effort, NotApplicable, Samples, Subject, shared_sizes
+from circuits.compare.state import judge_state, stitch
+from circuits.compare.update import updates
+from circuits.compare.where import STATE, where
+from interp.tasks import experts
+from interp.tasks.experts.algorithms import weighted_majority
+from interp.tasks.experts.families import fading_majority
+from reports import comparison
+from reports.parts.compared import _finding
+from tests import handmade
+
+SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=8, untrained=1)
+WIRED = "wma-handwired"
+
+
+def lstm(seed: int = 0):
+    """An untrained LSTM: two channels of different widths than the handmade machine's one."""
+    torch.manual_seed(seed)
+    module = nn.ModuleDict({"cell": nn.LSTMCell(5, 6), "read": nn.Linear(10, 2)})
+
+    def step(module, carried, fed):
+        heard = 2 * (fed.tokens[:, [3, 5, 7, 9, -2]] - 3).to(carried["h"]) - 1
+        scores = module["read"](torch.cat([carried["h"], heard[:, :4]], 1))
+        h, c = module["cell"](heard, (carried["h"], carried["c"]))
+        return scores, {"h": h, "c": c}
+
+    channels = [interp.Channel("h", (6,)), interp.Channel("c", (6,))]
+    return interp.adapt(module, "experts", step=step, channels=channels, name="lstm")
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    """Handmade machines and others beside the handwired one, on the same episodes."""
+    machines = {
+        "itself": handmade.majority(name="itself"),
+        "forgets": handmade.majority(decay=0.8, name="forgets"),
+        "gain": handmade.majority(log_gamma=1.5, name="gain"),
+        "untrained": handmade.majority().fresh(1),
+        "lstm": lstm(),
+        WIRED: interp.load(WIRED, n_experts=4),
+    }
+    samples = Samples.draw(machines["itself"], SMALL, shared_sizes(list(machines.values())))
+    return {name: Subject(machine, samples) for name, machine in machines.items()}
+
+
+def test_the_handmade_machine_is_what_it_says():
+    """Its predictions and log-weights are those of the algorithm; it keeps the contract, untrained copies included."""
+    episodes = experts.sample(16, 30, 4, seed=0)
+    for decay, close in ((handmade.KEPT, 1e-8), (0.8, 1e-12)):
+        machine, values = handmade.majority(decay=decay), handmade.algorithm(decay=decay).run(episodes)
+        interp.check_machine(machine, episodes)
+        run = interp.rollout(machine, episodes)
+        assert np.abs(run.predictions.numpy() - values["prediction"]).max() < close
+        state = machine.read_state(run.latents).detach().squeeze(-2).numpy()
+        assert np.abs(state[:, :-1] - values["log_weights"]).max() < close
+
+
+@pytest.mark.parametrize(
+    ("name", "word"), [("itself", "same"), ("gain", "same"), ("forgets", "different"), ("untrained", "different")]
+)
+def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
+    """Nine numbers for one row of 45: the state that it is, whatever its scale, and not another one."""
+    part = stitch(subjects[name], subjects[WIRED], [subjects["untrained"]], SMALL)
+    verdict = judge_state(part)
+    assert verdict.word == word
+    assert part.untrained(WIRED) < 0.5
+    if word == "same":
+        assert verdict.bound.low > 0.999 and verdict.note == ""
+    else:
+        assert verdict.bound.high < 0.9
+
+
+def test_states_of_several_rows_are_stitched_both_ways(subjects):
+    """Two rows of six into one row of nine and back; nothing of the machine's is found in random cells."""
+    assert subjects["lstm"].run(subjects["lstm"].samples.test).latents.shape[2:] == (2, 6)
+    part = stitch(subjects["itself"], subjects["lstm"], [], SMALL)
+    assert {(s.source, s.target) for s in part.stitchings} == {("itself", "lstm"), ("lstm", "itself")}
+    assert part.best("lstm", "itself").score.high < 0.9
+    assert part.best("itself", "lstm").score.estimate <= 1
+
+
+@pytest.mark.parametrize(("name", "same"), [("itself", True), ("gain", True), ("forgets", False), ("untrained", False)])
+def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
+    """On the manifold and off it, one round on and several; log-weights that fade are updated in another way."""
+    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, 0.8)}
+    part = updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
+    scores = [u.r2 for u in part.of("wm")]
+    assert len(scores) == 4
+    assert all(r2.low > 0.99 for r2 in scores) if same else max(r2.high for r2 in scores) < 0.5
+    if name == "forgets":
+        assert all(u.r2.low > 0.999 for u in part.of("fading"))
+
+
+def test_the_memory_is_found_in_what_is_carried(subjects):
+    """All of it stands for the log-weights, exactly; where there are no layers, a sentence stands for the maps."""
+    algorithm = weighted_majority(0.5)
+    pair, fresh = (subjects["itself"], subjects[WIRED]), [subjects["untrained"]]
+    part = where(Compared(*pair, fresh, [], SMALL, {}), [algorithm, algorithm])
+    held = {(h.model, h.variable, h.outcome): h for h in part.held}
+    assert held["itself", STATE, "prediction"].score.low > 1 - 1e-6
+    assert held["itself", STATE, "state"].score.low > 1 - 1e-6
+    assert {name for name, _ in part.maps} == {WIRED}
+    assert part.missing == ("not applicable: itself has no layers",)
+    assert part.missing[0] in part.to_frame()["where"].tolist()
+
+
+def test_circuits_are_compared_only_of_machines_with_heads(subjects):
+    def lacking(model: Subject, reference: Subject) -> NotApplicable | None:
+        return CIRCUIT.asked(Compared(model, reference, [], [], SMALL, {}))
+
+    assert lacking(subjects[WIRED], subjects[WIRED]) is None
+    assert lacking(subjects[WIRED], subjects["lstm"]).reason == "not applicable: lstm has no attention heads"
+    both = lacking(subjects["itself"], subjects["lstm"])
+    assert both.reason == "not applicable: itself has no attention heads; not applicable: lstm has no attention heads"
+    assert both.note == "itself has no attention heads; lstm has no attention heads"
+
+
+@pytest.fixture(scope="module")
+def found():
+    return compare.run(handmade.majority(), WIRED, effort=SMALL)
+
+
+def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare(found):
+    assert found.algorithm.family == "weighted_majority"
+    assert found.algorithm.parameters["gain"] == pytest.approx(0.5, abs=1e-3)
+    words = {question: verdict.word for question, verdict in found.verdicts.items()}
+    assert words == {"behaviour": "same", "state": "same", "update": "same", "circuit": "not applicable"}
+    assert str(found.verdicts["circuit"]) == "circuit: not applicable (handmade has no attention heads)"
+    assert found.circuit == NotApplicable("not applicable: handmade has no attention heads")
+    moved = [e.score for e in found.effects.effects]
+    assert moved and all(score.low > 0.999 for score in moved)
+    assert found.effects.missing == "not applicable: handmade has no token embeddings"
+
+
+def test_tables_json_and_pages_say_what_is_not_applicable_in_its_place(found, tmp_path):
+    found.save(tmp_path)
+    read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
+    assert set(read["parts"]) == {"algorithm", "state", "update", "effects", "circuit", "where"}
+    (row,) = read["parts"]["circuit"]
+    assert row == {"name": "not applicable", "what": "handmade has no attention heads"} | dict.fromkeys(
+        ("value", "low", "high")
+    )
+    verdict = next(v for v in read["verdicts"] if v["question"] == "circuit")
+    assert verdict["verdict"] == "not applicable" and verdict["value"] is None
+    line = _finding(verdict, "handmade")
+    assert (line.word, line.evidence) == ("cannot tell", "not applicable: handmade has no attention heads")
+    assert found.summary().iloc[-1]["verdict"] == "not applicable (handmade has no attention heads)"
+    assert found.summary().iloc[-1][["value", "threshold", "untrained"]].tolist() == ["", "", ""]
+    page = comparison.page(found)
+    texts = {
+        section.title: " ".join(getattr(block, "text", "") for block in section.blocks) for section in page.sections
+    }
+    assert texts["Circuit"] == "Not applicable: handmade has no attention heads."
+    assert "Moves of inputs: not applicable: handmade has no token embeddings." in texts["Effects"]
+    assert "Map: not applicable: handmade has no layers." in texts["Where"]
+    assert "not applicable, handmade has no attention heads" in page.write(tmp_path / "page.html").read_text()
+
+
+def test_a_machine_is_a_reference_too():
+    """Of a transformer, by another gain: another behaviour, the same state and update."""
+    other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
+    found = compare.run(other, handmade.majority(), effort=SMALL)
+    words = {question: verdict.word for question, verdict in found.verdicts.items()}
+    assert words == {"behaviour": "different", "state": "same", "update": "same", "circuit": "not applicable"}
+
+
+def test_a_machine_without_a_reference_is_held_against_algorithms():
+    """Two channels, random weights: no algorithm with a memory explains it."""
+    found = compare.run(lstm(), effort=Effort(known=16, test=8, rounds=10, starts=2, horizon=2, battery=4, untrained=1))
+    assert set(found.verdicts) == {"behaviour", "update"}
+    assert {verdict.word for verdict in found.verdicts.values()} == {"different"} and found.algorithm.family is None
