@@ -7,7 +7,7 @@ from tests.census import Count, census
 BUDGET = {
     "circuits": 2175,  # circuits.register
     "circuits/benchmark": 2810,
-    "circuits/compare": 2895,  # predictions of real numbers
+    "circuits/compare": 2975,  # predictions of real numbers; machines, and what they lack in its place
     "circuits/q_learning": 853,
     "circuits/reachability": 365,
     "circuits/weighted_majority": 383,
@@ -23,8 +23,8 @@ BUDGET = {
     "interp/tasks": 8345,  # machines: claims, what is read where there are no slots
     "interp/training": 1744,  # the loss of a real number; machines that are no transformers
     "probes": 2998,  # places of any machine: channels, points of its own, cycles
-    "reports": 2906,
-    "reports/parts": 1502,  # a metric by the kind of prediction
+    "reports": 2926,  # what a compared machine lacks
+    "reports/parts": 1510,  # a metric by the kind of prediction; verdicts that are not applicable
     "reports/tasks": 1149,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""

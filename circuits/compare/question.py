@@ -28,7 +28,7 @@ from interp.errors import InputError, require
 from interp.interventions.interchange import Claim
 from interp.interventions.moves import Writer
 from interp.interventions.sites import Site
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.session import once
@@ -163,15 +163,8 @@ class Subject:
         return once(("writer", tuple(keys)), self.model, algorithm, known, make=fitted)
 
     def claims(self) -> list[Claim]:
-        """What the task claims of any model of its kind, at the places that these rounds have.
-
-        Of a machine without a residual stream it claims that what is carried holds the algorithm's memory.
-        """
-        if lacks(self.model, "embed", "resid_post"):
-            algorithm = self.task.explains(self.model)
-            held = {"prediction": algorithm.memory, "state": next(iter(algorithm.state), "")}
-            return [Claim.at(variable, ["latent"], outcome) for outcome, variable in held.items() if variable]
-        at = None, *self.run(self.samples.test).layout.labels
+        """What the task claims of any model of its kind, at the places that these rounds have."""
+        at = None, *self.run(self.samples.test).layout.labels, *(channel.name for channel in self.model.channels)
         return _at(self.task.analysis.claims(self.model), lambda site: site.position in at)
 
     def inputs(self, algorithm: Algorithm) -> list[Claim]:
