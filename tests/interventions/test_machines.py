@@ -1,0 +1,238 @@
+"""Interventions on machines that are no transformers: known answers of patches, interchange, moves and steering."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import interp
+from interp.errors import InputError
+from interp.interventions import causal_tables, patch_command
+from interp.interventions.interchange import Claim, carriers, interchange
+from interp.interventions.moves import Writer, decodable, move
+from interp.interventions.pairs import paired_runs
+from interp.interventions.patching import round_map, sweep
+from interp.interventions.sites import Site, resolve, row_widths, sites
+from interp.interventions.steering import fitted_direction, steer, write_state
+from interp.interventions.steps import run_on, transition
+from interp.interventions.swaps import Place, intervened, placebos, resolve_places
+from interp.tasks import experts
+from interp.tasks.experts.algorithms import bayes, weighted_majority
+from interp.tasks.experts.families import fading_majority
+from tests.machines import N_EXPERTS, gru, loop, lstm
+
+MACHINES = [gru, lstm, loop]
+GAIN, DECAY, AT = 0.5, 0.8, 4
+
+
+class Leaky(nn.Module):
+    """Weights that are written by hand: ``h' = decay h + gain hit``, and a clock."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.keep = nn.Parameter(torch.full((N_EXPERTS,), DECAY, dtype=torch.float64))
+        self.gain = nn.Parameter(torch.full((N_EXPERTS,), GAIN, dtype=torch.float64))
+        self.hits = nn.Identity()
+
+    def reset_parameters(self) -> None:
+        """Draw other weights."""
+        nn.init.uniform_(self.keep)
+        nn.init.uniform_(self.gain)
+
+
+def leaky():
+    """A machine of two channels of different widths whose carried vector is known: the log-weights, and a clock."""
+
+    def step(m, carried, fed):
+        said, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
+        p = (carried["h"].softmax(-1) * said).sum(-1)
+        hits = m.hits((said == truth).to(carried["h"]))
+        return torch.stack([1 - p, p], -1), {
+            "clock": carried["clock"] + 1,
+            "h": m.keep * carried["h"] + m.gain * hits,
+        }
+
+    return interp.adapt(
+        Leaky(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="leaky",
+        channels=[interp.Channel("clock", (1,)), interp.Channel("h", (N_EXPERTS,))], points={"hits": "hits"},
+        read=lambda carried: carried["h"],
+    )  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def histories():
+    """Episodes that share every round from AT on, and not those before."""
+    return experts.TASK.corruption("exchange-history").build(experts.sample(12, 8, N_EXPERTS, seed=0), AT)
+
+
+@pytest.fixture(scope="module")
+def others():
+    return [experts.sample(12, 8, N_EXPERTS, seed=seed) for seed in (1, 2)]
+
+
+@pytest.mark.parametrize(("make", "inside"), [(gru, "update"), (lstm, "forget"), (loop, "block[1]")])
+def test_the_whole_carried_state_is_the_whole_difference(make, inside, histories):
+    """Patched at a round, it gives fraction 1 there and at every later round: nothing else passes. A gate is a part."""
+    machine = make()
+    for read in (AT, AT + 2):
+        whole, part = sweep(machine, *histories, AT, at=["latent", inside], read=read).fractions().tolist()
+        assert whole == pytest.approx(1, abs=1e-5) and abs(part - 1) > 0.05
+        assert (abs(part) < 1e-6) == (read == AT)  # it is computed after the prediction
+    rows = round_map(machine, *histories, "latent", rounds=[AT, AT + 1, AT + 2]).grid("fraction").to_numpy()
+    assert np.allclose(rows[np.triu_indices(3)], 1, atol=1e-4)
+    held = sweep(machine, *histories, AT, at=["latent"], read=AT + 1, propagate=False)
+    assert float(held.effects.abs().max()) == 0
+
+
+def test_each_channel_is_a_part(histories):
+    """An LSTM predicts from h: c does nothing in its own round and a part of it later, and both together are all."""
+    now, later = (
+        sweep(lstm(), *histories, AT, at=["latent@h", "latent@c", "latent@h+c"], read=r) for r in (AT, AT + 1)
+    )
+    assert now.fractions().tolist() == pytest.approx([1, 0, 1], abs=1e-5)
+    h, c, both = later.fractions().tolist()
+    assert both == pytest.approx(1, abs=1e-5)
+    assert abs(h) > 0.01 and abs(c) > 0.01 and abs(h - 1) > 0.01 and abs(c - 1) > 0.01
+    every = sweep(lstm(), *histories, AT)
+    assert [str(site) for site in every.sites] == ["latent@h", "latent@c", "forget", "output"]
+    assert every.grid("latent").shape == (1, 2)
+
+
+@pytest.mark.parametrize("make", [*MACHINES, leaky])
+def test_interchanged_whole_it_goes_on_as_the_source(make, histories):
+    machine = make()
+    base, source = paired_runs(machine, *histories)
+    rounds = [AT, AT + 1]
+    predictions, latents = intervened(machine, base, source, resolve_places("latent", machine, base), rounds)
+    torch.testing.assert_close(predictions, source.predictions[:, rounds])
+    torch.testing.assert_close(latents, source.latents[:, [t + 1 for t in rounds]])
+    on, left = run_on(machine, base, [AT], 3, source.latents[:, [AT]])
+    torch.testing.assert_close(on[:, 0], source.predictions[:, AT : AT + 3])
+    torch.testing.assert_close(left[:, 0], source.latents[:, AT + 3])
+    assert float((base.predictions - source.predictions)[:, AT:].abs().max()) > 1e-3
+    with pytest.raises(InputError, match=r"latents must be \[episode, start, row, width\]"):
+        run_on(machine, base, [AT], 1, source.latents[:, AT])
+
+
+def test_a_known_machine_carries_what_it_carries(others):
+    """Interchange of h alone is the algorithm's counterfactual, of the clock nothing; a random line is neither."""
+    machine, algorithm = leaky(), fading_majority(GAIN, DECAY)
+    claims = [*Claim.carried(machine, "log_weights"), *Claim.carried(machine, "log_weights", "state")]
+    table = carriers(machine, *others, algorithm, claims).set_index(["places", "outcome"])
+    for outcome in ("prediction", "state"):
+        whole, clock, h = (table.loc[(site, outcome)] for site in ("latent", "latent@clock", "latent@h"))
+        assert whole.score == pytest.approx(1) and h.score == pytest.approx(1) and h.iia_informative == 1
+        assert clock.score == pytest.approx(0) and clock.iia_informative == 0
+        assert h.random_score < 0.5
+    wrong = interchange(machine, *others, bayes(), "counts", "latent")
+    assert wrong.score().high < 0.9
+
+
+def test_a_known_machine_moves_by_a_known_amount(others):
+    """A log-weight set 1 higher moves the outcome as in the algorithm; the update keeps 0.8 of the move."""
+    machine, algorithm, (known, episodes) = leaky(), fading_majority(GAIN, DECAY), others
+    run, values = interp.rollout(machine, known), algorithm.run(known)
+    for site in ("latent", "latent@h"):
+        writer = Writer.fit(machine, run, values, ("log_weights",), site)
+        done = move(machine, episodes, algorithm, "log_weights", writer, by=[1.0, 0, 0, 0])
+        assert done.score().estimate > 0.999999
+        moved = {"log_weights": np.ones((12, 2, N_EXPERTS))}
+        exact = transition(machine, episodes, writer, starts=[3, 5], horizon=2, by=moved)
+        assert exact.under(algorithm).r2().estimate > 0.999999
+        assert exact.under(weighted_majority(GAIN)).r2().high < 0.9
+        plain = transition(machine, episodes, writer, starts=[3, 5], horizon=2)
+        kept = exact.after["log_weights"] - plain.after["log_weights"]
+        assert kept == pytest.approx(np.full(kept.shape, DECAY**2))
+    first = Writer.fit(machine, run, {"first": values["log_weights"][..., 0]}, ("first",))
+    step = first.placebo(seed=1).step({"first": np.ones((1, 1))}, (1, 1))[0, 0]
+    assert step[0, 1:].abs().max() == 0 and float(step.norm()) > 0.1  # what pads the clock stays 0
+    assert float((step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()) == pytest.approx(0, abs=1e-12)
+    assert Writer.of_state(machine, run, algorithm, known, site="latent@h").shapes == {"log_weights": (N_EXPERTS,)}
+    clock = resolve("latent@clock", machine, run.layout)
+    assert decodable(run, bayes().run(known), ("elapsed", "counts"), site=clock) == ("elapsed",)
+
+
+def test_a_known_machine_steers_as_its_algorithm(others):
+    machine, algorithm, episodes = leaky(), fading_majority(GAIN, DECAY), others[0]
+    direction = torch.zeros(2, N_EXPERTS, dtype=torch.float64)
+    direction[1, 0] = 1
+    known = steer(machine, episodes, 5, [1.0, 0, 0, 0], algorithm, direction=direction)
+    assert known.max_error < 1e-9 and np.abs(known.random - known.algorithm[:, None]).max() > 0.01
+    fitted = fitted_direction(machine, episodes, algorithm, [1.0, 0, 0, 0], site="latent@h")
+    assert fitted[0].abs().max() == 0 and fitted[1].tolist() == pytest.approx([1, 0, 0, 0], abs=1e-2)
+    with pytest.raises(InputError, match="says how its state is read, and not how it is written"):
+        steer(machine, episodes, 5, [1.0, 0, 0, 0], algorithm)
+    with pytest.raises(InputError, match="not how it is written"):
+        write_state(machine, interp.rollout(machine, episodes).latents, torch.zeros(N_EXPERTS))
+    with pytest.raises(InputError, match="pass a probe's direction"):
+        steer(gru(), episodes, 5, [1.0, 0, 0, 0], algorithm)
+    with pytest.raises(InputError, match=r"a direction must be \[row, width\] = \(2, 4\)"):
+        steer(machine, episodes, 5, [1.0, 0, 0, 0], algorithm, direction=torch.zeros(4))
+
+
+def test_controls_are_as_wide_as_the_place(others):
+    """A random line of two rows moves each in the numbers that both channels have; a length is never moved."""
+    machine = leaky()
+    run = interp.rollout(machine, others[0])
+    places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
+    lines = [place.elsewhere for place in placebos(machine, run, places, seed=0)]
+    assert [(line != 0).sum().item() for line in lines] == [1, N_EXPERTS, N_EXPERTS, 1]
+    assert row_widths(machine) == [1, N_EXPERTS]
+    part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
+    (control,) = placebos(machine, run, resolve_places(part, machine, run), seed=0)
+    assert float((control.elsewhere.T @ part.basis).abs().max()) < 1e-9
+
+
+@pytest.mark.parametrize("make", MACHINES)
+def test_an_untrained_machine_holds_no_variable_that_it_uses(make, others):
+    """Moves and interchange score near 0 in machines that have learned nothing."""
+    machine, (known, episodes) = make(), others
+    writer = Writer.of_state(machine, interp.rollout(machine, known), bayes(), known)
+    assert move(machine, episodes, bayes(), "counts", writer, to=bayes().run(known)["counts"]).score().estimate < 0.2
+    table = carriers(machine, known, episodes, bayes(), Claim.carried(machine, "log_odds"))
+    assert table.score.max() < 0.2
+    at = "block[2]" if make is loop else next(key for key in machine.points if key != "latent")
+    inside = Writer.fit(machine, interp.rollout(machine, known), bayes().run(known), ("counts",), at, ridge=1e-3)
+    assert inside.size == (1, 16)
+    assert move(machine, episodes, bayes(), "counts", inside, by=1.0).effect == pytest.approx(0, abs=1e-6)
+
+
+@pytest.mark.parametrize("make", [lstm, loop])
+def test_the_command_patches_every_point(make, tmp_path):
+    machine = make()
+    done = patch_command.patch(machine, 3, n_episodes=6, n_map=2)
+    assert {site.component for site in done.sweeps[0].sites} == set(machine.points)
+    names = [path.name for path in patch_command.write(done, tmp_path)]
+    assert {"patching.csv", "rounds.csv", "logit_diff-latent.svg"} <= set(names)
+    assert len(patch_command.summary(done))
+
+
+def test_a_graph_of_edges_needs_heads():
+    with pytest.raises(
+        InputError, match="lstm has no attention heads, so there is no graph of edges; sweep its points"
+    ):
+        causal_tables.circuit_tables(lstm(), experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
+
+
+def test_channels_are_named_in_sites():
+    machine = lstm()
+    both = resolve("latent@h+c", machine, machine.layout)
+    assert both.index(machine.layout) == (slice(None), [0, 1]) and str(both) == "latent@h+c"
+    activation = torch.arange(8.0).reshape(2, 2, 2)
+    assert both.read(activation, machine.layout).tolist() == activation.tolist()
+    assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
+    for text, match in (
+        ("latent@x", "'x'"),
+        ("latent@h+x", "'x'"),
+        ("resid_pre[0]", "'resid_pre'"),
+        ("forget@h", "no position"),
+    ):
+        with pytest.raises(InputError, match=match):
+            resolve(text, machine, machine.layout)
+    kind = interp.machine.Component(
+        "latent", "hook_latents", "latent", "", labels=("h", "cache_1", "cache_2", "cache_length")
+    )
+    assert Site("latent", position="cache", kind=kind).index(machine.layout) == (slice(None), [1, 2])
+    assert Site("latent", position="cache+h", kind=kind).index(machine.layout) == (slice(None), [0, 1, 2])
