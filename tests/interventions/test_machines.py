@@ -209,11 +209,20 @@ def test_the_command_patches_every_point(make, tmp_path):
     assert len(patch_command.summary(done))
 
 
-def test_a_graph_of_edges_needs_heads():
+def test_every_table_stands_in_its_place(tmp_path):
+    """A machine without heads has no graph of edges, and those tables say so; asked for directly, they are refused."""
+    machine = lstm()
+    tables = causal_tables.tables(machine, 3, n_episodes=16)
+    assert tables["interchange"].places.tolist() == ["latent", "latent@h", "latent@c"] * 2
+    assert {"latent@h", "forget"} <= set(tables["patching"].site) and len(tables["steering"])
+    assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
+    for name in ("edges", "faithfulness", "circuit", "ablation"):
+        assert tables[name].note.tolist() == ["not applicable: lstm has no attention heads"]
+    assert len(causal_tables.write(tables, tmp_path)) == len(tables)
     with pytest.raises(
         InputError, match="lstm has no attention heads, so there is no graph of edges; sweep its points"
     ):
-        causal_tables.circuit_tables(lstm(), experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
+        causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
 
 
 def test_channels_are_named_in_sites():
