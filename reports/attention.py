@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.machine import Machine
+from interp.machine import Machine, lacks
 from reports.html import TEMPLATES, environment, policy, stylesheet
 from reports.palette import LIGHT
 
@@ -200,6 +200,7 @@ def heads_of(model: Machine) -> Heads:
 
     Heads named "-" pad a layer to the common width and are left out.
     """
+    require(not (why := lacks(model, "pattern")), why)
     config = model.config
     if not config.head_names:
         heads = range(1, config.n_heads + 1)

@@ -25,7 +25,7 @@ from interp.progress import display
 from interp.provenance import provenance
 from interp.session import session
 from interp.workers import one_thread
-from reports.blocks import NotComputed
+from reports.blocks import NotComputed, Prose
 from reports.page import INDEX, Report, Section, write_index
 
 if TYPE_CHECKING:
@@ -102,8 +102,10 @@ def write_report(
     context.folder = folder = writable(Path(out))
     _ = context.episodes  # what cannot be sampled is refused here, before any work
     applying = [part for part in wanted if part.applies(context)]
-    context.parts = tuple(part for part in applying if not (quick and part.slow))
-    context.left_out = tuple(part.title for part in applying if quick and part.slow)
+    context.missing = {part.key: why for part in applying if (why := part.lacking(context))}
+    slow = [part for part in applying if quick and part.slow and part.key not in context.missing]
+    context.parts = tuple(part for part in applying if part not in slow)
+    context.left_out = tuple(part.title for part in slow)
     title, total = f"Report on {context.name}", len(context.parts)
     with session(), one_thread(), display(title, total, completed=-1) as update:
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
@@ -150,8 +152,8 @@ def _page_name(context: Context) -> str:
 
 
 def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -> Any:
-    """What ``use`` makes of the part's result; None when it fails, or the part has failed before."""
-    if part.key in context.failures:
+    """What ``use`` makes of the part's result; None when it fails, or has failed before, or the machine lacks it."""
+    if part.key in context.failures or part.key in context.missing:
         return None
     try:
         return use(context.result(part.key), context)
@@ -161,8 +163,8 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 
 
 def _sections(context: Context, part: Part) -> list[Section]:
-    """A part as sections; where it failed, a section that says why."""
-    drawn = _attempt(context, part, part.draw)
+    """A part as sections; where it failed, or the machine lacks what it looks at, a section that says why."""
+    drawn = [Prose(context.missing[part.key])] if part.key in context.missing else _attempt(context, part, part.draw)
     if part.key in context.failures:
         error = context.failures[part.key]
         drawn = Section(part.title, [NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))])

@@ -23,8 +23,8 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
-from interp.errors import InputError, require_known
-from interp.machine import Machine
+from interp.errors import InputError, require, require_known
+from interp.machine import Machine, lacks
 from interp.model.run import Rollout
 from interp.model.transformer import untrained
 from interp.tasks import Task
@@ -56,6 +56,7 @@ class Part:
         summary: (what was computed, context) to the claims that the page opens with.
         heading: of the page, where this part says it.
         slow: whether a quick report leaves it out.
+        lacking: what this machine lacks of what the part looks at: a sentence that stands in the part's place.
     """
 
     key: str
@@ -66,6 +67,7 @@ class Part:
     summary: Callable[[Any, Context], Sequence[Finding]] = lambda computed, context: ()
     heading: Callable[[Context], Heading] | None = None
     slow: bool = False
+    lacking: Callable[[Context], str] = lambda context: ""
 
 
 @dataclass(eq=False)
@@ -78,6 +80,7 @@ class Context:
         arguments: that :func:`interp.load` was given with ``source``.
         parts: of this report, in page order; a quick one leaves out those with the titles ``left_out``.
         quick: whether less is computed, with wider intervals.
+        missing: key of a part -> the sentence that stands in its place, where the machine lacks what it looks at.
         findings, sections, failures: key of a part -> what it says of the model, its first section, and the exception
             that it ended with; filled as parts are computed and drawn.
     """
@@ -94,6 +97,7 @@ class Context:
     parts: tuple[Part, ...] = ()
     left_out: tuple[str, ...] = ()
     quick: bool = False
+    missing: Mapping[str, str] = field(default_factory=dict)
     findings: dict[str, Sequence[Finding]] = field(default_factory=dict)
     sections: dict[str, Section] = field(default_factory=dict)
     failures: dict[str, Exception] = field(default_factory=dict)
@@ -153,10 +157,10 @@ class Context:
 
     @cached_property
     def run(self) -> Rollout:
-        """The model run over the episodes, with attention patterns and values of the round looked at."""
-        layers, names = range(self.model.config.n_layers), ("hook_pattern", "hook_v")
-        hooks = [f"blocks.{layer}.attn.{name}" for layer in layers for name in names]
-        return interp.rollout(self.model, self.episodes, names_filter=hooks, rounds=[self.looked_at])
+        """The model run over the episodes, with attention patterns and values of the round looked at, if it has any."""
+        seen = [self.model.points[key] for key in ("pattern", "v") if key in self.model.points]
+        hooks = [kind.hook.format(layer=layer) for kind in seen for layer in range(kind.n_layers)]
+        return interp.rollout(self.model, self.episodes, names_filter=hooks or None, rounds=[self.looked_at])
 
     @cached_property
     def blank_run(self) -> Rollout:
@@ -214,6 +218,7 @@ class Context:
         """What the part called ``key`` computed, now or before; what it ended with is raised again."""
         if key in self.failures:
             raise self.failures[key]
+        require(key not in self.missing, self.missing.get(key, ""))
         if key not in self._results:
             known = {part.key: part for part in self.parts}
             require_known("part of this report", key, known, limit=20)
@@ -223,6 +228,22 @@ class Context:
                 self.failures[key] = error
                 raise
         return self._results[key]
+
+
+def needing(*components: str) -> Callable[[Context], str]:
+    """What a machine lacks of some components, for :attr:`Part.lacking`.
+
+    >>> import interp
+    >>> needing("pattern")(Context(interp.load("wma-handwired", n_experts=2), "", 5, 10, 0))
+    ''
+    """
+    return lambda context: lacks(context.model, *components)
+
+
+def uncompiled(context: Context) -> str:
+    """What a handwired machine that was not compiled from a circuit lacks, for :attr:`Part.lacking`."""
+    wired = not context.handwired or "circuit" in context.model.origin
+    return "" if wired else f"not applicable: {context.name} was not compiled from a circuit"
 
 
 def learned(context: Context) -> bool:

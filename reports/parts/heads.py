@@ -21,7 +21,7 @@ from reports import arrows
 from reports.attention import N_EPISODES, N_ROUNDS, AttentionView, Heads, show, spread
 from reports.blocks import Figure, Prose, Table, joined
 from reports.page import Section
-from reports.part import Context, Part
+from reports.part import Context, Part, needing
 
 _ATTENTION_TEXT = (
     "Rows (destinations) attend to columns (sources). Open the view below the picture to choose an episode, a round, a "
@@ -38,7 +38,7 @@ def attention(paper: str = "") -> Part:
         caption = f"Every head in round {context.looked_at} of episode {context.shown}. {_said(context.heads)}"
         return [Prose(_ATTENTION_TEXT), replace(view, caption=f"Paper, {paper}. {caption}" if paper else caption)]
 
-    return Part("attention", "Attention", _attend, draw)
+    return Part("attention", "Attention", _attend, draw, lacking=needing("pattern"))
 
 
 def _attend(context: Context) -> AttentionView:
@@ -78,7 +78,7 @@ _BESIDE = (
 
 def circuit() -> Part:
     """Which position read which, by which head, in the round looked at."""
-    return Part("circuit", _WIRED, _read, _draw_reads)
+    return Part("circuit", _WIRED, _read, _draw_reads, lacking=needing("pattern"))
 
 
 def _read(context: Context) -> pd.DataFrame:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 from interp.library import SHIPPED
-from interp.machine import Machine
+from interp.machine import Machine, lacks
 from reports.blocks import Finding, Findings, Prose, Summary, number
 from reports.part import Context, Heading, Part
 
@@ -28,7 +29,7 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
 
 
 def _draw(computed: None, context: Context) -> list[object]:
-    facts, table = {"Model": _describe(context.model), "Episodes": sampled(context)}, table_of(context)
+    facts, table = {**_describe(context.model), "Episodes": sampled(context)}, table_of(context)
     if context.quick:
         left_out = ", ".join(f"“{title}”" for title in context.left_out) or "nothing that the full one has"
         facts["Quick report"] = f"less of everything, and without {left_out}"
@@ -67,11 +68,27 @@ def sampled(context: Context) -> str:
     return ", ".join([*sampled, f"seed {episodes.seed}", *(["a quick report"] if context.quick else [])])
 
 
-def _describe(model: Machine) -> str:
-    """A model in a line: layers, heads, sizes, precision."""
+def _describe(model: Machine) -> dict[str, str]:
+    """A model in a line: layers, heads, sizes, precision; one without heads by what it carries and its points."""
+    if lacks(model, "pattern"):
+        return _describe_machine(model)
     config = model.config
     heads = sum(name != "-" for names in config.head_names for name in names) or config.n_layers * config.n_heads
-    weights = sum(int((p != 0).sum()) for p in model.parameters())
     precision = str(model.cfg.dtype).removeprefix("torch.")
     sizes = f"{config.n_layers} layers, {heads} heads, d_model {config.d_model}"
-    return f"{sizes}, {number(weights)} non-zero weights, {precision}"
+    return {"Model": f"{sizes}, {_weights(model)}, {precision}"}
+
+
+def _describe_machine(model: Machine) -> dict[str, str]:
+    shapes = [f"{of.name} [{', '.join(map(str, of.shape))}]" + f", {of.grows} rows a round" * bool(of.grows) for of in model.channels]
+    points = [kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer for kind in model.points.values()]
+    precision = str(model.dtype).removeprefix("torch.")
+    return {
+        "Model": f"{_weights(model)}, {precision}, on {model.device}",
+        "Carried from round to round": "; ".join(shapes),
+        "Points to look into": ", ".join(points),
+    }
+
+
+def _weights(model: Any) -> str:
+    return f"{number(sum(int((p != 0).sum()) for p in model.parameters()))} non-zero weights"

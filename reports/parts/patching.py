@@ -14,7 +14,7 @@ from interp.statistics import Interval
 from reports import figures
 from reports.attention import Heads, heads_of
 from reports.blocks import Figure, Finding, Prose, Table, cell, joined, judged, pivoted
-from reports.part import QUICK_EPISODES, Context, Part
+from reports.part import QUICK_EPISODES, Context, Part, needing
 
 _LISTED = 0.01
 """Cells that restore less of the difference are left to the pictures."""
@@ -130,7 +130,8 @@ def edges() -> Part:
     def applies(context: Context) -> bool:
         return bool(context.task.analysis.default_corruption)
 
-    return Part("edges", "Circuits of edges", compute, _draw_edges, applies, edges_suffice, slow=True)
+    lacking = needing("pattern")
+    return Part("edges", "Circuits of edges", compute, _draw_edges, applies, edges_suffice, slow=True, lacking=lacking)
 
 
 def edges_suffice(tables: Mapping[str, pd.DataFrame], context: Context) -> list[Finding]:
