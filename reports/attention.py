@@ -201,9 +201,9 @@ def heads_of(model: Machine) -> Heads:
     Heads named "-" pad a layer to the common width and are left out.
     """
     require(not (why := lacks(model, "pattern")), why)
-    config = model.config
-    if not config.head_names:
-        heads = range(1, config.n_heads + 1)
-        return [{f"{layer}.{head}": "" for head in heads} for layer in range(1, config.n_layers + 1)]
-    split = [[name.partition(" ") for name in names if name != "-"] for names in config.head_names]
+    kind, called = model.points["pattern"], getattr(getattr(model, "config", None), "head_names", ())
+    if not called:
+        heads = range(1, kind.n_heads + 1)
+        return [{f"{layer}.{head}": "" for head in heads} for layer in range(1, kind.n_layers + 1)]
+    split = [[name.partition(" ") for name in names if name != "-"] for names in called]
     return [{number: text for number, _, text in names} for names in split]

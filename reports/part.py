@@ -26,7 +26,6 @@ from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
 from interp.errors import InputError, require, require_known
 from interp.machine import Machine, lacks
 from interp.model.run import Rollout
-from interp.model.transformer import untrained
 from interp.tasks import Task
 from interp.training.runs import shipped_curves
 from reports.attention import Heads, heads_of
@@ -114,6 +113,11 @@ class Context:
         return self.model.is_handwired
 
     @property
+    def compiled(self) -> bool:
+        """Whether it was compiled from a circuit, which says where its variables are."""
+        return self.handwired and "circuit" in self.model.origin
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the parts of this report."""
         return tuple(part.key for part in self.parts)
@@ -165,7 +169,7 @@ class Context:
     @cached_property
     def blank_run(self) -> Rollout:
         """An untrained copy of the model run over the episodes: the control of what is decoded."""
-        return interp.rollout(untrained(self.model, self.seed), self.episodes)
+        return interp.rollout(self.model.fresh(self.seed), self.episodes)
 
     @cached_property
     def algorithm(self) -> Algorithm:
@@ -192,7 +196,8 @@ class Context:
     @cached_property
     def smooth(self) -> Machine:
         """The model, or the softmax-only variant of a handwired one: gradients do not pass hard attention."""
-        return differentiable(self.model)
+        wired: Any = self.model
+        return differentiable(wired)
 
     @cached_property
     def curves(self) -> Any:
@@ -242,8 +247,13 @@ def needing(*components: str) -> Callable[[Context], str]:
 
 def uncompiled(context: Context) -> str:
     """What a handwired machine that was not compiled from a circuit lacks, for :attr:`Part.lacking`."""
-    wired = not context.handwired or "circuit" in context.model.origin
-    return "" if wired else f"not applicable: {context.name} was not compiled from a circuit"
+    known = context.compiled or not context.handwired
+    return "" if known else f"not applicable: {context.name} was not compiled from a circuit"
+
+
+def wired(context: Context) -> bool:
+    """Where a part of a handwired model applies."""
+    return context.handwired
 
 
 def learned(context: Context) -> bool:

@@ -68,6 +68,8 @@ def _coverage(here: Mapping[str, tuple[str, str]], context: Context) -> pd.DataF
                 where = f"the full report on {report}"
             if key in context.failures:
                 where, differs = "nowhere", f"not computed here: {context.reason(key)}"
+            if key in context.missing:
+                where, differs = "nowhere", context.missing[key]
         rows.append({"figure": number, "what it shows": shows, "where": where, "what differs": differs})
     return pd.DataFrame(rows)
 

@@ -13,6 +13,7 @@ from typing import Any
 import pandas as pd
 
 from interp.files import read_json
+from interp.library import handwired_models
 from interp.statistics import Interval
 from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell
 from reports.page import COMPARISONS
@@ -27,6 +28,13 @@ _WORDS: dict[str, Word] = {
 }
 """How the claim that two models are the same came out, for each word of a verdict."""
 _NONE = "No comparison of this model was saved beside this page. This writes one; write the report again after it:"
+_IN_PYTHON = """from circuits import compare
+from reports import comparison
+
+found = compare.run(model, {reference})  # the model that the report was given, and a reference
+found.save({folder!r})
+comparison.write(found, {folder!r})"""
+"""What makes one of a model that has no name to load it by."""
 _TEXT = (
     "These are the saved comparisons in which this model is one of the two. Each answer stands beside the number that "
     "decided it and the threshold that the number was held against."
@@ -39,8 +47,8 @@ def part() -> Part:
 
 
 def _applies(context: Context) -> bool:
-    """Whether there is an algorithm to be compared with, a page to link from, and a name to compare by."""
-    return bool(context.algorithms and context.folder is not None and context.source)
+    """Whether there is an algorithm to be compared with, and a page to link from."""
+    return bool(context.algorithms and context.folder is not None)
 
 
 def _saved(context: Context) -> list[tuple[Path, dict[str, Any]]]:
@@ -90,9 +98,16 @@ def badge(word: str, note: str) -> Verdict:
     return Verdict(True if word == "same" else None, f"{word}, {note}" if note else word)
 
 
+def _command(context: Context) -> Code:
+    if context.source:
+        return Code(f"interp compare {context.source} --report")
+    named = next((f'"{name}"' for name in handwired_models(context.task.key)), "None")
+    return Code(_IN_PYTHON.format(reference=named, folder=f"{COMPARISONS}/{context.name}"), "In this page's folder")
+
+
 def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list[Any]:
     if not computed:
-        return [Prose(_NONE), Code(f"interp compare {context.source} --report")]
+        return [Prose(_NONE), _command(context)]
     blocks: list[Any] = [Prose(_TEXT)]
     for folder, about in computed:
         name = f"{about['model']} against {about['reference'] or 'algorithms'}"

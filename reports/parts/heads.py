@@ -6,6 +6,7 @@ A handwired model's circuit is drawn whole; of a learned model no circuit is cla
 from __future__ import annotations
 
 from dataclasses import asdict, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -46,7 +47,8 @@ def _attend(context: Context) -> AttentionView:
     others = [i for i in range(len(context.episodes)) if i != context.shown]
     episodes = [context.shown, *others][:N_EPISODES]
     rounds = sorted({*spread(context.n_rounds, N_ROUNDS - 1), context.looked_at})
-    names = [f"blocks.{layer}.attn.hook_pattern" for layer in range(context.model.config.n_layers)]
+    kind = context.model.points["pattern"]
+    names = [kind.hook.format(layer=layer) for layer in range(kind.n_layers)]
     run = interp.rollout(context.model, context.episodes.select(episodes), names_filter=names, rounds=rounds)
     first = (0, rounds.index(context.looked_at))
     return replace(show(run, context.heads), episodes=tuple(episodes), first=first, opened=False)
@@ -86,7 +88,8 @@ def _read(context: Context) -> pd.DataFrame:
     if context.handwired:
         return _written(context)
     run = interp.rollout(context.model, context.pairs[0])
-    reads = strongest_reads(context.model, run, context.looked_at, k=_SHOWN, seed=context.seed)
+    model: Any = context.model
+    reads = strongest_reads(model, run, context.looked_at, k=_SHOWN, seed=context.seed)
     heads = [list(names) for names in context.heads]
     return reads.assign(head=[heads[at - 1][i - 1] for at, i in reads[["layer", "head"]].to_numpy().tolist()])
 
@@ -94,13 +97,14 @@ def _read(context: Context) -> pd.DataFrame:
 def _written(context: Context) -> pd.DataFrame:
     """The reads of one round that wrote something, as :func:`reports.arrows.written` gives them."""
     run, patterns, writes = context.run, [], []
+    model: Any = context.model
 
     def cached(name: str) -> NDArray[np.floating]:
         return run.cache[name][context.shown, run.cached_rounds.index(context.looked_at)].numpy(force=True)
 
     for layer, names in enumerate(context.heads):
         pattern = cached(f"blocks.{layer}.attn.hook_pattern")[: len(names)]
-        w_o = context.model.blocks[layer].attn.W_O.detach().numpy(force=True)
+        w_o = model.blocks[layer].attn.W_O.detach().numpy(force=True)
         moved = einsum(cached(f"blocks.{layer}.attn.hook_v"), w_o, "key head d, head d model -> head key model")
         patterns.append(pattern)
         writes.append(pattern * np.linalg.norm(moved, axis=-1)[: len(names), None, :])
@@ -121,7 +125,7 @@ def _draw_reads(reads: pd.DataFrame, context: Context) -> Section:
         )
         return Section(_WIRED, [picture, *_wiring(context.circuit)])
     picture = Figure(
-        arrows.strongest(reads, labels, context.model.config.n_layers),
+        arrows.strongest(reads, labels, len(context.heads)),
         f"The reads whose cut changes most in round {t}",
         f"Round {t}, means over {len(context.pairs[0])} episodes. On an arrow: its head and its effect.",
     )
@@ -138,25 +142,35 @@ def _beside(context: Context) -> list[object]:
         return []
     wired = build(names[0], **context.sizes)
     caption = f"{names[0]}, as it is wired: an arrow is a head that reads what another wrote."
-    figure = Figure(_picture(wired), "The circuit that was wired by hand", caption)
-    return [Prose(_BESIDE), figure, Table(wired.to_frame(), "Its heads", collapsed=True)]
+    drawn = _picture(wired, "The circuit that was wired by hand", caption)
+    return [Prose(_BESIDE), drawn, Table(wired.to_frame(), "Its heads", collapsed=True)]
 
 
 def _wiring(wired: Circuit) -> list[object]:
     """What was wired: heads, which reads which, and where each causal variable lives."""
-    edges = pd.DataFrame([asdict(edge) for edge in wired.edges])
-    edges["positions"] = edges["positions"].map(", ".join)
     caption = "As it is wired: an arrow is a head that reads what another wrote, coloured by the port that reads it."
     what = "The heads, in the order of computation (ids, buf1, ... are blocks of the residual stream)."
-    return [
-        Table(wired.to_frame(), what),
-        Figure(_picture(wired), "Which head reads which", caption),
-        Table(edges, "What is read by what, the embeddings included", collapsed=True),
-        Table(wired.ground_truth(), "Where each causal variable lives", collapsed=True),
-    ]
+    blocks: list[object] = [Table(wired.to_frame(), what), _picture(wired, "Which head reads which", caption)]
+    if wired.edges:
+        edges = _edges(wired).assign(positions=lambda frame: frame["positions"].map(", ".join))
+        blocks.append(Table(edges, "What is read by what, the embeddings included", collapsed=True))
+    if wired.sites:
+        return [*blocks, Table(wired.ground_truth(), "Where each causal variable lives", collapsed=True)]
+    return [*blocks, Prose(_NO_SITES.format(name=wired.name))]
 
 
-def _picture(wired: Circuit) -> object:
-    table, edges = wired.to_frame(), pd.DataFrame([asdict(edge) for edge in wired.edges])
+def _edges(wired: Circuit) -> pd.DataFrame:
+    return pd.DataFrame([asdict(edge) for edge in wired.edges])
+
+
+def _picture(wired: Circuit, title: str, caption: str) -> Figure | Prose:
+    """Which head reads which, where the circuit says it."""
+    if not wired.edges:
+        return Prose(_NO_EDGES.format(name=wired.name))
+    table, edges = wired.to_frame(), _edges(wired)
     layers = [list(of_layer["head"]) for _, of_layer in table.groupby("layer", sort=True)]
-    return arrows.wiring(layers, edges[edges["source"].isin(table["head"])])
+    return Figure(arrows.wiring(layers, edges[edges["source"].isin(table["head"])]), title, caption)
+
+
+_NO_EDGES = "Not drawn: the circuit {name} lists no edges, so it does not say which head reads which."
+_NO_SITES = "The circuit {name} lists no sites, so it does not say where its variables live."

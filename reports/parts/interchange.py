@@ -13,7 +13,11 @@ from typing import Any, cast
 import pandas as pd
 
 from circuits.compiler import wired
+from interp.errors import InputError
 from interp.interventions import causal_tables
+from interp.interventions.interchange import Claim, Place
+from interp.interventions.sites import Site
+from interp.machine import lacks
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, joined, judged, number
@@ -63,17 +67,44 @@ def part() -> Part:
 
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
-        claims = wired(context.circuit) if context.handwired else None
+        claims = _claims(context)
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
         carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
-        if context.handwired or context.quick or not context.task.analysis.aligned(model):
+        if context.handwired or context.quick or _unlike(context) or not context.task.analysis.aligned(model):
             return carried, None
         return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
     def applies(context: Context) -> bool:
-        return bool(context.algorithms and (context.handwired or context.task.analysis.claims(context.model)))
+        return bool(context.algorithms and (context.compiled or _claims(context)))
 
-    return Part("interchange", "Interchange interventions", compute, _draw, applies, interchanged)
+    title = "Interchange interventions"
+    return Part("interchange", title, compute, _draw, applies, interchanged, lacking=_nowhere)
+
+
+def _unlike(context: Context) -> bool:
+    """Whether the machine has no layers of a residual stream, of which the claims of tasks speak."""
+    return bool(lacks(context.model, "embed", "resid_post"))
+
+
+def _nowhere(context: Context) -> str:
+    """What a circuit lacks that does not say which places carry its variables."""
+    try:
+        claimed = not context.compiled or bool(context.circuit.carried)
+    except InputError:
+        return ""  # a circuit that was edited: the part says so
+    return "" if claimed else f"not applicable: the circuit of {context.name} says of no variable which places carry it"
+
+
+def _claims(context: Context) -> Sequence[Claim]:
+    """Where variables could be: as its circuit says, or its task; of other machines, the memory in each channel."""
+    if context.compiled:
+        return wired(context.circuit)
+    if not _unlike(context):
+        return context.task.analysis.claims(context.model)
+    model, memory = context.model, context.algorithm.memory
+    channels = [tuple(Place(Site.parse(f"latent@{at}", model)) for at in of.labels) for of in model.channels]
+    together = [tuple(place for places in channels for place in places)] if len(channels) > 1 else []
+    return [Claim(memory, at, outcome) for outcome in _SHOWS for at in (*channels, *together) if memory]
 
 
 def interchanged(computed: _Tables, context: Context) -> list[Finding]:
@@ -126,7 +157,7 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     )
     formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
-    text = Prose(f"{_TEXT}\n\n{_WIRED if context.handwired else _WHOLE}")
+    text = Prose(f"{_TEXT}\n\n{_WIRED if context.compiled else _WHOLE}")
     learned = [] if aligned is None else _learned(aligned)
     return [text, Table(shown.rename(columns=_COLUMNS), caption, formats), *learned]
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from interp.library import SHIPPED
 from interp.machine import Machine, lacks
+from reports.attention import heads_of
 from reports.blocks import Finding, Findings, Prose, Summary, number
 from reports.part import Context, Heading, Part
 
@@ -22,8 +23,10 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
         task = context.task
         what = f"A model of {task.name}: {task.what}."
         if context.handwired:
-            return handwired or Heading(f"{context.name}: {task.name}, wired by hand", what)
-        return Heading(f"{context.name}: a learned model of {task.name}", learned or what)
+            plain = Heading(f"{context.name}: {task.name}, wired by hand", what)
+            return (handwired if context.compiled else None) or plain
+        said = "" if lacks(context.model, "pattern") else learned  # it speaks of a transformer
+        return Heading(f"{context.name}: a learned model of {task.name}", said or what)
 
     return Part("summary", "Verdicts", lambda context: None, _draw, heading=heading)
 
@@ -72,15 +75,16 @@ def _describe(model: Machine) -> dict[str, str]:
     """A model in a line: layers, heads, sizes, precision; one without heads by what it carries and its points."""
     if lacks(model, "pattern"):
         return _describe_machine(model)
-    config = model.config
-    heads = sum(name != "-" for names in config.head_names for name in names) or config.n_layers * config.n_heads
-    precision = str(model.cfg.dtype).removeprefix("torch.")
-    sizes = f"{config.n_layers} layers, {heads} heads, d_model {config.d_model}"
+    layers, precision = heads_of(model), str(model.dtype).removeprefix("torch.")
+    sizes = f"{len(layers)} layers, {sum(map(len, layers))} heads, d_model {model.channels[0].shape[-1]}"
     return {"Model": f"{sizes}, {_weights(model)}, {precision}"}
 
 
 def _describe_machine(model: Machine) -> dict[str, str]:
-    shapes = [f"{of.name} [{', '.join(map(str, of.shape))}]" + f", {of.grows} rows a round" * bool(of.grows) for of in model.channels]
+    shapes = [
+        f"{of.name} [{', '.join(map(str, of.shape))}]" + f", {of.grows} rows a round" * bool(of.grows)
+        for of in model.channels
+    ]
     points = [kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer for kind in model.points.values()]
     precision = str(model.dtype).removeprefix("torch.")
     return {

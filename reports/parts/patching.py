@@ -10,6 +10,7 @@ from matplotlib.figure import Figure as Picture
 
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
+from interp.machine import lacks
 from interp.statistics import Interval
 from reports import figures
 from reports.attention import Heads, heads_of
@@ -23,7 +24,13 @@ _TEXT = (
     "which share of their difference comes back: **1 restores the clean run, 0 does nothing**. A cell that lights up "
     "is evidence that the difference between the inputs passes there. It does not say what the activation means."
 )
-_SAYING = {"resid_pre": "by the residual stream before each layer", "head": "by each head's output"}
+_SAYING = {"resid_pre": "by the residual stream before each layer", "z": "by each head's output"}
+_POINTS = (
+    "This machine has no layers of attention heads. What it carries (`latent`) and its own points are patched, each "
+    "row, cycle and position on its own."
+)
+_MOST_POINTS = 24
+"""Cells of a machine without layers that a picture shows."""
 
 
 @dataclass(frozen=True)
@@ -58,17 +65,21 @@ def _patch(context: Context, difference: Difference, n_episodes: int) -> _Patche
     corruption, t = context.task.corruption(difference.corruption), context.looked_at
     clean, corrupted = corruption.build(context.episodes.select(slice(n_episodes)), t)
     read = t if difference.metric == "state" else t + corruption.delay
-    sites = ("resid_pre", "head")
+    sites = tuple(context.model.points) if lacks(context.model, *_SAYING) else tuple(_SAYING)
     metric = difference.metric or ("probability" if context.task.kind == "classes" else "prediction")
     result = sweep(context.model, clean, corrupted, t, read=read, components=sites, metric=metric)
     return difference.what, result
 
 
 def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
-    blocks: list[object] = [Prose(_TEXT)]
+    plain = bool(lacks(context.model, *_SAYING))
+    blocks: list[object] = [Prose(f"{_TEXT}\n\n{_POINTS}" if plain else _TEXT)]
     for what, result in differences:
         where = f"round {result.round}" + (f", read at round {result.read}" if result.read != result.round else "")
         caption = f"{what} ({where}). Share of the difference in {result.metric.replace('_', ' ')} restored"
+        if plain:
+            blocks += _draw_points(what, caption, result.to_frame())
+            continue
         for component, saying in _SAYING.items():
             grid = result.grid(component)
             grid = _with_names(grid[[label for label in result.labels if label in grid.columns]], context.heads)
@@ -80,6 +91,17 @@ def _draw(differences: Sequence[_Patched], context: Context) -> list[object]:
         said = f"{what}: the {len(shown)} of {len(frame)} cells that restore at least {_LISTED:.0%}"
         blocks.append(Table(shown, said, collapsed=True))
     return blocks
+
+
+def _draw_points(what: str, caption: str, frame: pd.DataFrame) -> list[object]:
+    """A row for every point and place of a machine that has no layers and heads."""
+    shown = frame.assign(name=frame["site"], estimate=frame["fraction"], control=False)
+    shown = shown.rename(columns={"fraction_low": "low", "fraction_high": "high"})
+    largest = shown[shown["estimate"].abs().rank(method="first", ascending=False) <= _MOST_POINTS]
+    drawn = figures.intervals(largest, xlabel="share restored", reference={"the clean run": 1.0})
+    title = f"{what}: patching what is carried and the machine's points"
+    numbers = ["site", "effect", "effect_low", "effect_high", "fraction", "fraction_low", "fraction_high", "p_value"]
+    return [Figure(drawn, title, f"{caption}."), Table(frame[numbers], title, collapsed=True)]
 
 
 def _counted(frame: pd.DataFrame, heads: Heads) -> pd.DataFrame:

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import probes
 from interp.algorithm import NEXT
+from interp.machine import lacks
 from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
 from probes.targets import compute as compute_targets
@@ -168,21 +169,22 @@ def state(
     """
 
     def compute(context: Context) -> Held:
-        return _of_the_latents(context) if context.handwired else _of_a_probe(context, probed)
+        return _of_the_latents(context) if context.compiled else _of_a_probe(context, probed)
 
     def draw(held: Held, context: Context) -> list[object]:
-        which = 0 if context.handwired else 1
+        which = 0 if context.compiled else 1
         ylabel = units[which] or held.variable.replace("_", " ")
         drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel)
         equal = "they are equal in every bit"
         apart = f"their absolute difference is at most {number(held.largest)}" if held.largest else equal
         series = shown[which].format(context.shown)
-        caption = f"{series}: the transformer's (thin) on the algorithm's (wide and pale); {apart}."
-        text = read.format(**context.algorithm.parameters) if context.handwired else decoded
-        return [Prose(text), Figure(drawn, f"{title}, transformer and algorithm", caption)]
+        whose = "machine" if lacks(context.model, "pattern") else "transformer"
+        caption = f"{series}: the {whose}'s (thin) on the algorithm's (wide and pale); {apart}."
+        text = read.format(**context.algorithm.parameters) if context.compiled else decoded
+        return [Prose(text), Figure(drawn, f"{title}, {whose} and algorithm", caption)]
 
     def applies(context: Context) -> bool:
-        readable = context.handwired or context.task.analysis.probed
+        readable = context.compiled or context.task.analysis.probed
         return bool(context.algorithms and context.algorithm.memory and readable)
 
     return Part("state", title, compute, draw, applies)

@@ -18,7 +18,7 @@ from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, number
-from reports.part import Context, Part
+from reports.part import Context, Part, uncompiled, wired
 
 _TEXT = (
     "The model ran over fresh episodes and carried its own state from round to round. Every causal variable of its "
@@ -31,10 +31,6 @@ _ROUNDS = 20
 _MEASURES = {"error": "absolute error", "relative": "relative error"}
 _SMALLEST = 1e-17
 """What an error of 0 is drawn as, on a logarithmic axis."""
-
-
-def _wired(context: Context) -> bool:
-    return context.handwired
 
 
 def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
@@ -52,7 +48,9 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
     def summary(result: VerificationResult, context: Context) -> list[Finding]:
         return [_exactness(result, variable, text) for variable, text in said.items()]
 
-    return Part("verification", "Verification against the algorithm", compute, _draw, _wired, summary)
+    return Part(
+        "verification", "Verification against the algorithm", compute, _draw, wired, summary, lacking=uncompiled
+    )
 
 
 def _draw(result: VerificationResult, context: Context) -> list[object]:
@@ -130,7 +128,7 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
         return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
 
     drawn = partial(_draw_softened, outputs)
-    return Part("softening", "Softmax only", compute, drawn, _wired, slow=True)
+    return Part("softening", "Softmax only", compute, drawn, wired, slow=True, lacking=uncompiled)
 
 
 def _draw_softened(
@@ -200,7 +198,7 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
         text = _VARIANTS_TEXT.format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
         return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
 
-    return Part("variants", "Variants and sizes", compute, draw, _wired, slow=True)
+    return Part("variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=uncompiled)
 
 
 def _errors(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:

@@ -21,7 +21,7 @@ from reports import figures, panels
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
 from reports.evaluation import SHOWN
 from reports.evaluation import draw as draw_tables
-from reports.part import Context, Part, learned
+from reports.part import Context, Part, learned, needing
 from reports.parts import verification
 from reports.parts.closing import titled
 from reports.parts.probing import Held
@@ -42,7 +42,7 @@ HERE = {
     "9": ("attention-to-experts", "experts are ranked by accuracy; also over rounds, and with the latent cut"),
 }
 
-_ROBUSTNESS = "Good experts, correlated experts, every regime"
+_ATTENTION, _ROBUSTNESS = "Attention to each expert", "Good experts, correlated experts, every regime"
 SWEEPS = (Sweep("eta", "inverse temperature η", (10.0, 20.0, 30.0, 40.0, 60.0, 80.0)),)
 
 
@@ -53,7 +53,7 @@ def parts() -> tuple[Part, ...]:
         Part("weights", "Weights as shares", _weights, _draw_weights),
         verification.variants(("R", "P"), SWEEPS, ((1,), (2,), (4,), (8,), (16,), (32,))),
         Part("robustness", _ROBUSTNESS, _robustness, _draw_robustness, learned, slow=True),
-        Part("attention-to-experts", "Attention to each expert", _attend, _draw_attention, learned),
+        Part("attention-to-experts", _ATTENTION, _attend, _draw_attention, learned, lacking=needing("pattern")),
     )
 
 
@@ -66,12 +66,12 @@ def _weights(context: Context) -> Held:
 
 def _draw_weights(held: Held, context: Context) -> list[object]:
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
-    source = "read from the latent" if context.handwired else "decoded from the latent by a probe"
+    source = "read from the latent" if context.compiled else "decoded from the latent by a probe"
     text = (
         f"Each expert's share of the whole weight in episode {context.shown}, {source} (thin) and of the algorithm "
         f"(wide and pale); largest difference {held.largest:.2g}."
     )
-    caption = titled("5", text) if context.handwired else text
+    caption = titled("5", text) if context.compiled else text
     return [Figure(drawn, "Shares of the weight over rounds", caption)]
 
 

@@ -20,7 +20,7 @@ from interp.tasks.qlearning.agreement import AgreementResult, agreement
 from interp.tasks.qlearning.evaluation import policy, reference_table
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, cell, judged
-from reports.part import Context, Heading, Part
+from reports.part import Context, Heading, Part, uncompiled, wired
 from reports.parts import closing, overview, patching, probing, verification
 from reports.parts.closing import titled
 from reports.parts.default import default_parts
@@ -71,7 +71,7 @@ def parts() -> tuple[Part, ...]:
             ],
             "circuit": [
                 verification.softening({"carried_state": "the Q-table"}, n_episodes=5, variant="softmlp"),
-                Part("lemma", "The chooser's margins", _margins, _draw_margins, lambda context: context.handwired),
+                Part("lemma", "The chooser's margins", _margins, _draw_margins, wired, lacking=uncompiled),
                 *qlearning_paper.parts(),
             ],
             "learning": [closing.paper(qlearning_paper.HERE)],

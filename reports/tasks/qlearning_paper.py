@@ -21,7 +21,7 @@ from interp.tasks.qlearning.regimes import REGIMES
 from probes import ProbeResult
 from reports import figures, panels
 from reports.blocks import Figure, Prose, Table, pivoted
-from reports.part import Context, Part, learned
+from reports.part import Context, Part, learned, needing, uncompiled
 from reports.parts import verification
 from reports.parts.closing import titled
 from reports.parts.verification import Sweep
@@ -32,6 +32,7 @@ N_SHIFTED = 12
 """Episodes of every shift."""
 
 _SOFT = ("softmlp",)
+_CHAIN = "Attention on the chain"
 
 HERE = {
     "2": ("agreement-by-step", "three figures here: reward is under Free rollouts, the probe under The update"),
@@ -58,10 +59,10 @@ def parts() -> tuple[Part, ...]:
         verification.variants(("mlp", "softmlp", "lin"), SWEEPS, ((1, 1), (2, 2), (4, 3), (8, 4), (16, 8))),
         Part("rewards", "Reward by family and horizon", _play_families, _draw_families, learned, slow=True),
         Part("agreement-by-step", "Agreement step by step", _agree, _draw_agreement, learned),
-        Part("selection", "Selection in head 3.1", _select, _draw_selection, _chooses),
+        Part("selection", "Selection in head 3.1", _select, _draw_selection, _chooses, lacking=uncompiled),
         Part("update", "The update", _probe_update, _draw_update, learned, slow=True),
         Part("decoded", "The decoded table", _decode, _draw_decoded, learned, slow=True),
-        Part("chain", "Attention on the chain", _attend, _draw_chain, _serves_the_chain, slow=True),
+        Part("chain", _CHAIN, _attend, _draw_chain, _serves_the_chain, slow=True, lacking=needing("pattern")),
     )
 
 

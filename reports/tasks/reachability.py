@@ -146,7 +146,8 @@ _MOVED = (
 
 
 def _compute_moved(context: Context) -> tuple[pd.DataFrame, pd.DataFrame]:
-    model, seed, (_, read, write) = context.model, context.seed, context.result("answers")
+    model: Any = context.model
+    seed, (_, read, write) = context.seed, context.result("answers")
     episodes = episodes_for(model, REGIMES[0], context.n_episodes, seed)
     return moved(model, episodes, read, write, seed), exact_sets(model, episodes, read, seed)
 
