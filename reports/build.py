@@ -164,7 +164,8 @@ def _attempt(context: Context, part: Part, use: Callable[[Any, Context], Any]) -
 
 def _sections(context: Context, part: Part) -> list[Section]:
     """A part as sections; where it failed, or the machine lacks what it looks at, a section that says why."""
-    drawn = [Prose(context.missing[part.key])] if part.key in context.missing else _attempt(context, part, part.draw)
+    why = context.missing.get(part.key)
+    drawn = [Prose(f"{why[0].upper()}{why[1:]}.")] if why else _attempt(context, part, part.draw)
     if part.key in context.failures:
         error = context.failures[part.key]
         drawn = Section(part.title, [NotComputed(context.reason(part.key), "".join(traceback.format_exception(error)))])

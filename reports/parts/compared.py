@@ -32,8 +32,8 @@ _IN_PYTHON = """from circuits import compare
 from reports import comparison
 
 found = compare.run(model, {reference})  # the model that the report was given, and a reference
-found.save({folder!r})
-comparison.write(found, {folder!r})"""
+found.save("{folder}")
+comparison.write(found, "{folder}")"""
 """What makes one of a model that has no name to load it by."""
 _TEXT = (
     "These are the saved comparisons in which this model is one of the two. Each answer stands beside the number that "

@@ -94,7 +94,7 @@ def test_report_holds_what_it_promises(handwired: Path) -> None:
 def test_qlearning_report(pages: dict[str, Path]) -> None:
     """Issue 3: Q-values on the table's, error table, attention, the circuit, free rollouts equal to the learner's."""
     html = pages["qlearning-handwired"].read_text("utf-8")
-    assert titles(html) == [title for title in QLEARNING_SECTIONS if title != COMPARED]  # built without a name
+    assert titles(html) == QLEARNING_SECTIONS
     assert html.count('<details class="attention"') == 1
     assert 'class="badge fail">fail' not in html and 'class="badge fail">differs' not in html
     assert html.count("every action equal") == 4

@@ -1,0 +1,159 @@
+"""A report on a machine that is no transformer: every part stands, and what the machine lacks is said in its place."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import circuits
+from circuits.registry import RECORDS
+from circuits.registry import build as circuit_of
+from interp.errors import InputError
+from reports.blocks import Finding, Prose
+from reports.build import build, write_report
+from reports.part import Context, Part, needing
+from reports.parts import heads, interchange, overview, patching
+from reports.parts.default import default_parts
+from reports.parts.patching import Difference
+from tests.machines import gru, loop, lstm
+from tests.reports.conftest import SMALL
+from tests.reports.test_build import rows, section, titles
+
+MACHINES: dict[str, Callable[[], Any]] = {"gru": gru, "loop": loop}
+SHIPS_CURVES = "learning"
+"""The key of the part that stands only where learning curves ship beside a model, of any kind."""
+OF_HEADS = {"Circuits of edges", "Attention", "The circuit", "Attention to each expert"}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """The quick page of every machine, with what failed."""
+    folder = tmp_path_factory.mktemp("machines")
+    options = {**SMALL, "n_episodes": 12, "n_rounds": 10}
+    return {name: write_report(make(), folder, **options, quick=True) for name, make in MACHINES.items()}
+
+
+def text(html: str, title: str) -> str:
+    """What a section says, without markup."""
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", section(html, title.replace("'", "&#39;")))).split())
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_every_part_stands_and_what_is_lacking_is_said(name: str, written: dict[str, Any]) -> None:
+    """No part of the default report vanishes; those of heads hold one sentence, and no verdict is made of them."""
+    html = written[name].path.read_text("utf-8")
+    expected = {part.title for part in default_parts() if part.key != SHIPS_CURVES} - {"The state over time"}
+    expected |= {"Weights over time", "Regret", "Calibration", "Attention to each expert"}
+    assert expected <= set(titles(html))
+    lacking = {title for title in titles(html)[:-1] if "not applicable" in text(html, title).lower()}
+    assert lacking - {"The paper's figures"} == OF_HEADS
+    for title in OF_HEADS:
+        assert f"Not applicable: {name} has no attention heads." in text(html, title)
+    assert "The paper's figures" in lacking  # they name the part that would show one
+    assert not OF_HEADS & set(re.findall(r'<th scope="row">(.*?)</th>', html))
+    assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"|<pre.*?</pre>', "", html, flags=re.DOTALL).split("</style>")[-1]
+
+
+@pytest.mark.parametrize("name", MACHINES)
+def test_what_can_be_computed_is(name: str, written: dict[str, Any]) -> None:
+    """Behaviour, state, probes and patching are those of any model."""
+    assert set(written[name].failures) <= {"Interchange interventions", "Steering"}
+    html = written[name].path.read_text("utf-8")
+    for title in ("Weights over time", "Regret", "Calibration", "Probes", "Patching"):
+        assert "<svg" in section(html, title)
+    assert "the machine's (thin)" in text(html, "Weights over time")
+    assert f"{name}: a learned model of" in html and "transformer" not in text(html, "Verdicts")
+
+
+@pytest.mark.xfail(strict=False, reason="interchange and steering of machines come with the room of interventions")
+@pytest.mark.parametrize("name", MACHINES)
+def test_interchange_and_steering_are_computed(name: str, written: dict[str, Any]) -> None:
+    """They are those of any model: what is carried is interchanged, and moved along a fitted direction."""
+    assert written[name].failures == {}
+    html = written[name].path.read_text("utf-8")
+    assert "<table" in section(html, "Interchange interventions") and "<svg" in section(html, "Steering")
+
+
+def test_the_overview_says_what_is_carried(written: dict[str, Any]) -> None:
+    """Channels with their shapes, points, number of weights, device and dtype."""
+    summary = text(written["loop"].path.read_text("utf-8"), "Verdicts")
+    weights = sum(int((p != 0).sum()) for p in loop().parameters())
+    assert f"{weights:,}" in summary or str(weights) in summary
+    assert "float32, on cpu" in summary and "h [16]" in summary
+    assert "latent, block (3 times a round)" in summary
+
+
+def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
+    """Where only the history differs, the whole carried state restores the clean run; a gate of an LSTM does not."""
+    parts = (overview.part(), patching.part([Difference("Histories are swapped", "swap-histories")], n_episodes=8))
+    html = build(lstm(), tmp_path, **SMALL, parts=parts).read_text("utf-8")
+    assert all(len(rows(html, at)) == 1 for at in ("latent@h", "latent@c", "forget", "output"))
+    assert "h [16]; c [16]" in text(html, "Verdicts")
+    html = build(gru(), tmp_path, **SMALL, parts=parts).read_text("utf-8")
+    ((_, _, fraction, *_),) = rows(html, "latent@h")
+    assert fraction == "1.000 [1.000, 1.000]"
+
+
+def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
+    """It makes no finding, is left in a quick report, and refuses with its sentence who reads its result."""
+    computed: list[str] = []
+
+    def compute(context: Context) -> str:
+        computed.append(context.name)
+        return context.name
+
+    def said(value: Any, context: Context) -> list[Finding]:
+        return [Finding("A claim", "pass", "1")]
+
+    of_heads = Part("of-heads", "Of heads", compute, lambda value, context: [Prose(value)], summary=said, slow=True)
+    lacking = replace(of_heads, lacking=needing("pattern"))
+    reads = Part("reads", "Reads", lambda context: context.result("of-heads"), lambda value, context: [Prose(value)])
+    parts = (overview.part(), lacking, reads)
+    with pytest.warns(UserWarning, match="Reads, because not applicable: gru has no attention heads"):
+        html = build(gru(), tmp_path, **SMALL, parts=parts, quick=True).read_text("utf-8")
+    assert computed == [] and "A claim" not in html
+    assert titles(html)[:-1] == ["Verdicts", "Of heads", "Reads"]
+    assert "Not applicable: gru has no attention heads." in text(html, "Of heads")
+    html = build("wma-handwired", tmp_path, **SMALL, parts=(overview.part(), of_heads)).read_text("utf-8")
+    assert computed == ["wma-handwired"] and "A claim" in html
+
+
+def test_attention_of_a_machine_without_heads_is_refused() -> None:
+    """A user who asks for their names is told so."""
+    from reports.attention import heads_of
+
+    with pytest.raises(InputError, match="not applicable: gru has no attention heads"):
+        heads_of(gru())
+
+
+def test_a_comparison_of_a_machine_without_a_name_is_shown_in_python(written: dict[str, Any]) -> None:
+    """There is no command for it, and the section stands."""
+    said = text(written["gru"].path.read_text("utf-8"), "Compared with other machines")
+    assert 'compare.run(model, "wma-handwired")' in said and "interp compare" not in said
+
+
+def without_edges(n_experts: int = 4) -> Any:
+    """Weighted Majority, of which nobody wrote down which head reads which, or what carries its variables."""
+    whole = circuit_of("wma-handwired", n_experts=n_experts)
+    arguments = {"n_experts": n_experts}
+    return replace(whole, name="bare", arguments=arguments, edges=(), carried=(), not_carried={})
+
+
+def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Issue 35: its section died of a bare KeyError, 'positions' or 'source'."""
+    record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_edges")
+    monkeypatch.setitem(RECORDS, "bare", record)
+    model = circuits.load("bare", n_experts=2)
+    parts = (overview.part(), interchange.part(), heads.circuit())
+    written = write_report(model, tmp_path, 8, 10, 0, parts)
+    assert written.failures == {}
+    html = written.path.read_text("utf-8")
+    assert "lists no edges" in text(html, "The circuit") and "Which position reads which" in html
+    assert "1.1 bind" in section(html, "The circuit") and "log_weights" in section(html, "The circuit")
+    assert "says of no variable which places carry it" in text(html, "Interchange interventions")
