@@ -138,7 +138,7 @@ def test_causal_sections_of_a_handwired_model(handwired: Path) -> None:
             assert accuracy == exact and nothing == "0.000", cells
             if "(control)" not in cells[1]:
                 assert score == slope == exact, cells
-    assert "from the algorithm over doses other than 0: 0.000" in section(html, "Steering")
+    assert "The model is 0.000 from the algorithm" in section(html, "Steering")
     edges = section(html, "Circuits of edges")
     assert rows(edges, "edges")[0][1].startswith("3 of ")
 

@@ -69,8 +69,8 @@ def test_print_opens_every_fold(browser: Browser, small_page: Path) -> None:
     browser.open(small_page)
     assert browser.evaluate("document.querySelector('details.table table').checkVisibility()") is False
     browser.page.emulate_media(media="print")
-    tables = "[...document.querySelectorAll('details.table table, details.group table')]"
-    assert browser.evaluate(f"{tables}.map((table) => table.checkVisibility())") == [True, True]
+    tables = "[...document.querySelectorAll('details.table table')]"
+    assert browser.evaluate(f"{tables}.map((table) => table.checkVisibility())") == [True]
     assert browser.evaluate(f"{tables}.every((table) => table.getBoundingClientRect().height > 50)")
     assert browser.evaluate("getComputedStyle(document.querySelector('details.table .scroll')).maxHeight") == "none"
     assert not browser.evaluate("document.querySelector('.csv').checkVisibility()")
