@@ -15,9 +15,6 @@ import pandas as pd
 from circuits.compiler import wired
 from interp.errors import InputError
 from interp.interventions import causal_tables
-from interp.interventions.interchange import Claim, Place
-from interp.interventions.sites import Site
-from interp.machine import lacks
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, joined, judged, number
@@ -67,23 +64,18 @@ def part() -> Part:
 
     def compute(context: Context) -> _Tables:
         model, (bases, sources), t, seed = context.model, context.pairs, context.looked_at, context.seed
-        claims = _claims(context)
+        claims = wired(context.circuit) if context.compiled else None
         known = _QUICK_DECODED if context.quick else causal_tables.N_DECODED
         carried = causal_tables.interchange_table(model, bases, sources, t, seed, claims, n_decoded=known)
-        if context.handwired or context.quick or _unlike(context) or not context.task.analysis.aligned(model):
+        if context.handwired or context.quick or not context.task.analysis.aligned(model):
             return carried, None
         return carried, causal_tables.alignment_table(model, bases, sources, t, seed)
 
     def applies(context: Context) -> bool:
-        return bool(context.algorithms and (context.compiled or _claims(context)))
+        return bool(context.algorithms and (context.compiled or context.task.analysis.claims(context.model)))
 
     title = "Interchange interventions"
     return Part("interchange", title, compute, _draw, applies, interchanged, lacking=_nowhere)
-
-
-def _unlike(context: Context) -> bool:
-    """Whether the machine has no layers of a residual stream, of which the claims of tasks speak."""
-    return bool(lacks(context.model, "embed", "resid_post"))
 
 
 def _nowhere(context: Context) -> str:
@@ -93,18 +85,6 @@ def _nowhere(context: Context) -> str:
     except InputError:
         return ""  # a circuit that was edited: the part says so
     return "" if claimed else f"not applicable: the circuit of {context.name} says of no variable which places carry it"
-
-
-def _claims(context: Context) -> Sequence[Claim]:
-    """Where variables could be: as its circuit says, or its task; of other machines, the memory in each channel."""
-    if context.compiled:
-        return wired(context.circuit)
-    if not _unlike(context):
-        return context.task.analysis.claims(context.model)
-    model, memory = context.model, context.algorithm.memory
-    channels = [tuple(Place(Site.parse(f"latent@{at}", model)) for at in of.labels) for of in model.channels]
-    together = [tuple(place for places in channels for place in places)] if len(channels) > 1 else []
-    return [Claim(memory, at, outcome) for outcome in _SHOWS for at in (*channels, *together) if memory]
 
 
 def interchanged(computed: _Tables, context: Context) -> list[Finding]:
