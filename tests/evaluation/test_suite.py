@@ -49,6 +49,7 @@ def test_a_model_of_expert_advice_gives_every_table(monkeypatch, tmp_path):
     names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention", "theory"}
     assert set(result.tables) == names and sum(steps) == len(suite.parts_of(model)) == 4
     assert result.tables["theory"]["holds"].all()
+    assert result.notes == {}
     result.write(tmp_path)
     again = pd.read_csv(tmp_path / "summary.csv")
     assert again["regime"].tolist() == ["uniform", "switch-10"]

@@ -1,0 +1,234 @@
+"""Machines that are no transformers are evaluated by the same plans; what needs attention says that it is not there."""
+
+from functools import partial
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import nn
+from typer.testing import CliRunner
+
+import interp
+from interp import library
+from interp.cli import app
+from interp.errors import InputError
+from interp.evaluation import suite
+from interp.evaluation.plan import cut, patterns, round_attention
+from interp.tasks import experts, reachability
+from interp.tasks.experts.evaluation import by_regime
+from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
+from interp.tasks.qlearning import evaluation as qlearning
+from interp.tasks.qlearning import returns
+from interp.tasks.reachability.evaluation import reading
+from interp.tasks.reachability.frontier import codec, controlled, exact_sets, moved
+from interp.tasks.reachability.frontier import exact as exactly_read
+from reports.evaluation import draw
+from tests.machines import N_EXPERTS, gru, lstm, read_round
+
+
+class Weighed(nn.Module):
+    """Numbers that a machine works with, drawn anew in a copy."""
+
+    def __init__(self, *numbers):
+        super().__init__()
+        self.numbers = nn.Parameter(torch.tensor(numbers, dtype=torch.float64))
+
+
+def drawn_anew(module):
+    nn.init.uniform_(module.numbers)
+
+
+def leader():
+    """Sums the votes of each expert, weighed by how often it was right: certain, and tied where it knows nothing."""
+
+    def step(m, carried, fed):
+        advice, truth = read_round(fed)
+        vote = m.numbers * (carried["hits"] * advice).sum(1, keepdim=True)
+        return torch.cat([-vote, vote], 1), {"hits": carried["hits"] + (advice == truth)}
+
+    return interp.adapt(
+        Weighed(1.0), "experts", sizes={"n_experts": N_EXPERTS}, step=step, name="leader", reset=drawn_anew,
+        channels=[interp.Channel("hits", (N_EXPERTS,))],
+    )  # fmt: skip
+
+
+def learner(n_states=4, n_actions=2):
+    """Tabular Q-learning with its table in one row, which is not one latent an action; it chooses after its update."""
+    layout = interp.tasks.get("qlearning").layout(n_states=n_states, n_actions=n_actions)
+    ids, at = layout.token_ids, layout.position
+
+    def step(m, carried, fed):
+        alpha, gamma = m.numbers
+        state, following = (fed.tokens[:, at(label)] - ids["s_1"] for label in ("s", "s'"))
+        action = fed.tokens[:, at("a")] - ids["a_1"]
+        table, rows = carried["q"].unflatten(1, (n_states, n_actions)), torch.arange(len(fed.tokens))
+        error = fed.values[:, at("r")] + gamma * table[rows, following].amax(1) - table[rows, state, action]
+        visited = nn.functional.one_hot(state * n_actions + action, n_states * n_actions)
+        after = carried["q"] + alpha * error.unsqueeze(1) * visited
+        return 1e3 * after.unflatten(1, (n_states, n_actions))[rows, following], {"q": after}
+
+    return interp.adapt(
+        Weighed(0.1, 0.9), layout, step=step, name="learner", reset=drawn_anew,
+        channels=[interp.Channel("q", (n_states * n_actions,))],
+    )  # fmt: skip
+
+
+SIZES = {"n_nodes": 12, "n_edges": 18}
+
+
+def search(known=False):
+    """Parallel search whose set is the second of two channels; the first, narrower one holds the candidates."""
+    layout = interp.tasks.get("reachability").layout(**SIZES)
+    first, n = layout.token_ids["n_1"], SIZES["n_nodes"]
+
+    def step(m, carried, fed):
+        nodes = (fed.tokens - first).clamp(min=0)
+        source, target, candidates, root = nodes[:, 2:-5:2], nodes[:, 3:-5:2], nodes[:, -5:-3], nodes[:, -2]
+        share = 0.5 + (carried["set"].gather(1, candidates) > 0.5).to(m.numbers) @ m.numbers.view(2, 2)
+        reached = torch.maximum(carried["set"], nn.functional.one_hot(root, n))
+        follows = torch.where(reached.gather(1, source) > 0.5, target, root.unsqueeze(1))
+        after = reached.scatter(1, follows, 1.0)
+        return torch.zeros_like(after).scatter(1, candidates, share), {"told": candidates.to(after), "set": after}
+
+    return interp.adapt(
+        Weighed(0.5, -0.5, -0.5, 0.5), layout, step=step, name="search", reset=drawn_anew, output="probability",
+        channels=[interp.Channel("told", (2,)), interp.Channel("set", (n,))],
+        read=(lambda channels: channels["set"]) if known else None,
+    )  # fmt: skip
+
+
+# Expert advice.
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Two regimes and short long episodes stand for all of them."""
+    monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform", "switch-10"])
+    monkeypatch.setattr(by_regime, "over_lengths", partial(by_regime.over_lengths, n_rounds=30))
+
+
+@pytest.mark.parametrize("make", [leader, lstm], ids=lambda make: make.__name__)
+def test_every_table_is_there_and_attention_says_that_it_does_not_apply(small, make, tmp_path):
+    machine = make()
+    result = suite.evaluate(machine, n_episodes=30, with_theory=make is lstm)
+    assert result.settings["model"] == machine.name and result.settings["digest"] == machine.digest()
+    names = {"summary", "regimes", "regret_curves", "lengths", "latent_control", "calibration", "attention"}
+    assert set(result.tables) == names | ({"theory"} if make is lstm else set())
+    assert result.notes == {"attention": f"not applicable: {machine.name} has no attention heads"}
+    result.write(tmp_path)
+    assert pd.read_csv(tmp_path / "attention.csv")["note"].tolist() == list(result.notes.values())
+    drawn = draw(result.tables)
+    assert "regret-uniform" in drawn and not any(name.startswith("attention") for name in drawn)
+
+
+def test_a_machine_that_is_cut_knows_nothing_and_swapped_knows_another_episode():
+    """Cut, every vote is a tie and right half of the time, exactly; intact it beats majority vote, cut it does not."""
+    control = latent_control(leader(), experts.sample(60, 40, N_EXPERTS, seed=1))
+    assert control.accuracy["cut"].estimate == 0.5
+    assert control.accuracy["intact"].low > control.accuracy["majority_vote"].high
+    assert control.lost["swapped"].low > 0 and control.above_memoryless.high < 0
+
+
+def test_cutting_an_lstm_cuts_both_channels():
+    machine, episodes = lstm(seed=3), experts.sample(4, 6, N_EXPERTS, seed=0)
+    seen = []
+    hooks = [cut(machine), ("hook_latents", lambda latents, hook: seen.append(latents.clone()))]
+    interp.rollout(machine, episodes, fwd_hooks=hooks)
+    assert len(seen) == 6 and all(torch.equal(latents, machine.initial(4)) for latents in seen)
+
+
+def test_headlines_of_a_machine():
+    frame = suite.headline(leader(), n_episodes=30)
+    by_claim = frame.set_index("what")["estimate"]
+    assert by_claim["uniform: accuracy with the latent cut"] == 0.5
+    assert 0.7 < by_claim["uniform: accuracy"] < 0.9
+
+
+def test_what_needs_heads_is_refused_where_it_is_asked_for_itself():
+    """A table of attention of a GRU is nobody's question: the error names what the machine has instead."""
+    machine, episodes = gru(), experts.sample(4, 12, N_EXPERTS, seed=0)
+    for ask in (round_attention, attention_to_experts):
+        with pytest.raises(InputError, match="gru has no attention heads; its points are latent, reset, update"):
+            ask(machine, episodes)
+    assert patterns(interp.load("wma-handwired", n_experts=4))[1] == "blocks.1.attn.hook_pattern"
+
+
+def test_attention_over_something_else_than_a_round_s_positions_does_not_apply():
+    """A point called pattern with places of its own is no attention between tokens."""
+
+    def step(m, carried, fed):
+        weights = m(carried["h"].softmax(-1))
+        return weights[:, :2], {"h": carried["h"] + weights}
+
+    machine = interp.adapt(
+        nn.Sequential(nn.Linear(N_EXPERTS, N_EXPERTS)), "experts", sizes={"n_experts": N_EXPERTS}, step=step,
+        name="slots", channels=[interp.Channel("h", (N_EXPERTS,))], points={"pattern": "0"},
+    )  # fmt: skip
+    with pytest.raises(InputError, match="the attention of slots is not between the positions of a round"):
+        round_attention(machine, experts.sample(4, 12, N_EXPERTS, seed=0))
+
+
+def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, monkeypatch, tmp_path):
+    library.models()
+    record = library.ModelRecord("own-leader", "learned", "follows its leaders", "experts")
+    monkeypatch.setitem(library._HANDWIRED, "own-leader", (record, lambda max_gb, **sizes: leader()))
+    ran = CliRunner().invoke(app, ["evaluate", "own-leader", "--episodes", "30", "--out", str(tmp_path)])
+    assert ran.exit_code == 0, ran.output
+    assert "attention: not applicable: leader has no attention heads" in " ".join(ran.output.split())
+    assert (tmp_path / "own-leader" / "regret-uniform.svg").exists()
+
+
+# Q-learning.
+
+
+def test_a_table_in_one_row_is_read_whole_and_gives_its_rates(monkeypatch):
+    """The machine that is tabular Q-learning agrees in every untied step, and gives back alpha .1 and gamma .9."""
+    monkeypatch.setattr(qlearning, "EVALUATED", ("grid",))
+    monkeypatch.setattr(returns, "PLAYED", ("grid",))
+    monkeypatch.setattr(returns, "evaluate", partial(returns.evaluate, horizons=(10,)))
+    result = suite.evaluate(learner(), n_episodes=30)
+    tables = result.tables
+    assert result.notes == {"attention_chain": "not applicable: learner has no attention heads"}
+    assert tables["summary"].set_index("regime")["untied"]["grid"] > 0.999
+    rates = tables["effective_rates"].set_index(["source", "rate", "method"])["estimate"]
+    assert rates["model", "R2 of the table", "held-out episodes"] > 0.999
+    assert rates["model", "alpha", "instruments"] == pytest.approx(0.1, abs=1e-4)
+    assert rates["model", "gamma", "instruments"] == pytest.approx(0.9, abs=1e-3)
+    assert "untrained model" in set(tables["effective_rates"]["source"])
+    assert "attention-chain-layer-0" not in draw(tables)
+
+
+# Reachability.
+
+
+def test_sets_are_read_from_all_that_is_carried_and_written_into_it():
+    """The set is in the second channel, and padding beside the first: decoded without an error, and used when moved."""
+    machine, few = search(), {"depths": (2, 3)}
+    read, write = codec(machine, reachability.sample(80, 5, **SIZES, seed=2, **few))
+    episodes = reachability.sample(24, 5, **SIZES, seed=3, **few)
+    assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()
+    table = moved(machine, episodes, read, write)
+    np.testing.assert_allclose(table["model"], table["search"], atol=1e-6)
+    runs = controlled(machine, episodes, read, write)
+    answered = {key: episodes.correct(run.predictions.double().numpy())[:, -1].mean() for key, run in runs.items()}
+    assert answered["cut"] == answered["frozen"] == 0.5 and answered["discrete"] < 0.9
+    assert set(runs) == {"cut", "reset", "frozen", "swapped", "discrete"}
+
+
+def test_a_machine_with_an_exact_readout_is_evaluated_by_fitted_maps_where_nothing_says_how_to_write():
+    machine = search(known=True)
+    assert machine.is_handwired and not exactly_read(machine)
+    assert exactly_read(interp.load("reachability-handwired", **SIZES))
+    read, _ = reading(machine, 0, n_episodes=80)
+    episodes = reachability.sample(10, 4, **SIZES, seed=3, depths=(1, 2))
+    assert (exact_sets(machine, episodes, read)["estimate"] == 1).all()
+    with pytest.raises(InputError, match="'search' by a fitted map; give episodes to fit it on"):
+        codec(machine)
+
+
+def test_every_table_of_a_search_that_is_no_transformer():
+    result = suite.evaluate(search(), n_episodes=16)
+    assert set(result.tables) == {"summary", "by_round", "moved", "sets"} and result.notes == {}
+    matched = result.tables["summary"].query("regime == 'matched'")
+    assert (matched["model"] == matched["breadth_first"]).all() and (matched["cut"] == 0.5).all()
