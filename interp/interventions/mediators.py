@@ -136,10 +136,10 @@ class Routes:
 
     def _where(self, site: Site) -> tuple[_Moment, _Span]:
         moment = (-1 if site.layer is None else site.layer), _ORDER[site.component]
-        if site.position is not None:
-            return moment, (self.layout.position(site.position),) * 2
-        covered = self.layout.latent_positions if site.kind.axes == "latent" else range(self.layout.n_positions)
-        return moment, (covered[0], covered[-1])
+        places = self.layout.latent_positions if site.kind.axes == "latent" else range(self.layout.n_positions)
+        which = 0 if site.kind.position_axis is None else site.kind.position_axis - 1
+        covered = np.atleast_1d(np.array(places)[site.index(self.layout)[1 + which]])
+        return moment, (int(covered[0]), int(covered[-1]))
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:

@@ -12,15 +12,17 @@ from torch import Tensor, nn
 
 import interp
 from interp.errors import InputError
+from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
 from interp.interventions.alignment import AlignmentError, align
+from interp.interventions.alignment.subspace import RoundsWithSite
 from interp.interventions.attribution import attribute, strongest_reads
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.mediation import effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.swaps import Place
 from interp.machine import lacks
-from interp.tasks import experts
+from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import gru, loop, lstm
 
@@ -110,6 +112,55 @@ def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_tab
     ):
         mediate(doubling, *pair, "a[1]", "b[0]", **options)
     assert np.isnan(effect_map(doubling, *pair, "a[1]", outcome="latents").shares[[0, 3, 4], 0]).all()
+
+
+class Tokens(nn.Module):
+    """What is carried is added at every position of a round, weighed by it, and summed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mixed, self.weights = nn.Identity(), nn.Parameter(torch.arange(11.0))
+
+    @staticmethod
+    def round(m: Tokens, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        at = m.mixed(m.weights[:, None] * (carried["h"][:, None] + fed.tokens[..., None]))
+        return at[:, :9].sum(1).expand(-1, 2) * torch.tensor([1.0, -1.0]), {"h": at.sum(1) / 55}
+
+
+def test_points_with_positions_have_a_share_at_each(pair):
+    """Handmade: position i carries i of the 1 + ... + 10 = 55 parts of the effect, and none is before another."""
+    channels, points = [interp.Channel("h", (1,))], {"mixed": interp.Point("mixed", axes="pos")}
+    machine = interp.adapt(
+        Tokens(), "experts", sizes={"n_experts": 3}, step=Tokens.round, channels=channels, points=points,
+        reset=lambda module: None,
+    ).double()  # fmt: skip
+    episodes = [experts.sample(4, 5, 3, seed=seed) for seed in (0, 1)]
+    effects = effect_map(machine, *episodes, "latent", outcome="latents", rounds=[3])
+    assert effects.points == ("mixed",) and effects.positions == machine.layout.labels
+    assert effects.shares[0].tolist() == pytest.approx([i / 55 for i in range(11)], abs=1e-12)
+    result = mediate(machine, *episodes, "latent", ["mixed@w?", "mixed@<w>"], outcome="latents", rounds=[3])
+    assert [share(result, name)[0] for name in result.mediators] == pytest.approx([10 / 55, 0, 10 / 55], abs=1e-12)
+
+
+def test_what_is_written_into_a_state_is_decoded(pair):
+    """Where a state is decoded from what is carried, shares are those of its numbers."""
+    options = {"decode": lambda latents: latents[..., 0, :2], "rounds": [3, 5], "n_random": 0}
+    of_state = mediate(gru(), *pair, "latent", ["new", "cell"], outcome="state", **options)
+    assert share(of_state, "cell") == pytest.approx((1, 1), abs=1e-6) and abs(share(of_state, "new")[0]) < 0.9
+    with pytest.raises(InputError, match="'gru' is a learned model: its state has no exact readout; give decode="):
+        mediate(gru(), *pair, "latent", "cell", outcome="state")
+
+
+def test_several_latents_of_a_transformer_are_one_cause(untrained_q):
+    """The latents of all states, named as one or by none, act on the same sites."""
+    pair = [mdp.sample(6, 6, 3, 2, seed=seed) for seed in (0, 1)]
+    options = {"rounds": [3], "n_random": 0}
+    labels = untrained_q.layout.labels
+    joined = "latent@" + "+".join(labels[i] for i in untrained_q.layout.latent_positions)
+    whole, named = (
+        mediate(untrained_q, *pair, cause, paths(untrained_q, "z", "Select"), **options) for cause in ("latent", joined)
+    )
+    assert share(whole) == pytest.approx((1, 1)) == share(named)
 
 
 def test_every_cycle_is_a_path(pair):
@@ -228,6 +279,28 @@ def test_channels_are_sites_and_so_is_all_that_is_carried():
         assert torch.equal(torch.random.get_rng_state(), state)
         assert np.isfinite(result.fits["learned"].loss) and result.fits["learned"].steps[0] > 0
     assert widths == [32, 16] and all(p.requires_grad for p in machine.parameters())
+
+
+def test_controls_move_what_a_channel_holds_and_not_what_pads_it():
+    """A channel of 3 beside one of 8: the padding is in no random basis, and counts for no rank."""
+
+    def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        scores, h = Vote.round(m, {"h": carried["h"]}, fed)
+        return scores, h | {"last": carried["last"] + 1}
+
+    channels = [interp.Channel("last", (3,)), interp.Channel("h", (8,))]
+    machine = interp.adapt(
+        Vote(), "experts", sizes={"n_experts": 2}, step=step, output="probability", channels=channels, check=False
+    )
+    runs = tuple(interp.rollout(machine, experts.sample(3, 5, 2, seed=seed)) for seed in (0, 1))
+    rounds = {at: RoundsWithSite(machine, runs, [2, 3], sites.resolve(at, machine, runs[0].layout)) for at in SITES}
+    assert [each.own.shape[1] for each in rounds.values()] == [16, 8, 8, 16]
+    assert [int(each.is_used.sum()) for each in rounds.values()] == [11, 3, 8, 11]
+    basis = rounds["latent"].random_basis(2, seed=0)
+    assert basis[3:8].abs().sum() == 0 and torch.allclose(basis.T @ basis, torch.eye(2), atol=1e-6)
+
+
+SITES = ("latent", "latent@last", "latent@h", "latent@last+h")
 
 
 def test_a_transformers_latents_are_a_site_too(wma):

@@ -39,7 +39,6 @@ from transformer_lens.tools.analysis.interchange import (
     Intervention,
     NormMatchedPlacebo,
     arbitrary_targets,
-    random_basis,
 )
 
 from interp.algorithm import Algorithm
@@ -99,7 +98,7 @@ class AlignmentResult(Tabled):
 
     @property
     def basis(self) -> Tensor:
-        """The learned basis, ``[width of the site, rank]``: of a residual stream, ``[d_model, rank]``."""
+        """The learned basis ``[width, rank]``; of several rows that are carried, of their numbers row after row."""
         return self.fits["learned"].basis
 
     def interval(self, condition: str = "learned", informative: bool = True) -> Interval:
@@ -149,7 +148,7 @@ def align(
     Args:
         base, source: episodes that pair up; the last ``held_out`` share of them scores, the rest trains.
         site: of a transformer, a residual-stream site with a position up to the prediction ("resid_post[1]@p?"); of any
-            machine, what is carried ("latent", or one row of it, "latent@h") or a point that acts on the prediction.
+            machine, what is carried ("latent", or some of it, "latent@h") or a point that acts on the prediction.
         rank: directions of the basis; as many as the algorithm's choices identify of the variable when None.
         smooth: what is trained where the model's hard choices have no gradient, ``circuits.differentiable(model)``;
             what it learns is scored in the model itself, and the untrained control has its shape.
@@ -169,7 +168,7 @@ def align(
     fresh_model = once(("untrained", seed), trainee, make=lambda: untrained(trainee, seed))
     practice, fresh = (rounds_with(m.eval(), runs(m), at, place) for m in (trainee, fresh_model))
     exam = practice if trainee is model else rounds_with(model.eval(), runs(model), at, place)
-    width = practice.own.shape[1]
+    width = int(practice.is_used.sum())
     if rank is None:
         rank = min(identified_rank(algorithm, *values, variable, training), width)
     of = "d_model" if place.kind.axes == "pos" else f"the width of {str(place)!r}"
@@ -182,7 +181,7 @@ def align(
         UNTRAINED: fit(fresh, training, stopping, rank, budget),
     }
     interventions: dict[str, Intervention] = {name: fitted.intervention for name, fitted in fits.items()}
-    placebo = NormMatchedPlacebo(fits["learned"].intervention, random_basis(width, rank, seed))
+    placebo = NormMatchedPlacebo(fits["learned"].intervention, exam.random_basis(rank, seed))
     interventions |= {"norm-matched random": placebo, "nothing": lambda own, _: own}
 
     def hits(condition: str, pairs: Pairs, arbitrary: Pairs) -> np.ndarray:

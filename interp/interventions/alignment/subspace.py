@@ -36,7 +36,7 @@ from transformer_lens.tools.analysis.interchange import (
 from interp.checks import integer
 from interp.errors import require
 from interp.interventions.alignment.counterfactual_pairs import Pairs
-from interp.interventions.sites import Site, write
+from interp.interventions.sites import Site, row_widths, write
 from interp.interventions.swaps import CHUNK, Rows
 from interp.machine import Machine
 from interp.model.hooked import FiringCounter
@@ -56,7 +56,8 @@ class RoundsWithSite:
     """Rounds of two rollouts, base and source, of any machine, run whole with one vector at a site edited.
 
     Row ``episode * len(rounds) + i`` is the i-th of the rounds. ``own`` and ``source`` hold the vectors of the base and
-    of the source, ``[row, width]``: of "latent" without a place, all that is carried, row after row.
+    of the source, ``[row, width]``: of "latent" without a place, all that is carried, row after row. ``is_used`` says
+    which of these numbers are a channel's, and which only pad it.
     """
 
     own: Tensor
@@ -68,10 +69,19 @@ class RoundsWithSite:
         self.may_lack_gradient = True  # the site may be computed after the prediction is read
         self.rows = Rows.of(runs[0], rounds)
         caches = (replay(model, run, rounds=rounds, names_filter=self.hook)[2] for run in runs)
-        self.own, self.source = (self._vector(cache[self.hook].flatten(0, 1)) for cache in caches)
+        self.own, self.source = (site.read(cache[self.hook].flatten(0, 1), self.layout).flatten(1) for cache in caches)
+        self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
+        if site.kind.axes == "latent":
+            n_rows, width = runs[0].latents.shape[2:]
+            rows = torch.arange(width) < torch.tensor(row_widths(model)[:n_rows]).unsqueeze(1)
+            self.is_used = site.read(rows.unsqueeze(0), self.layout).flatten()
 
-    def _vector(self, activation: Tensor) -> Tensor:
-        return self.site.read(activation, self.layout).flatten(1)
+    def random_basis(self, rank: int, seed: int) -> Float[Tensor, "width rank"]:
+        """A random subspace of the numbers that are used, for the control."""
+        drawn = random_basis(int(self.is_used.sum()), rank, seed)
+        basis = drawn.new_zeros(len(self.is_used), rank)
+        basis[self.is_used] = drawn
+        return basis
 
     def differences(self, pairs: Pairs) -> Float[Tensor, "d_model direction"]:
         """An orthonormal basis of the directions in which the activations of base and source differ."""
@@ -122,6 +132,7 @@ class RoundsFromSite(RoundsWithSite):
         _, _, known = replay(model, runs[0], rounds=rounds, names_filter=list(dict.fromkeys([resid, self.hook, *past])))
         _, _, theirs = replay(model, runs[1], rounds=rounds, names_filter=[self.hook])
         self.own, self.source = (cache[self.hook][:, :, start].flatten(0, 1) for cache in (known, theirs))
+        self.is_used = torch.ones(self.own.shape[1], dtype=torch.bool)
         self.resid = known[resid][:, :, start : self.layout.predict_position + 1].flatten(0, 1)
         before = [known[name][:, :, :start].flatten(0, 1) for name in past]
         self.past = list(zip(before[::2], before[1::2], strict=True)) if start else None
@@ -188,7 +199,7 @@ def fit(rounds: RoundsWithSite, training: Pairs, stopping: Pairs, rank: int, bud
             nothing = float(_loss(rounds, lambda own, _: own, stopping, stopping.drawn(_N_STOPPING, budget.seed)))
         frame = rounds.differences(training)
         if not frame.shape[1]:
-            return Fit(random_basis(len(frame), rank, budget.seed).to(frame), nothing, (0,))
+            return Fit(rounds.random_basis(rank, budget.seed).to(frame), nothing, (0,))
         for start in range(budget.restarts):
             seed = budget.seed + _SEEDS_APART * start
             fits.append(_start(rounds, frame, rank, training, stopping, budget, seed, _SOLVED * nothing))
