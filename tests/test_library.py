@@ -19,7 +19,7 @@ def test_the_facade_and_the_command_line_import_no_torch():
 def test_every_listed_model_loads_and_names_itself():
     for record in interp.models():
         model = interp.load(record.name)
-        assert model.config.name == record.name
+        assert model.name == record.name
         assert not model.training
 
 

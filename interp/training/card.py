@@ -22,7 +22,7 @@ from interp.checks import checked, folder_name
 from interp.errors import InputError, require
 from interp.evaluation.suite import headline
 from interp.library import SHIPPED
-from interp.model.checkpoints import save_checkpoint
+from interp.model.checkpoints import BUILDERS, save_checkpoint
 from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
@@ -174,7 +174,8 @@ def command(config: TrainingConfig, name: str) -> str:
     parts = ["interp", "train", config.task, "--preset", preset, "--name", name]
     if config.machine:
         given = [f"{argument}={_toml(value)}" for argument, value in config.machine["arguments"].items()]
-        parts = ["interp", "--import", "MODULE", *parts[1:], "--machine", config.machine["builder"], *given]
+        module = BUILDERS[config.machine["builder"]].__module__
+        parts = ["interp", "--import", module, *parts[1:], "--machine", config.machine["builder"], *given]
     for field, value in changed.items():
         parts += ["--set", f"{field}={_toml(value)}"]
     return shlex.join(parts)

@@ -3,17 +3,22 @@
 import json
 import math
 import os
+import shlex
 import signal
+import sys
 import time
+from unittest.mock import patch
 
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch import nn
+from typer.testing import CliRunner
 
 import interp
 from interp import library
+from interp.cli import app
 from interp.errors import InputError
 from interp.model import checkpoints
 from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
@@ -22,7 +27,7 @@ from interp.model.transformer import untrained
 from interp.tasks import experts
 from interp.tasks.experts import regret
 from interp.training.batches import EpisodeSource, MachineLoss, encode
-from interp.training.card import card
+from interp.training.card import card, command, ship
 from interp.training.config import TrainingConfig, override
 from interp.training.goal import preset
 from interp.training.runs import learning_curves, load_run
@@ -85,12 +90,12 @@ BUILDERS = {
 
 
 @pytest.fixture(autouse=True)
-def registered(monkeypatch):
+def registered():
     """The builders of this file, known for one test."""
-    monkeypatch.setattr(library, "_BUILT", {})
-    monkeypatch.setattr(checkpoints, "BUILDERS", {})
-    for name, (build, task) in BUILDERS.items():
-        interp.register_machine(name, build, description=f"a {name} of the tests", task=task)
+    with patch.dict(library._BUILT, clear=True), patch.dict(checkpoints.BUILDERS, clear=True):
+        for name, (build, task) in BUILDERS.items():
+            interp.register_machine(name, build, description=f"a {name} of the tests", task=task)
+        yield
 
 
 def small(task="experts", **changes):
@@ -245,7 +250,18 @@ def test_a_run_is_read_drawn_and_told(tmp_path):
     rows = pd.DataFrame({"what": ["log loss"], "estimate": [0.5], "low": [0.4], "high": [0.6], "beside": ["ln 2"]})
     text = card(run, "mine", rows, machine="", notes="", n_episodes=10, seed=0)
     assert "A machine trained on expert advice" in text and "**Model**: gru(), which carries h [16]" in text
-    assert "interp --import MODULE train experts --preset laptop --name mine --machine gru" in text
+    assert "interp --import tests.machines train experts --preset laptop --name mine --machine gru" in text
+
+
+def test_a_trained_machine_ships_with_a_card(tmp_path):
+    train(small(), tmp_path / "run", name="m", machine="gru", stop_at=3)
+    folder = ship(tmp_path / "run", "mine", out=tmp_path / "out", n_episodes=100, description="a small GRU")
+    text = (folder / "README.md").read_text()
+    assert "3 of 10 batches, 0 minutes" in text and "| uniform: accuracy |" in text
+    shipped = interp.load(folder)
+    assert shipped.name == "mine" and shipped.origin["description"] == "a small GRU"
+    with pytest.raises(InputError, match=r"is a learned model: its checkpoint fixes everything, so it takes no d=3"):
+        interp.load(folder, d=3)
 
 
 # Checkpoints.
@@ -287,7 +303,7 @@ def test_a_machine_that_nothing_could_make_again_is_not_saved(tmp_path):
 
 
 def test_a_checkpoint_without_its_builder_says_what_to_register(saved, monkeypatch):
-    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    monkeypatch.delitem(checkpoints.BUILDERS, "wide")
     with pytest.raises(InputError, match=r"'wide' is registered here; register it first: interp.register_machine"):
         load_checkpoint(saved[1])
 
@@ -400,3 +416,33 @@ def test_wrong_registrations_and_arguments_are_refused():
     interp.register_machine("list", lambda: [1], description="", task="experts")
     with pytest.raises(InputError, match=r"the builder of 'list' must return a machine that interp.adapt made"):
         interp.load("list")
+
+
+def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatch):
+    """It lists and trains the machine, resumes nothing that is finished, and says what went wrong in a sentence."""
+    code = "import interp\nfrom tests import machines\n"
+    code += "interp.register_machine('my-gru', machines.gru, description='of my own', task='experts')\n"
+    (tmp_path / "my_own_machines.py").write_text(code)
+    (tmp_path / "my_broken_machines.py").write_text("1 / 0")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+
+    def run(*arguments):
+        return CliRunner().invoke(app, [str(argument) for argument in arguments])
+
+    listed = run("--import", "my_own_machines", "models")
+    assert listed.exit_code == 0 and "built      of my own" in listed.output
+    sizes = ["--set", "stages=[{n_rounds=2, steps=2}]", "--set", "eval_rounds=2", "--set", "eval_episodes=4"]
+    trained = run("train", "experts", "--machine", "my-gru", "seed=3", "--name", "mine", "--out", tmp_path, *sizes)
+    assert trained.output.splitlines()[-1] == str(tmp_path / "mine" / "model")
+    first = load_run(tmp_path / "mine", "mine")
+    assert interp.load(tmp_path / "mine" / "model").origin["arguments"] == {"seed": 3}
+    again = shlex.split(command(first.config, "mine"))[3:]  # without interp --import MODULE
+    assert run(*again, "--out", tmp_path / "again").exit_code == 0
+    assert load_run(tmp_path / "again" / "mine", "mine").model.digest() == first.model.digest()
+    wrong = run("--import", "my_broken_machines", "models")
+    assert wrong.exit_code == 2
+    assert wrong.output == "interp: --import my_broken_machines: ZeroDivisionError: division by zero\n"
+    assert "interp: no builder of machines called 'your-gru'" in run("train", "experts", "--machine", "your-gru").output
+    assert "interp: --machine takes NAME=VALUE" in run("train", "experts", "--machine", "my-gru", "wide").output
+    sys.modules.pop("my_own_machines")
