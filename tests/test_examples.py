@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 import interp
+from interp import catalog
 
 EXAMPLES = Path(__file__).parents[1] / "examples"
 
@@ -33,6 +34,19 @@ def test_a_task_of_ones_own_needs_no_edit_to_the_package(tmp_path):
     assert "latent@<z>" in ran.stdout
     about = json.loads((tmp_path / "run" / "model" / "config.json").read_text())
     assert about["config"]["layout"]["task"] == "bandit"
+
+
+def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(monkeypatch):
+    assert len((EXAMPLES / "tracker.py").read_text().splitlines()) <= 150
+    monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
+    tracker = example("tracker")
+    found = tracker.main()
+    assert found["state error"] < 1e-9 and found["interchange"].estimate == pytest.approx(1)
+    best, learned, untrained = found["nats"]
+    assert best < learned < best + 0.1 < untrained
+    mean, variance = found["probes"]
+    assert mean.verdict == "represented" and mean.score.estimate > mean.controls["untrained"].score.estimate + 0.05
+    assert variance.score.estimate > variance.controls["inputs"].score.estimate + 0.1
 
 
 def test_controls_of_a_continuous_thought_tell_use_from_appearance():

@@ -205,13 +205,13 @@ class RoundLayout:
         return prediction.argmax(-1)
 
     @checked
-    def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Float[Tensor, "*batch"]:
-        """How wrong predictions are by the truth ``[...]``, for a task's ``losses``.
+    def loss(self, prediction: Float[Tensor, "*axes"], truth: Shaped[Tensor, "*batch"]) -> Tensor:
+        """How wrong predictions are, ``[...]``, by the truth, their last axes ``[...]``; for a task's ``losses``.
 
         The chance of a mistake, ``1 - P(truth)``, of classes, whose truth is the index of an outcome; the squared error
         of a mean; the negative log density of a normal, in nats.
         """
-        told = self.distribution(prediction)
+        told, truth = self.distribution(prediction), truth.to(prediction.device)
         require(
             told.shape[-1] == self.n_outputs and told.shape[-1 - truth.ndim : -1] == truth.shape,
             f"predictions of shape {tuple(prediction.shape)} do not fit a truth of shape {tuple(truth.shape)}",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from jaxtyping import Float, Int
+from jaxtyping import Float, Int, Shaped
 from torch import Tensor
 
 from interp.checks import fit
@@ -80,7 +80,7 @@ class Rollout:
         return self.fed.slots
 
     @property
-    def choices(self) -> Int[Tensor, "episode round"]:
+    def choices(self) -> Shaped[Tensor, "episode round"]:
         """The most probable outcome at every round: the lowest index on ties. A real number's mean."""
         return self.layout.choose(self.predictions)
 

@@ -1,0 +1,256 @@
+"""Real numbers as outcomes, on the tracker of ``examples/tracker.py``: a filter whose every answer is known."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from circuits.compare.algorithm import explain
+from circuits.compare.fitting import checked_distributions, predictor
+from interp import catalog
+from interp.algorithm import Algorithm, Family, Searched
+from interp.errors import InputError
+from interp.interventions.interchange import interchange
+from interp.interventions.metrics import exits, metric
+from interp.interventions.patching import round_map, sweep
+from interp.model.config import LatentTransformerConfig
+from interp.model.transformer import HookedLatentTransformer
+from interp.task import exchanged
+from interp.tasks.experts.layout import ExpertRound
+from interp.training.batches import RoundsLoss, encode, watched
+from interp.training.config import Stage, TrainingConfig
+from interp.training.goal import TrainingGoal
+from interp.training.trainer import train
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "tracker.py"
+
+
+@pytest.fixture
+def tracker(monkeypatch):
+    """The example, its task registered for one test, with what a transformer is to learn."""
+    spec = importlib.util.spec_from_file_location("tracker", EXAMPLE)
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "tracker", example)
+    spec.loader.exec_module(example)
+    goal = TrainingGoal(targets=lambda episodes: episodes.readings[..., None])
+    monkeypatch.setitem(catalog._REGISTERED, "tracker", replace(example.TRACKER, training=lambda: goal))
+    return example
+
+
+@pytest.fixture
+def of_means(tracker, monkeypatch):
+    """The same task, but only the mean is predicted."""
+
+    class MeanRound(tracker.TrackerRound):
+        kind = "mean"
+
+    def losses(predictions, episodes, rounds):
+        return MeanRound().loss(predictions, torch.from_numpy(episodes.readings[:, rounds]))
+
+    task = replace(catalog.get("tracker"), data=replace(tracker.TRACKER.data, layout=MeanRound, losses=losses))
+    monkeypatch.setitem(catalog._REGISTERED, "tracker", task)
+    return MeanRound()
+
+
+def only_means(tracker: Any) -> Algorithm:
+    filter_ = tracker.kalman()
+    return replace(filter_, distribution=lambda v: v["mean"][..., None])
+
+
+def transformer(layout: Any, **options: Any) -> HookedLatentTransformer:
+    torch.manual_seed(0)
+    sizes = {"d_model": 16, "n_layers": 2, "n_heads": 2, "d_head": 8, "d_mlp": 16, "init_std": 0.5}
+    return HookedLatentTransformer(LatentTransformerConfig(layout, **sizes, **options)).double().eval()
+
+
+def exchange(episodes: Any, t: int) -> Any:
+    return replace(episodes, sensors=exchanged(episodes.sensors, t), readings=exchanged(episodes.readings, t))
+
+
+def test_losses_are_squares_and_negative_log_densities(tracker, of_means):
+    drawn, truth = torch.randn(3, 4, 5, 2, dtype=torch.float64), torch.randn(4, 5, dtype=torch.float64)
+    expected = -torch.distributions.Normal(drawn[..., 0], (drawn[..., 1] / 2).exp()).log_prob(truth)
+    torch.testing.assert_close(tracker.TrackerRound().loss(drawn, truth), expected)
+    torch.testing.assert_close(of_means.loss(drawn[..., 0], truth), (drawn[..., 0] - truth) ** 2)
+    assert torch.equal(of_means.choose(drawn[..., 0]), drawn[..., 0])
+    assert torch.equal(tracker.TrackerRound().choose(drawn), drawn[..., 0])
+    p = torch.tensor([0.25, 0.75])
+    assert ExpertRound(2).loss(p, torch.tensor([0, 1])).tolist() == pytest.approx([0.25, 0.25])
+    with pytest.raises(InputError, match=r"predictions of shape \(3, 4, 5\) do not fit a truth of shape \(5, 4\)"):
+        of_means.loss(drawn[..., 0], truth.T)
+    with pytest.raises(InputError, match="the truth of classes is an index from 0 to 1"):
+        ExpertRound(2).loss(p, torch.tensor([0, 2]))
+
+
+def test_both_machines_and_a_transformer_keep_the_contract(tracker):
+    for machine in (tracker.handwired(), tracker.learned(1), transformer(tracker.TrackerRound(), output="value")):
+        interp.check_machine(machine)
+        run = interp.rollout(machine, tracker.sample(3, 4))
+        assert run.predictions.shape == (3, 4, 2) and torch.equal(run.choices, run.predictions[..., 0])
+
+
+def test_the_filter_by_hand_is_the_algorithm(tracker):
+    episodes, machine = tracker.sample(32, 40, seed=3), tracker.handwired()
+    run, values = interp.rollout(machine, episodes), tracker.kalman().run(episodes)
+    assert np.abs(machine.read_state(run.latents[:, 1:]).numpy() - values["next_belief"]).max() < 1e-9
+    assert np.abs(run.predictions.numpy() - tracker.kalman().distribution(values)).max() < 1e-9
+    # It says how uncertain it is: standardised errors have variance 1.
+    errors = (episodes.readings - values["mean"]) / np.sqrt(values["spread"])
+    assert errors.var() == pytest.approx(1, abs=0.1)
+
+
+def test_a_layout_and_its_output_must_fit(tracker):
+    with pytest.raises(InputError, match=r"'tracker' predicts a real number \('normal'\): its output must be 'value'"):
+        transformer(tracker.TrackerRound())
+    with pytest.raises(
+        InputError, match=r"'experts' predicts outcomes .* must be 'logits or probability', got 'value'"
+    ):
+        transformer(ExpertRound(2), output="value")
+
+    def one_number(m: Any, carried: Any, fed: Any) -> Any:
+        return m(carried["h"]), carried
+
+    one, channels = torch.nn.Linear(1, 1), [interp.Channel("h", (1,))]
+    with pytest.raises(InputError, match="rounds of 'tracker' predict a real number: output must be 'value', or None"):
+        interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels, output="logits")
+    with pytest.raises(InputError, match=r"a prediction has shape \(4, 1\), not that of its layout's outcomes"):
+        interp.adapt(one, tracker.TRACKER, step=one_number, channels=channels)
+
+
+def test_a_mean_may_come_without_an_axis(tracker, of_means):
+    def step(m: Any, carried: Any, fed: Any) -> Any:
+        return carried["h"][:, 0], {"h": carried["h"] + m(fed.values[:, 4:5] - carried["h"])}
+
+    for last in (None, slice(0, 1)):
+        given = step if last is None else lambda m, carried, fed: (carried["h"], step(m, carried, fed)[1])
+        machine = interp.adapt(torch.nn.Linear(1, 1), of_means, step=given, channels=[interp.Channel("h", (1,))])
+        assert interp.rollout(machine, tracker.sample(3, 4)).predictions.shape == (3, 4)
+
+
+@pytest.mark.parametrize("kind", ["mean", "normal"])
+def test_real_predictions_are_patched_by_metrics_that_fit(tracker, request, kind):
+    layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
+    model, clean = transformer(layout, output="value"), tracker.sample(6, 8, seed=1)
+    corrupted, at = exchange(clean, 4), ["latent", "embed@sensor", "embed@y"]
+    assert exits(layout) == ("prediction", "state") and metric(None, layout).key == "prediction"
+    plain, other = (interp.rollout(model, side, commit="target").choices[:, 4] for side in (clean, corrupted))
+    found = {
+        key: sweep(model, clean, corrupted, 4, at=at, metric=key) for key in ("prediction", "squared_error", "regret")
+    }
+    assert found["prediction"].clean.tolist() == pytest.approx((plain - other).abs().tolist())
+    assert (found["prediction"].corrupted == 0).all() and (found["squared_error"].clean == 0).all()
+    assert found["squared_error"].corrupted.tolist() == pytest.approx(((plain - other) ** 2).tolist())
+    for result in found.values():  # the histories differ alone: all of it is in the latent
+        assert result.fractions() == pytest.approx([1, 0, 0], abs=1e-9)
+    assert sweep(model, clean, corrupted, 4, at=at).metric == "prediction"
+    assert round_map(model, clean, corrupted, "latent", rounds=[4, 5]).metric == "prediction"
+    for key in ("logit_diff", "probability", "agreement"):
+        with pytest.raises(
+            InputError,
+            match=rf"metric '{key}' cannot read predictions of 'tracker', a real number \('{kind}'\); take regret, "
+            "state, prediction, squared_error",
+        ):
+            sweep(model, clean, corrupted, 4, at=at, metric=key)
+
+
+def test_interchange_grades_numbers(tracker, of_means):
+    """In the filter itself every variable is where it says: all of the effect, and none in another place."""
+    base, source = (tracker.sample(8, 10, seed=seed) for seed in (0, 1))
+    with pytest.raises(
+        InputError, match=r"must predict mean as \[episode, round, number\] \(8, 10, 1\), got shape \(8, 10, 2"
+    ):
+        interchange(_means(tracker, of_means), base, source, tracker.kalman(), "mean", "latent@mean")
+    machine, exact = _means(tracker, of_means), only_means(tracker)
+    found = interchange(machine, base, source, exact, "mean", "latent@mean")
+    assert found.score().estimate == pytest.approx(1) and found.iia == 1 and found.max_error < 1e-9
+    wrong = interchange(machine, base, source, exact, "mean", "latent@variance")
+    assert (wrong.effect == 0).all() and wrong.score().estimate == 0 and wrong.iia_informative == 0
+    written = interchange(machine, base, source, exact, "belief", "latent", outcome="state")
+    assert written.score().estimate == pytest.approx(1) and written.max_error < 1e-9
+
+
+def _means(tracker: Any, layout: Any) -> Any:
+    machine = tracker.handwired()
+    step = machine.one_step
+    return interp.adapt(
+        machine.module, layout, channels=machine.channels, name="means", initial=machine.start, read=machine.reader,
+        step=lambda m, carried, fed: (carried["mean"], step(m, carried, fed)[1]),
+    )  # fmt: skip
+
+
+def test_interchange_grades_means_and_variances(tracker):
+    base, source = (tracker.sample(8, 10, seed=seed) for seed in (0, 1))
+    machine = tracker.handwired()
+    for variable, site in (("mean", "latent@mean"), ("variance", "latent@variance"), ("belief", "latent")):
+        found = interchange(machine, base, source, tracker.kalman(), variable, site)
+        assert found.score().estimate == pytest.approx(1) and found.iia == 1
+
+
+def smoothing(tracker: Any, gain: float) -> Algorithm:
+    """The filter with a gain that never changes."""
+    exact = tracker.kalman()
+    variables = tuple(
+        replace(v, equation=lambda v: np.full_like(v["spread"], gain)) if v.key == "gain" else v
+        for v in exact.variables
+    )
+    return replace(exact, key="smoothing", parameters={"gain": gain}, variables=variables)
+
+
+@pytest.mark.parametrize("kind", ["mean", "normal"])
+def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
+    layout = request.getfixturevalue("of_means") if kind == "mean" else tracker.TrackerRound()
+    task = catalog.get("tracker")
+    assert task.kind == kind
+
+    def of(make: Any, **parameters: Any) -> Algorithm:
+        made = make(**parameters)
+        return made if kind == "normal" else replace(made, distribution=lambda v: v["mean"][..., None])
+
+    families = [
+        Family("kalman", "the filter", partial(of, tracker.kalman)),
+        Family(
+            "smoothing", "smoothing", partial(of, partial(smoothing, tracker)), (Searched("gain", (0.1, 0.4, 0.7)),)
+        ),
+    ]
+    pair = tracker.sample(24, 20, seed=0), tracker.sample(24, 20, seed=1)
+    subjects = {"kalman": tracker.handwired() if kind == "normal" else _means(tracker, layout)}
+    subjects["smoothing"] = families[1].make(gain=0.3)
+    for key, subject in subjects.items():
+        found = explain(subject, task, {"even": pair}, seed=0, families=families)
+        assert found.family == key and found.baseline == "evenly" and found.explained.low > 0.99, str(found)
+        assert found.scores["evenly"].name == "the same at every round"
+    assert found.parameters["gain"] == pytest.approx(0.3, abs=1e-3)
+    given = predictor(subjects["smoothing"])(pair[0])
+    with pytest.raises(
+        InputError, match=f"predictions of the kind '{kind}' must be {given.shape[-1]} finite numbers a round"
+    ):
+        checked_distributions(given * np.nan, pair[0])
+
+
+def test_a_transformer_learns_numbers(tracker, tmp_path):
+    model, episodes = transformer(tracker.TrackerRound(), output="value"), tracker.sample(6, 5, seed=2)
+    batch = encode(episodes, model.layout)
+    fed = batch.rounds
+    loss, _ = RoundsLoss(model, "target")(fed.tokens, fed.values.double(), fed.slots, batch.targets, model.layout)
+    run = interp.rollout(model, episodes)
+    expected = tracker.losses(run.predictions, episodes).mean().item()
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    assert watched(model, [episodes], "own") == {"loss": pytest.approx(expected), "excess": pytest.approx(expected)}
+    sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 16, "eval_episodes": 16}
+    config = TrainingConfig(task="tracker", stages=(Stage(n_rounds=6, steps=60),), eval_rounds=6, lr=1e-2, **sizes)
+    learned = interp.load(str(train(config, tmp_path / "run", name="numbers")))
+    assert learned.config.output == "value"
+    held_out = tracker.sample(64, 6, seed=9)
+    before, after = (
+        tracker.losses(interp.rollout(m, held_out).predictions, held_out).mean() for m in (learned.fresh(), learned)
+    )
+    assert after < before - 0.2
