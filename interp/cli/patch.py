@@ -11,7 +11,6 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
-from interp.machine import lacks
 from interp.progress import bar
 
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
@@ -74,8 +73,8 @@ def patch(
         from circuits.registry import differentiable
         from interp.interventions import causal_tables as every
 
-        whole: Any = loaded  # a transformer, where it has attention heads
-        smooth, n = None if lacks(loaded, "pattern") else differentiable(whole), episodes
+        given: Any = loaded
+        smooth, n = differentiable(given) if hasattr(loaded, "config") else None, episodes  # others have no heads
         with bar(f"causal tables of {loaded.name}", every.N_PARTS) as done:
             results = every.tables(loaded, round_, smooth=smooth, n_episodes=n, seed=seed, done=done, drawn=drawn)
         say.wrote(every.write(results, folder / "tables"))

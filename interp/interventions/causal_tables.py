@@ -16,19 +16,19 @@ import pandas as pd
 from interp import catalog
 from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
-from interp.errors import require
+from interp.errors import InputError, require
 from interp.files import write_text
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
 from interp.interventions.counterfactual import of_rounds
-from interp.interventions.edge_graph import Ablation
+from interp.interventions.edge_graph import Ablation, with_heads
 from interp.interventions.interchange import Claim, carriers
 from interp.interventions.metrics import exits
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.patching import sweep
 from interp.interventions.steering import fitted_direction, has_state_direction, steer
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.session import session
 from interp.task import Task
@@ -141,13 +141,11 @@ def circuit_tables(
     """Edges by EAP-IG, faithfulness against size, the smallest faithful circuit beside random ones, and the ablation of
     every node in every way, as both exits of the round show it. Without ``minimality``, most of the work, that is NaN.
 
-    A machine without attention heads has no such graph and is refused: sweep its points instead.
+    A machine without attention heads has no such graph and is refused (``edge_graph.with_heads``).
     """
-    lacking = lacks(model, "pattern")
-    require(not lacking, f"{lacking}, so there is no graph of edges; sweep its points: patching.sweep(model, ...)")
-    rules = getattr(model, "config").attention_rules  # noqa: B009 - only transformers have a configuration
+    config = with_heads(model, "circuits of edges").config
     require(
-        all(rule == "softmax" for of_layer in rules for rule in of_layer),
+        all(rule == "softmax" for rules in config.attention_rules for rule in rules),
         f"{model.name!r} has hard attention, which has no gradient; give its softmax-only variant, "
         "circuits.differentiable(model)",
     )
@@ -207,10 +205,13 @@ def tables(
 
 
 def _not_applicable(model: Machine) -> dict[str, pd.DataFrame]:
-    """What stands in the place of tables of edges where a machine has no attention heads; empty where it has."""
-    lacking = lacks(model, "pattern")
-    names = ("edges", "faithfulness", "circuit", "ablation") if lacking else ()
-    return {name: pd.DataFrame({"note": [lacking]}) for name in names}
+    """What stands in the place of tables of edges where a machine has no heads that they are of; empty where it has."""
+    try:
+        with_heads(model, "circuits of edges")
+    except InputError as lacking:
+        names = ("edges", "faithfulness", "circuit", "ablation")
+        return {name: pd.DataFrame({"note": [str(lacking)]}) for name in names}
+    return {}
 
 
 @checked

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from interp.checks import checked, fit, non_empty
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.machine import Component, Machine
+from interp.machine import Component, Machine, lacks
 from interp.model.layout import RoundLayout
 from interp.model.transformer import COMPONENTS
 
@@ -46,6 +46,8 @@ def component(name: str, model: Machine | None = None) -> Component:
     points, key = (COMPONENTS if model is None else model.points), ALIASES.get(name, name)
     if model is not None and key in COMPONENTS and key not in points and "resid_post" in points:
         raise InputError(f"{model.name!r} has no MLP, so it has no {key!r}; use resid_post or attn_out")
+    if model is not None and key in COMPONENTS and key not in points:
+        raise InputError(f"{lacks(model, key)}; its points are {', '.join(points)}")
     require_known("component", name, [*points, *(alias for alias, of in ALIASES.items() if of in points)], limit=20)
     return points[key]
 

@@ -197,7 +197,7 @@ def intervened(
 def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -> list[Place]:
     """The control of each place that has one (:meth:`Place.placebo`), as wide as the activation there is in ``run``.
 
-    Rows of what is carried move in the numbers that all of their channels have.
+    Rows of what is carried move in the numbers of their widest channel; a narrower one moves by what it has of them.
     """
     _, seen = passed(model, Rows.of(run, [0]).part(slice(1)), run.layout, watched=[place.site for place in places])
     controls: list[Place] = []
@@ -205,7 +205,7 @@ def placebos(model: Machine, run: Rollout, places: Sequence[Place], seed: int) -
         size = width = seen[place.site].shape[-1]
         if place.site.kind.axes == "latent":
             widths = np.atleast_1d(np.array(row_widths(model))[place.site.index(run.layout)[1]])
-            width = int(widths[widths > 0].min(initial=size)) * bool(widths.any())
+            width = int(widths.max())
         control = place.placebo(width, seed, size - width) if width else None
         controls += [] if control is None else [control]
     return controls

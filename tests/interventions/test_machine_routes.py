@@ -325,7 +325,7 @@ def test_a_transformers_latents_are_a_site_too(wma):
         ),
         ({"rank": 9}, "rank must be an integer from 1 to the width of 'latent' = 8, got 9"),
         ({"site": "latent@c"}, "unknown latent position 'c'"),
-        ({"site": "pattern[0.1]"}, "unknown component 'pattern'"),
+        ({"site": "pattern[0.1]"}, "no attention heads; its points are"),
     ],
 )
 def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):

@@ -61,6 +61,29 @@ def leaky():
     )  # fmt: skip
 
 
+class Remembering(nn.Module):
+    """Every round's hits side by side in a cache, added up when it votes: Weighted Majority."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weigh = nn.Linear(N_EXPERTS, N_EXPERTS, bias=False).double()
+        nn.init.eye_(self.weigh.weight)
+
+
+def remembering():
+    """A machine whose one channel grows by a row a round."""
+
+    def step(m, carried, fed):
+        said, truth = fed.tokens[:, 3 : 3 + 2 * N_EXPERTS : 2] - 3, fed.tokens[:, -2:-1] - 3
+        p = (m.weigh(carried["cache"].sum(1)).softmax(-1) * said).sum(-1)
+        return torch.stack([1 - p, p], -1), {"cache": (said == truth).to(p).unsqueeze(1)}
+
+    return interp.adapt(
+        Remembering(), "experts", sizes={"n_experts": N_EXPERTS}, step=step, output="probability", name="remembering",
+        channels=[interp.Channel("cache", (8, N_EXPERTS), grows=1)], read=lambda carried: carried["cache"].sum(-2),
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="module")
 def histories():
     """Episodes that share every round from AT on, and not those before."""
@@ -173,16 +196,49 @@ def test_a_known_machine_steers_as_its_algorithm(others):
 
 
 def test_controls_are_as_wide_as_the_place(others):
-    """A random line of two rows moves each in the numbers that both channels have; a length is never moved."""
+    """A random line moves the numbers that channels and points have, and none that pads them."""
     machine = leaky()
     run = interp.rollout(machine, others[0])
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
     lines = [place.elsewhere for place in placebos(machine, run, places, seed=0)]
-    assert [(line != 0).sum().item() for line in lines] == [1, N_EXPERTS, N_EXPERTS, 1]
+    assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS, N_EXPERTS, N_EXPERTS, 1]
     assert row_widths(machine) == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
     (control,) = placebos(machine, run, resolve_places(part, machine, run), seed=0)
     assert float((control.elsewhere.T @ part.basis).abs().max()) < 1e-9
+
+
+def test_a_cache_is_a_channel_of_many_rows(histories, others):
+    """All of its rows are one site, each is a part, and how far it is written is nothing that moves."""
+    machine, at = remembering(), ["latent@cache", "latent@cache_1", "latent@cache_length", "latent@cache_8"]
+    whole, row, length, empty = sweep(machine, *histories, AT, at=at, read=AT + 1).fractions().tolist()
+    assert whole == pytest.approx(1) and 0.01 < abs(row) < 0.99 and length == empty == 0
+    found = carriers(machine, *others, weighted_majority(1.0), Claim.carried(machine, "log_weights"))
+    scores = found.set_index("places").score
+    assert scores["latent"] == pytest.approx(1) and scores["latent@cache"] == pytest.approx(1)
+    run = interp.rollout(machine, others[0])
+    lines = [place.elsewhere for place in placebos(machine, run, resolve_places(at, machine, run), seed=0)]
+    assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # none of the length
+
+
+def test_other_tasks_claim_what_is_carried():
+    """Claims and alignments of Q-learning and reachability name places that such a machine has, and are tested."""
+
+    def step(m, carried, fed):
+        h = m.cell(fed.values.new_zeros(len(fed.tokens), 1), carried["h"])
+        return m.read(carried["h"]), {"h": h}
+
+    for task, width in (("qlearning", 6), ("reachability", 4)):
+        record, module = interp.tasks.get(task), nn.Module()
+        layout = record.layout(**{size.name: size.default for size in record.sizes})
+        module.cell, module.read = nn.GRUCell(1, width), nn.Linear(width, layout.n_outputs)
+        machine = interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (width,))], name="idle")
+        claims = record.analysis.claims(machine)
+        assert {str(place) for claim in claims for place in claim.places} == {"latent"} and len(claims) == 2
+        pairs = [record.sample_for(machine, 8, record.at_most(6), seed) for seed in (0, 1)]
+        found = carriers(machine, *pairs, record.explains(machine), [c for c in claims if c.outcome == "prediction"])
+        assert not found.score.max() > 0.01  # it is told nothing
+        assert all(str(resolve(site, machine, layout)) == "latent" for _, site in record.analysis.aligned(machine))
 
 
 @pytest.mark.parametrize("make", MACHINES)
@@ -217,11 +273,9 @@ def test_every_table_stands_in_its_place(tmp_path):
     assert {"latent@h", "forget"} <= set(tables["patching"].site) and len(tables["steering"])
     assert tables["alignment"].site.dropna().unique().tolist() == ["latent"]
     for name in ("edges", "faithfulness", "circuit", "ablation"):
-        assert tables[name].note.tolist() == ["not applicable: lstm has no attention heads"]
+        assert tables[name].note.str.startswith("not applicable: lstm has no attention heads, and").all()
     assert len(causal_tables.write(tables, tmp_path)) == len(tables)
-    with pytest.raises(
-        InputError, match="lstm has no attention heads, so there is no graph of edges; sweep its points"
-    ):
+    with pytest.raises(InputError, match="lstm has no attention heads, and circuits of edges are of heads; use"):
         causal_tables.circuit_tables(machine, experts.sample(8, 6, N_EXPERTS, seed=0), 3, 0)
 
 
@@ -235,7 +289,7 @@ def test_channels_are_named_in_sites():
     for text, match in (
         ("latent@x", "'x'"),
         ("latent@h+x", "'x'"),
-        ("resid_pre[0]", "'resid_pre'"),
+        ("resid_pre[0]", "lstm has no residual stream; its points are latent, forget, output"),
         ("forget@h", "no position"),
     ):
         with pytest.raises(InputError, match=match):
