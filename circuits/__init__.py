@@ -17,7 +17,8 @@
 * :func:`compile` makes the model, :func:`load` does all of it by name, :func:`build` gives the circuit alone,
   :func:`from_origin` the circuit of a compiled model, :func:`differentiable` its softmax-only variant;
 * :func:`register` adds a machine of your own (a :class:`CircuitRecord`) to those that all of this knows by name;
-* :func:`verify` checks a model against its algorithm, every intermediate variable included;
+* :func:`verify` checks a model against its algorithm, every intermediate variable included; :func:`verify_machine` one
+  that is no circuit, by its predictions and its state;
 * :mod:`circuits.compare`: is a model the same machine as another: behaviour, state, update, circuit;
 * :mod:`circuits.benchmark`: methods of interpretability, graded on machines whose edges and places are known.
 
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from circuits.heads import Head, Neuron
     from circuits.registry import CircuitRecord, build, differentiable, from_origin, load, models, register
     from circuits.stated import Edge
-    from circuits.verification import verify
+    from circuits.verification import verify, verify_machine
 
 __all__ = [
     "Basis",
@@ -58,6 +59,7 @@ __all__ = [
     "models",
     "register",
     "verify",
+    "verify_machine",
 ]
 
 __getattr__, __dir__ = facade(
@@ -68,7 +70,7 @@ __getattr__, __dir__ = facade(
         "circuits.heads": "Head Neuron",
         "circuits.registry": "CircuitRecord build differentiable from_origin load models register",
         "circuits.stated": "Edge",
-        "circuits.verification": "verify",
+        "circuits.verification": "verify verify_machine",
     },
     compile="circuits.compiler:compile_circuit",
 )

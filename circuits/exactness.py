@@ -23,8 +23,10 @@ from torch import Tensor
 from circuits.basis import POS
 from circuits.circuit import Circuit, Location, Size, VerificationPlan
 from circuits.compiler import compile_circuit, rows
-from interp.algorithm import NEXT
+from interp import tasks
+from interp.algorithm import NEXT, Algorithm, Values
 from interp.errors import require
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
 from interp.model.transformer import HookedLatentTransformer
@@ -93,12 +95,10 @@ def check(
     hooks = {t: [(meter.location.hook, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
     run = _on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
     model = model.cpu()
-    memory = circuit.algorithm.memory
-    carried = np.concatenate([values[memory][:, :1], values[NEXT + memory]], axis=1)
     measured = [(meter.key, _where(meter.location), meter.error, meter.relative) for meter in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
-        (CARRIED, "latents", model.read_state(run.latents), carried),
+        (CARRIED, "latents", model.read_state(run.latents), carried_by(circuit.algorithm, values)),
     ):
         unit = plan.unit(circuit, values, key)
         require(
@@ -119,6 +119,37 @@ def check(
     ]
     leak = causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
+
+
+def carried_by(algorithm: Algorithm, values: Values) -> np.ndarray:
+    """The state that an algorithm carries, before the first round and after each, ``[episode, round + 1, ...]``."""
+    memory = algorithm.memory
+    return np.concatenate([values[memory][:, :1], values[NEXT + memory]], axis=1)
+
+
+def check_exits(machine: Machine, algorithm: Algorithm, episodes: Any, tolerance: float) -> list[Check]:
+    """What a machine predicts and what it carries, against an algorithm: no circuit is needed.
+
+    Errors count relative to the larger of 1 and the algorithm's own value, up to ``tolerance``.
+    """
+    values, run = algorithm.run(episodes), rollout(machine.eval(), episodes)
+    pairs = [("distribution", "output", run.layout.distribution(run.predictions), algorithm.distribution(values))]
+    if algorithm.memory:
+        with torch.no_grad():
+            pairs.append((CARRIED, "latents", machine.read_state(run.latents), carried_by(algorithm, values)))
+    sizes = tuple(tasks.of(machine).sizes_of(run.layout).values())
+    size = sizes[0] if len(sizes) == 1 else sizes
+    checks = []
+    for key, where, value, truth in pairs:
+        require(
+            value.numel() == truth.size,
+            f"{machine.name!r} gives a {key} of shape {tuple(value.shape)}, {algorithm.name} one of {truth.shape}; "
+            "give the algorithm that the machine was made to be, or adapt it with a read= that gives its memory",
+        )
+        errors = _errors(value.reshape(truth.shape).cpu(), torch.from_numpy(np.asarray(truth, np.float64)))
+        dtype = str(machine.dtype).removeprefix("torch.")
+        checks.append(Check(size, dtype, key, where, *errors, tolerance, "relative"))
+    return checks
 
 
 def _on_cpu(run: Rollout) -> Rollout:

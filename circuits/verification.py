@@ -6,6 +6,9 @@ episodes. Errors are maxima over all episodes, rounds and elements. A pass means
 algorithm to rounding on these episodes; it is no evidence about a learned model. What to run on, and what error is
 promised, is the machine's own :class:`~circuits.circuit.VerificationPlan`; what is measured of a circuit stands in
 :mod:`circuits.exactness`.
+
+A machine that no circuit was compiled to (``interp.adapt(..., read=...)``) has no locations: :func:`verify_machine`
+compares what it predicts and what it carries.
 """
 
 from __future__ import annotations
@@ -19,11 +22,13 @@ import torch
 import interp.tasks
 from circuits.circuit import Size
 from circuits.compiler import require_dtype
-from circuits.exactness import Check, check
+from circuits.exactness import Check, check, check_exits
 from circuits.registry import DTYPES, CircuitRecord, build, handwired, with_defaults
+from interp.algorithm import Algorithm
 from interp.checks import checked, device_called
 from interp.display import Tabled
 from interp.errors import require, require_known
+from interp.machine import Machine
 from interp.provenance import provenance
 
 if TYPE_CHECKING:
@@ -127,6 +132,53 @@ def verify(
         arguments=arguments,
     )
     return VerificationResult(name, tuple(checks), settings)
+
+
+@checked
+def verify_machine(
+    machine: Machine,
+    algorithm: Algorithm | None = None,
+    *,
+    n_rounds: int = 100,
+    n_episodes: int = 20,
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> VerificationResult:
+    """Check a machine whose state is known exactly against an algorithm: its predictions, and what it carries.
+
+    Args:
+        machine: any that is handwired, such as ``interp.adapt(..., read=...)`` makes; in its own sizes and dtype.
+        algorithm: what it was made to be; the one that its task holds it against when None.
+        n_rounds, n_episodes: to run; fewer rounds where the task says nothing new after them.
+        tolerance: the largest error, relative to the larger of 1 and the algorithm's value; 1e-9 in float64 and 1e-5 in
+            float32 when None.
+
+    Raises:
+        InputError: a learned machine, whose state no function reads exactly; an algorithm of another task, or whose
+            state has another shape.
+
+    Example:
+        >>> import interp
+        >>> verify_machine(interp.load("wma-handwired", n_experts=2), n_rounds=5, n_episodes=2).passed
+        True
+    """
+    require(
+        machine.is_handwired,
+        f"{machine.name!r} is learned: no function reads its state exactly. Adapt it with read= where one does, or "
+        "compare it by fitted maps: circuits.compare.run(machine, reference)",
+    )
+    for label, count in (("n_rounds", n_rounds), ("n_episodes", n_episodes)):
+        require(count >= 1, f"{label} must be an integer >= 1, got {count!r}")
+    task = interp.tasks.of(machine)
+    algorithm = task.explains(machine) if algorithm is None else algorithm
+    if tolerance is None:
+        tolerance = 1e-9 if machine.dtype == torch.float64 else 1e-5
+    require(tolerance >= 0, f"tolerance must be a number >= 0, got {tolerance}")
+    episodes = task.sample_for(machine, n_episodes, task.at_most(n_rounds), seed)
+    checks = check_exits(machine, algorithm, episodes, tolerance)
+    ran = {"rounds": episodes.n_rounds, "episodes": len(episodes), "seed": seed, "device": str(machine.device)}
+    settings = provenance(machine, **ran, arguments={"algorithm": algorithm.key, **algorithm.parameters})
+    return VerificationResult(machine.name, tuple(checks), settings)
 
 
 def n_cases(name: str, sizes: Sequence[Size] | None, dtypes: Sequence[str]) -> int:

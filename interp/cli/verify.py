@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,9 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
+
+if TYPE_CHECKING:
+    from circuits.verification import VerificationResult
 
 _NOT_ARGUMENTS = ("name", "sizes", "n_rounds", "n_episodes", "dtype", "circuit_seed", "done")
 """Arguments of verification that are none of a circuit."""
@@ -38,12 +41,40 @@ def verify(
 ) -> None:
     """Compare a handwired model with its algorithm; exit 1 when any variable is not exact.
 
-    Sizes take several numbers each, and every combination is checked; without any, those that the model promises.
+    Sizes take several numbers each, and every combination is checked; without any, those that the model promises. A
+    machine of your own whose state is known (interp.adapt with read=) is checked as it was built: by its predictions
+    and its state.
     """
+    from interp import library
+    from interp.files import write_json, write_text
+
+    if out is not None:
+        options.to_be_written(out)
+    built = next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir())
+    run = _machine if built else _circuit
+    result = run(model, sizes, arguments, dtype, device, n_rounds=rounds, n_episodes=episodes, seed=seed)
+    say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
+    say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
+    say.line("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
+    if out is not None:
+        table = write_text(out / "verification.csv", result.to_frame().to_csv(index=False))
+        about = {"model": model, "exact": result.passed, **result.settings}
+        say.wrote([table, write_json(out / "verification.json", about)])
+    raise typer.Exit(0 if result.passed else 1)
+
+
+def _circuit(
+    model: str,
+    sizes: Mapping[str, list[int]],
+    arguments: list[str] | None,
+    dtype: list[str] | None,
+    device: str,
+    **run: int,
+) -> VerificationResult:
+    """Everything that is known of a circuit, in every size and dtype."""
     from circuits.registry import DTYPES, handwired
     from circuits.verification import n_cases
     from circuits.verification import verify as check
-    from interp.files import write_json, write_text
     from interp.progress import bar
 
     task = interp.tasks.get(handwired(model).task)
@@ -54,15 +85,23 @@ def verify(
         require(name not in given, f"{name!r} is no argument of a circuit, which is all that --set takes")
     given["circuit_seed"] = given.pop("seed", None)  # told apart from that of the episodes
     dtypes = dtype or DTYPES
-    if out is not None:
-        options.to_be_written(out)
     with bar(f"verifying {model}", n_cases(model, grid, dtypes)) as done:
-        result = check(model, grid, rounds, episodes, dtypes, seed, done=done, device=device, **given)
-    say.table(result.summary(), f"{model}: largest difference from the algorithm", "checks")
-    say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
-    say.line("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
-    if out is not None:
-        table = write_text(out / "verification.csv", result.to_frame().to_csv(index=False))
-        about = {"model": model, "exact": result.passed, **result.settings}
-        say.wrote([table, write_json(out / "verification.json", about)])
-    raise typer.Exit(0 if result.passed else 1)
+        return check(model, grid, dtype=dtypes, done=done, device=device, **run, **given)
+
+
+def _machine(
+    model: str,
+    sizes: Mapping[str, list[int]],
+    arguments: list[str] | None,
+    dtype: list[str] | None,
+    device: str,
+    **run: int,
+) -> VerificationResult:
+    """What a machine of one's own predicts and carries, in the size and dtype that it is built in."""
+    from circuits.verification import verify_machine
+
+    require(not dtype, f"{model!r} has the dtype that it is built in: leave --dtype out")
+    for option, several in sizes.items():
+        require(len(several) == 1, f"{model!r} is built in one size at a time: give --{option} one number")
+    built = options.load(model, {option: several[0] for option, several in sizes.items()}, arguments, device)
+    return verify_machine(built.model, **run)

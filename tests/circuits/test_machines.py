@@ -1,0 +1,98 @@
+"""Verification of machines that are no circuits: what they predict and carry, against the algorithm that they are."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import circuits
+import interp
+from interp import cli, library
+from interp.errors import InputError
+from interp.model import checkpoints
+from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
+from interp.tasks.qlearning.algorithms import q_learning
+from tests import handmade
+
+
+@pytest.mark.parametrize(("decay", "rounds"), [(0.8, 200), (handmade.KEPT, 50)])
+def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
+    """Predictions and state, to rounding; another gain, another decay and another algorithm fail in both."""
+    machine = handmade.majority(decay=decay)
+    run = {"n_rounds": rounds, "n_episodes": 4}
+    result = circuits.verify_machine(machine, handmade.algorithm(decay=decay), **run)
+    assert result.passed and [check.variable for check in result.checks] == ["distribution", "carried_state"]
+    assert result.settings["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": decay}
+    assert result.settings["rounds"] == rounds and result.settings["digest"] == machine.digest()
+    for other in (handmade.algorithm(0.6, decay), handmade.algorithm(decay=0.9), bayes()):
+        failed = circuits.verify_machine(machine, other, **run)
+        assert {check.variable for check in failed.failures} == {"distribution", "carried_state"}, other.name
+
+
+def test_a_state_that_is_right_and_predictions_that_are_not_are_told_apart():
+    """Votes that are counted evenly keep the log-weights; a readout in other units keeps the predictions."""
+    machine = handmade.majority(decay=0.8)
+    own, read = handmade.algorithm(decay=0.8), machine.reader
+    machine.reader = lambda carried: 1.001 * read(carried)
+    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == ["carried_state"]
+    assert circuits.verify_machine(machine, own, n_rounds=20, tolerance=0.01).passed
+    machine.reader = read
+    vote = machine.module.votes
+    machine.module.votes = lambda carried, said: vote(0 * carried, said)
+    assert [c.variable for c in circuits.verify_machine(machine, own, n_rounds=20).failures] == ["distribution"]
+    # An algorithm without a memory says nothing about what is carried.
+    assert [c.variable for c in circuits.verify_machine(machine, majority_vote(), n_rounds=20).checks] == [
+        "distribution"
+    ]
+
+
+def test_circuits_pass_it_too_by_the_algorithm_of_their_task():
+    for name, sizes in {
+        "wma-handwired": {"n_experts": 2},
+        "qlearning-handwired": {"n_states": 2, "n_actions": 2},
+    }.items():
+        result = circuits.verify_machine(interp.load(name, **sizes), n_rounds=8, n_episodes=3)
+        assert result.passed, result.to_frame()
+        assert result.checks[0].size == (2 if len(sizes) == 1 else (2, 2))
+
+
+def test_what_cannot_be_verified_is_refused():
+    machine = handmade.majority()
+    with pytest.raises(InputError, match=r"'handmade-untrained' is learned.*adapt it with read=|Adapt it with read="):
+        circuits.verify_machine(machine.fresh())
+    with pytest.raises(InputError, match="runs on qlearning episodes"):
+        circuits.verify_machine(machine, q_learning())
+    with pytest.raises(InputError, match="n_rounds must be an integer >= 1, got 0"):
+        circuits.verify_machine(machine, n_rounds=0)
+    with pytest.raises(InputError, match="tolerance must be a number >= 0, got -1"):
+        circuits.verify_machine(machine, tolerance=-1.0)
+    machine.reader = lambda carried: carried["h"]
+    with pytest.raises(InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"):
+        circuits.verify_machine(machine, weighted_majority())
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(library, "_BUILT", {})
+    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    interp.register_machine("my-majority", handmade.majority, description="a GRU by hand", task="experts")
+
+
+def invoked(*arguments: object) -> object:
+    return CliRunner().invoke(cli.app, ["verify", *map(str, arguments)])
+
+
+def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
+    """By the name that its builder is registered under; exit 0 where it is exact, 1 where it is not, 2 if refused."""
+    small = ["--rounds", 20, "--episodes", 3]
+    failed = invoked("my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--json")
+    told = json.loads(failed.output)
+    assert failed.exit_code == 1 and told["exact"] is False and told["failures"] == 2
+    assert told["settings"]["arguments"] == {"algorithm": "weighted_majority", "gain": 0.5}
+    assert {check["variable"] for check in told["checks"]} == {"distribution", "carried_state"}
+    refused = invoked("my-majority", *small, "--experts", 2, 3)
+    assert refused.exit_code == 2 and "give --experts one number" in refused.output
+    refused = invoked("my-majority", *small, "--dtype", "float32")
+    assert refused.exit_code == 2 and "leave --dtype out" in refused.output
