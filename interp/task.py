@@ -278,7 +278,10 @@ class Task:
 
     @checked
     def explains(self, model: Machine) -> Algorithm:
-        """The algorithm that a model is held against."""
+        """The algorithm that a model is held against: the one that it was made to compute, where it says so."""
+        own = getattr(model, "algorithm", None)
+        if isinstance(own, Algorithm):
+            return own
         hypothesis, records = self.algorithms.hypothesis, self.algorithms.records()
         known = hypothesis is not None or bool(records)
         require(known, f"task {self.key!r} registers no algorithm; give its record algorithms=...")

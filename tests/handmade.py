@@ -77,7 +77,7 @@ def majority(n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, na
         read=lambda carried: module.weigh(carried["h"]),
         output="probability",
         name=name,
-        origin={"arguments": {"n_experts": n_experts, "log_gamma": log_gamma, "decay": decay}},
+        algorithm=algorithm(log_gamma, decay),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -69,7 +69,7 @@ def _circuit(
     arguments: list[str] | None,
     dtype: list[str] | None,
     device: str,
-    **run: int,
+    **run: Any,
 ) -> VerificationResult:
     """Everything that is known of a circuit, in every size and dtype."""
     from circuits.registry import DTYPES, handwired
@@ -95,7 +95,7 @@ def _machine(
     arguments: list[str] | None,
     dtype: list[str] | None,
     device: str,
-    **run: int,
+    **run: Any,
 ) -> VerificationResult:
     """What a machine of one's own predicts and carries, in the size and dtype that it is built in."""
     from circuits.verification import verify_machine

@@ -35,6 +35,7 @@ from torch import Tensor, nn
 from transformer_lens.hook_points import HookPoint
 
 from interp import catalog
+from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Channel, Component, Stepped
@@ -149,6 +150,7 @@ class AdaptedMachine(HookedMachine):
         super().__init__()
         self.module, self.layout, self.one_step, self.start, self.reader = module, layout, step, initial, read
         self.reset, self.output, self.called, self.origin = reset, output, name, dict(origin)
+        self.algorithm: Algorithm | None = None
         # What grows is carried with how far it is written.
         self.lengths = {f"{channel.name}_length": channel for channel in channels if channel.grows}
         self.channels = (*channels, *(Channel(name, (1,)) for name in self.lengths))
@@ -255,7 +257,7 @@ class AdaptedMachine(HookedMachine):
         require(
             not left, f"nothing says how to draw {', '.join(left)} of {self.name!r} anew; give adapt(..., reset=...)"
         )
-        blank.called, blank.reader = f"{self.name}-untrained", None
+        blank.called, blank.reader, blank.algorithm = f"{self.name}-untrained", None, None
         return blank.to(self.device).eval()
 
     def said(self) -> str:
@@ -276,6 +278,7 @@ def adapt(
     sizes: Mapping[str, Any] | None = None,
     initial: Callable[[Any], Tree] | None = None,
     read: Callable[[dict[str, Tensor]], Tensor] | None = None,
+    algorithm: Algorithm | None = None,
     reset: Callable[[Any], None] | None = None,
     output: Literal["logits", "probability", "value"] | None = None,
     name: str = "",
@@ -296,6 +299,8 @@ def adapt(
         points: where to look: key -> submodule (its output), or a :class:`Point`.
         initial: module to what the first round reads, per channel ``[*shape]``; zeros where it says nothing.
         read: channels ``{name: [..., *shape]}`` to the algorithm's state, for a machine whose state is known exactly.
+        algorithm: what such a machine was made to compute, for all that holds it against an algorithm; the one that its
+            task names when None.
         reset: draws the weights of a module anew; ``reset_parameters`` of every submodule when None.
         output: what the scores are: "logits" of the outcomes (when None), a "probability" each, or where the layout
             predicts a real number the "value" itself.
@@ -312,6 +317,11 @@ def adapt(
         real == (output == "value"),
         f"rounds of {layout.task!r} predict {'a real number' if real else 'outcomes'}: output must be "
         f"{'value' if real else 'logits or probability'!r}, or None, got {output!r}",
+    )
+    require(
+        algorithm is None or (read is not None and algorithm.task == layout.task),
+        f"algorithm= is what a machine of {layout.task!r} with a known state computes: give read=, too, and an "
+        "algorithm of its task; which one explains a learned machine, circuits.compare.run(machine) says",
     )
     require(len(channels) >= 1, "a machine carries something: give at least one Channel(name, shape)")
     names = [channel.name for channel in channels]
@@ -330,6 +340,7 @@ def adapt(
         module, layout, step, channels, where, initial=initial, read=read, reset=reset, output=output,
         name=name or type(module).__name__, origin=origin or {},
     ).eval()  # fmt: skip
+    machine.algorithm = algorithm
     if check:
         check_machine(machine, cheap=True)
     return machine

@@ -12,6 +12,8 @@ import interp
 from interp import cli, library
 from interp.errors import InputError
 from interp.model import checkpoints
+from interp.model.adapted import AdaptedMachine
+from interp.tasks import experts
 from interp.tasks.experts.algorithms import bayes, majority_vote, weighted_majority
 from interp.tasks.qlearning.algorithms import q_learning
 from tests import handmade
@@ -22,7 +24,7 @@ def test_a_handmade_machine_is_its_algorithm_and_no_other(decay, rounds):
     """Predictions and state, to rounding; another gain, another decay and another algorithm fail in both."""
     machine = handmade.majority(decay=decay)
     run = {"n_rounds": rounds, "n_episodes": 4}
-    result = circuits.verify_machine(machine, handmade.algorithm(decay=decay), **run)
+    result = circuits.verify_machine(machine, **run)
     assert result.passed and [check.variable for check in result.checks] == ["distribution", "carried_state"]
     assert result.settings["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": decay}
     assert result.settings["rounds"] == rounds and result.settings["digest"] == machine.digest()
@@ -69,6 +71,7 @@ def test_what_cannot_be_verified_is_refused():
     with pytest.raises(InputError, match="tolerance must be a number >= 0, got -1"):
         circuits.verify_machine(machine, tolerance=-1.0)
     machine.reader = lambda carried: carried["h"]
+    assert machine.fresh().algorithm is None
     with pytest.raises(InputError, match=r"gives a carried_state of shape .*9\), Weighted Majority one of .*4\)"):
         circuits.verify_machine(machine, weighted_majority())
 
@@ -79,6 +82,13 @@ def registered(monkeypatch):
     monkeypatch.setattr(checkpoints, "BUILDERS", {})
     interp.register_machine("my-majority", handmade.majority, description="a GRU by hand", task="experts")
 
+    def another() -> AdaptedMachine:
+        machine = handmade.majority(decay=0.9)
+        machine.algorithm = handmade.algorithm(decay=0.8)
+        return machine
+
+    interp.register_machine("another", another, description="not what it says", task="experts")
+
 
 def invoked(*arguments: object) -> object:
     return CliRunner().invoke(cli.app, ["verify", *map(str, arguments)])
@@ -87,12 +97,27 @@ def invoked(*arguments: object) -> object:
 def test_interp_verify_takes_a_machine_of_ones_own(registered, tmp_path):
     """By the name that its builder is registered under; exit 0 where it is exact, 1 where it is not, 2 if refused."""
     small = ["--rounds", 20, "--episodes", 3]
-    failed = invoked("my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--json")
+    exact = invoked("my-majority", *small, "--experts", 3, "--set", "decay=0.9", "--out", tmp_path)
+    assert exact.exit_code == 0 and "exact within tolerance" in exact.output, exact.output
+    assert "carried_state" in (tmp_path / "verification.csv").read_text()
+    failed = invoked("another", *small, "--json")
     told = json.loads(failed.output)
     assert failed.exit_code == 1 and told["exact"] is False and told["failures"] == 2
-    assert told["settings"]["arguments"] == {"algorithm": "weighted_majority", "gain": 0.5}
+    assert told["settings"]["arguments"] == {"algorithm": "fading_majority", "gain": 0.5, "decay": 0.8}
     assert {check["variable"] for check in told["checks"]} == {"distribution", "carried_state"}
     refused = invoked("my-majority", *small, "--experts", 2, 3)
     assert refused.exit_code == 2 and "give --experts one number" in refused.output
     refused = invoked("my-majority", *small, "--dtype", "float32")
     assert refused.exit_code == 2 and "leave --dtype out" in refused.output
+
+
+def test_a_machine_of_known_state_says_what_it_computes():
+    """Rooms hold it against that algorithm, and not against what its task would guess; only a known state has one."""
+    machine = handmade.majority(decay=0.8)
+    assert experts.TASK.explains(machine).parameters == {"gain": 0.5, "decay": 0.8}
+    assert {claim.variable for claim in experts.TASK.analysis.claims(machine)} == {"log_weights"}
+    assert experts.TASK.explains(machine.fresh()).key == "bayes"
+    known = {"step": machine.one_step, "channels": machine.channels, "check": False}
+    for more in ({"algorithm": handmade.algorithm()}, {"algorithm": q_learning(), "read": machine.reader}):
+        with pytest.raises(InputError, match="give read=, too, and an algorithm of its task"):
+            interp.adapt(machine.module, "experts", **known, **more)

@@ -14,7 +14,7 @@ from contextlib import redirect_stderr
 from functools import partial
 from importlib.util import find_spec
 from io import StringIO
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -28,16 +28,17 @@ from circuits.benchmark.question import Answer
 from interp.errors import InputError
 from interp.interventions.metrics import CLIP
 from interp.model.bound import bind
+from interp.model.transformer import HookedLatentTransformer
 
 
 class _Bound:
     """A pair as a model of row ids: TransformerLens and captum call it with numbers of prepared rounds."""
 
     def __init__(self, case: Case) -> None:
-        pair = case.pair
-        self.layout, self.n, self.blocks = pair.layout, pair.n_episodes, pair.model.blocks
-        self.is_probability = pair.model.config.output == "probability"
-        self.model = bind(pair.model, pair.clean, pair.corrupted, rounds=pair.round)
+        pair, model = case.pair, cast(HookedLatentTransformer, case.pair.model)  # what has edges is one
+        self.layout, self.n, self.blocks = pair.layout, pair.n_episodes, model.blocks
+        self.is_probability = model.config.output == "probability"
+        self.model = bind(model, pair.clean, pair.corrupted, rounds=pair.round)
         self.clean, self.corrupted = self.model.tokens
         with torch.no_grad():
             logs = [self._logs(self.model(ids)) for ids in (self.clean, self.corrupted)]

@@ -40,10 +40,10 @@ from interp.errors import require
 from interp.interventions.alignment import AlignmentError, AlignmentResult, align
 from interp.interventions.interchange import interchange
 from interp.interventions.sites import Site
+from interp.machine import Machine
 from interp.model.replay import replay
 from interp.model.rollout import rollout
 from interp.model.run import Rollout
-from interp.model.transformer import HookedLatentTransformer
 
 _THRESHOLD = 0.5
 """Held-out R2 from which a variable is declared to exist."""
@@ -152,7 +152,7 @@ def _align(subject: KnownMachine, material: Material, key: str, site: str) -> Al
     base, source = (material.episodes(batch, effort.fits) for batch in (4, 5))
     options: dict[str, Any] = {"steps": effort.steps, "restarts": 1, "seed": material.seed}
 
-    def runs(model: HookedLatentTransformer) -> tuple[Rollout, Rollout]:
+    def runs(model: Machine) -> tuple[Rollout, Rollout]:
         if model is subject.model:
             return material.run(4, effort.fits), material.run(5, effort.fits)
         key = "das", model.name, model.digest()

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from interp import catalog
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
 from interp.machine import Machine, lacks
@@ -40,7 +41,7 @@ def round_inputs(episodes: ExpertEpisodes) -> RoundInputs:
 
 def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
     """Subspaces to learn, (variable, site): the memory and the prediction; then a place that cannot hold them."""
-    memory = hypothesis(model).memory
+    memory = catalog.of(model).explains(model).memory
     if lacks(model, "embed", "resid_post"):
         return ((memory, "latent"), ("votes", "latent"))
     last = model.points["resid_post"].n_layers - 1
@@ -54,7 +55,7 @@ def aligned(model: Machine) -> tuple[tuple[str, str], ...]:
 
 def claims(model: Machine) -> tuple[Claim, ...]:
     """Where a model could hold the algorithm's variables, by whole activations, and where it cannot."""
-    algorithm = hypothesis(model)
+    algorithm = catalog.of(model).explains(model)
     memory, held = algorithm.memory, "counts" if "counts" in algorithm.state else algorithm.memory
     if lacks(model, "embed", "resid_post"):
         return (*Claim.carried(model, memory), *Claim.carried(model, held, "state"))
