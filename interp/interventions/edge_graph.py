@@ -25,6 +25,7 @@ from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from interp.checks import checked
 from interp.errors import InputError, require_known
 from interp.machine import Machine, lacks
 from interp.model.hooked import FiringCounter, HookFunction
@@ -36,6 +37,7 @@ Ablation = Literal["resample", "mean", "zero"]
 EXITS = ("prediction", "update")
 
 
+@checked
 def with_heads(model: Machine, what: str) -> HookedLatentTransformer:
     """The model, where its heads read and write a residual stream; else an error says what ``what`` lacks there."""
     if isinstance(model, HookedLatentTransformer):
