@@ -267,10 +267,10 @@ def effect_map(
     swap = _Swap(model, base, source, cause, outcome, rounds, decode)
     layout, is_transformer = swap.layout, swap.routes.order is None
     mapped = ["resid_post"] if is_transformer else [key for key in model.points if key != "latent"]
-    points = sites(model, layout, mapped, None)
     require(
-        bool(points), f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)"
+        bool(mapped), f"not applicable: {model.name} has no points to map; name some, interp.adapt(..., points=...)"
     )
+    points = sites(model, layout, mapped, None)
     rows, source_rows = (Rows.of(run, swap.rounds) for run in swap.runs)
     edits = swaps(model, source_rows, layout, swap.causes)
     plain = swap.measure(passed(model, rows, layout)[0], rows)
