@@ -272,7 +272,7 @@ def _run(
     ready = {s.window: replace(s, baselines=s.problem.baselines(s.folds)) for s, _ in missing}
     layout = model.layout.fit(episodes)
     cells = [(shared.window, site) for shared, site in missing]
-    if scheduler or not get_active_backend(prefer="threads")[0].supports_sharedmem:
+    if scheduler or not getattr(get_active_backend(prefer="threads")[0], "supports_sharedmem", False):
         by_hook = [[cell for cell in cells if cell[1].hook == hook] for hook in {site.hook: 0 for _, site in cells}]
         for done in each(_of_hook, (ready, models, runs, layout), by_hook, n_jobs=n_jobs, scheduler=scheduler):
             yield from done

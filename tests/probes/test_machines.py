@@ -3,6 +3,7 @@
 import json
 import sys
 
+import joblib
 import numpy as np
 import pandas as pd
 import pytest
@@ -240,6 +241,14 @@ def test_workers_change_nothing_and_finished_cells_are_kept(episodes, looped, tm
     )
     kept = probes.sweep(machine, episodes, ["match", "counts"], windows=windows, n_jobs=1, cache=tmp_path)
     pd.testing.assert_frame_equal(kept.to_frame(), looped.to_frame(), atol=1e-9)
+
+
+def test_workers_without_this_memory_run_the_round_again(episodes, looped):
+    """Each hook's rounds are replayed from the latents, as on a cluster; a backend of processes is recognised."""
+    with joblib.parallel_config(backend="loky", n_jobs=1):
+        windows = [(0, 4), (4, 8)]
+        again = probes.sweep(loop(seed=3), episodes, ["match", "counts"], windows=windows, n_jobs=1)
+    pd.testing.assert_frame_equal(again.to_frame(), looped.to_frame(), atol=1e-9)
 
 
 def test_the_map_of_a_loop_draws_cycles_and_what_has_none(looped):
