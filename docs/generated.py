@@ -122,8 +122,8 @@ def registries() -> str:
         "## Sites",
         "",
         "`site=`, `--site` and `components=`: a word, a layer (or `[layer.head]`) and a position, such as "
-        "`resid_post[1]@p?`; of the latents, the word alone, or one channel of a machine, `latents@h`. A machine that is "
-        "no transformer has points of its own in place of these components.",
+        "`resid_post[1]@p?`; of the latents, the word alone, or one channel of a machine, `latents@h`. A machine that "
+        "is no transformer has points of its own in place of these components.",
         "",
         f"- of latents: {', '.join(f'`{name}`' for name in (*OF_LATENTS, UPDATE))}",
         f"- components: {', '.join(f'`{name}`' for name in COMPONENTS)}",

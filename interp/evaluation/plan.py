@@ -142,10 +142,32 @@ def round_attention(model: Machine, episodes: Episodes, *, rounds: Rounds = slic
     return pd.DataFrame(rows, columns=["layer", "head", "query", "key", "attention"])
 
 
-def attended(model: Machine, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
-    """A table about attention between a round's positions, or a sentence in its place where a machine has none."""
-    said = _lacks_attention(model)
+def unless(said: str, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """A table, or in its place the sentence that says why it does not apply, where there is one.
+
+    >>> unless("not applicable: gru has no attention heads", pd.DataFrame).to_dict("list")
+    {'note': ['not applicable: gru has no attention heads']}
+    """
     return pd.DataFrame({NOTE: [said]}) if said else table()
+
+
+def lacks_room(model: Machine, n_rounds: int) -> str:
+    """A sentence where a channel that grows has no room for so many rounds; empty where all have."""
+    room = min((channel.shape[0] // channel.grows for channel in model.channels if channel.grows), default=n_rounds)
+    return "" if room >= n_rounds else f"not applicable: {model.name} has room for {room} rounds, not for {n_rounds:,}"
+
+
+def _lacks_attention(model: Machine) -> str:
+    """A sentence where a machine has no attention between the positions of a round; empty where it has."""
+    kind = model.points.get("pattern")
+    if kind is None or (kind.axes == "head pos" and not kind.labels):
+        return lacks(model, "pattern")
+    return f"not applicable: the attention of {model.name} is not between the positions of a round"
+
+
+def attended(model: Machine, table: Callable[[], pd.DataFrame]) -> pd.DataFrame:
+    """A table about attention between the positions of a round, or why there is none."""
+    return unless(_lacks_attention(model), table)
 
 
 def patterns(model: Machine) -> list[str]:
@@ -154,10 +176,3 @@ def patterns(model: Machine) -> list[str]:
         raise InputError(f"{said}; its points are {', '.join(model.points)}, which probes and interp.rollout read")
     kind = model.points["pattern"]
     return [kind.hook.format(layer=layer) for layer in range(kind.n_layers or 1)]
-
-
-def _lacks_attention(model: Machine) -> str:
-    kind = model.points.get("pattern")
-    if kind is None or (kind.axes == "head pos" and not kind.labels):
-        return lacks(model, "pattern")
-    return f"not applicable: the attention of {model.name} is not between the positions of a round"

@@ -24,7 +24,7 @@ from interp.tasks.reachability.evaluation import reading
 from interp.tasks.reachability.frontier import codec, controlled, exact_sets, moved
 from interp.tasks.reachability.frontier import exact as exactly_read
 from reports.evaluation import draw
-from tests.machines import N_EXPERTS, gru, lstm, read_round
+from tests.machines import N_EXPERTS, cached, gru, lstm, read_round
 
 
 class Weighed(nn.Module):
@@ -177,6 +177,20 @@ def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, mon
     assert ran.exit_code == 0, ran.output
     assert "attention: not applicable: leader has no attention heads" in " ".join(ran.output.split())
     assert (tmp_path / "own-leader" / "regret-uniform.svg").exists()
+
+
+def test_a_cache_with_room_for_training_s_rounds_has_no_long_episodes(monkeypatch):
+    """The table and the row of long episodes say so; everything else is measured."""
+    monkeypatch.setattr(by_regime, "fitting_regimes", lambda model: ["uniform"])
+    machine, said = cached(n_rounds=100), "not applicable: cached has room for 100 rounds, not for 1,000"
+    result = suite.evaluate(machine, n_episodes=30)
+    assert result.notes == {"lengths": said, "attention": "not applicable: cached has no attention heads"}
+    assert "length-regret" not in draw(result.tables) and len(result.tables["summary"]) == 1
+    frame = suite.headline(machine, n_episodes=16).set_index("what")
+    assert frame["beside"]["uniform: episodes of 1,000 rounds"] == said
+    assert frame["estimate"].drop("uniform: episodes of 1,000 rounds").notna().all()
+    with pytest.raises(InputError, match="no round fits after 6"):
+        suite.evaluate(cached(n_rounds=6), n_episodes=30)
 
 
 # Q-learning.

@@ -11,15 +11,17 @@ on a model's own predictions.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import nan
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined, row
+from interp.evaluation.plan import MODEL, EvaluationPlan, Row, attended, joined, lacks_room, row, unless
 from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.provenance import provenance
+from interp.statistics import Interval
 from interp.tasks.experts import regret, theory
 from interp.tasks.experts.episodes import sample
 from interp.tasks.experts.evaluation import by_regime
@@ -49,7 +51,9 @@ def _parts(model: Machine) -> list[str]:
 def _measure(model: Machine, part: str, n_episodes: int, seed: int) -> Any:
     """Scores of a regime or of long episodes, or the tables that are read from one batch."""
     if part == LONG:
-        return by_regime.over_lengths(model, n_episodes=max(2, n_episodes // 2), seed=seed + 1)
+        few = max(2, n_episodes // 2)
+        said = lacks_room(model, by_regime.LONGEST)
+        return unless(said, lambda: by_regime.over_lengths(model, n_episodes=few, seed=seed + 1).to_frame())
     if part == BATCH:
         return _of_batch(model, n_episodes, seed)
     return by_regime.evaluate(model, [part], n_episodes=n_episodes, seed=seed)
@@ -84,7 +88,7 @@ def _tables(model: Machine, found: Mapping[str, Any]) -> dict[str, pd.DataFrame]
         "summary": _wide(frame[frame["metric"].isin(("regret", "accuracy"))]),
         "regimes": frame,
         "regret_curves": scored.curves(),
-        "lengths": found[LONG].to_frame(),
+        "lengths": found[LONG],
         **found[BATCH],
     }
 
@@ -132,9 +136,13 @@ def _card_rows(model: Machine, n_episodes: int, seed: int) -> list[Row]:
         claims.append(row(f"{regime}: regret after 100 rounds", scored.get(regime).regret, text))
     few = max(2, n_episodes // 8)
     (first, *late), n_rounds = WINDOWS, WINDOWS[-1][1]
-    long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
+    long, said = None, lacks_room(model, n_rounds)
+    if said:
+        claims.append(row(f"uniform: episodes of {n_rounds:,} rounds", Interval(nan, nan, nan), said))
+    else:
+        long = by_regime.over_lengths(model, n_episodes=few, n_rounds=n_rounds, windows=WINDOWS, seed=seed)
     for metric, name in (("excess_log_loss", "log-loss above Bayes"), ("divergence", "KL from Bayes")):
-        if (MODEL, metric, *first) not in long.intervals:
+        if long is None or (MODEL, metric, *first) not in long.intervals:
             continue
         text = f"{long.get(metric, *first).estimate:.4f} in rounds {first[0]}-{first[1]} of the same episodes"
         for start, stop in late:

@@ -204,6 +204,7 @@ WINDOWS = (
     (0, 10), (10, 20), (20, 50), (50, 100), (100, 200), (200, 300), (300, 400), (400, 500), (500, 750), (750, 1000),
 )  # fmt: skip
 """Rounds [start, stop) of a long episode."""
+LONGEST = WINDOWS[-1][1]
 
 
 @dataclass(frozen=True)
@@ -235,7 +236,7 @@ def over_lengths(
     model: Machine,
     *,
     n_episodes: int = 128,
-    n_rounds: int = 1000,
+    n_rounds: int = LONGEST,
     n_experts: int | None = None,
     regime: str = "uniform",
     windows: Sequence[tuple[int, int]] = WINDOWS,
