@@ -13,7 +13,7 @@ BUDGET = {
     "circuits/weighted_majority": 383,
     "interp": 3463,  # the contract of a machine; machines known by their builders
     "interp/cli": 1420,  # machines: their points; --import and --machine; machines verified
-    "interp/evaluation": 312,  # what does not apply to a machine, said in its place
+    "interp/evaluation": 324,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls; mediation, effect maps and alignment.
     "interp/interventions": 5080,
     "interp/llm": 4401,
