@@ -15,7 +15,9 @@ import torch
 
 import interp
 from circuits.compare.algorithm import explain
+from circuits.compare.driver import run as compare
 from circuits.compare.fitting import checked_distributions, predictor
+from circuits.compare.question import Effort
 from interp import catalog
 from interp.algorithm import Algorithm, Family, Searched
 from interp.errors import InputError
@@ -26,7 +28,7 @@ from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import exchanged
 from interp.tasks.experts.layout import ExpertRound
-from interp.training.batches import RoundsLoss, encode, watched
+from interp.training.batches import MachineLoss, RoundsLoss, encode, watched
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
@@ -236,15 +238,34 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
         checked_distributions(given * np.nan, pair[0])
 
 
+def test_machines_that_predict_numbers_are_compared(tracker):
+    """The filter is itself in all that can be asked of it; one that believes every reading alike predicts otherwise."""
+    effort = Effort(known=24, test=12, rounds=12, horizon=3, starts=3, battery=12, untrained=1)
+    machine = tracker.handwired()
+    found = compare(machine, machine, effort=effort)
+    assert {key: verdict.word for key, verdict in found.verdicts.items() if key != "circuit"} == {
+        "behaviour": "same", "state": "same", "update": "same",
+    }  # fmt: skip
+    assert "has no attention heads" in str(found) and found.algorithm.family == "kalman"
+    alike = tracker.handwired()
+    with torch.no_grad():
+        alike.module.weight.fill_(1.0)
+    other = compare(alike, machine, effort=effort)
+    assert other.verdicts["behaviour"].word == "different" and other.failures[0].nats > 0
+
+
 def test_a_transformer_learns_numbers(tracker, tmp_path):
     model, episodes = transformer(tracker.TrackerRound(), output="value"), tracker.sample(6, 5, seed=2)
-    batch = encode(episodes, model.layout)
-    fed = batch.rounds
-    loss, _ = RoundsLoss(model, "target")(fed.tokens, fed.values.double(), fed.slots, batch.targets, model.layout)
+    loss, _ = RoundsLoss(model, "target")(encode(episodes, model.layout))
     run = interp.rollout(model, episodes)
     expected = tracker.losses(run.predictions, episodes).mean().item()
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     assert watched(model, [episodes], "own") == {"loss": pytest.approx(expected), "excess": pytest.approx(expected)}
+    gru = tracker.learned(1)
+    theirs, _ = MachineLoss(gru, "target")(encode(episodes, gru.layout))
+    assert theirs.item() == pytest.approx(
+        tracker.losses(interp.rollout(gru, episodes).predictions, episodes).mean().item()
+    )
     sizes = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 16, "eval_episodes": 16}
     config = TrainingConfig(task="tracker", stages=(Stage(n_rounds=6, steps=60),), eval_rounds=6, lr=1e-2, **sizes)
     learned = interp.load(str(train(config, tmp_path / "run", name="numbers")))

@@ -46,7 +46,8 @@ class Effect:
         algorithm: key of the one whose counterfactual is asked for.
         score, slope: with intervals over episodes; None where the algorithm wants no effect.
         difference: score less that under the rival, None without one.
-        placebo, untrained: score of the orthogonal move; largest score in an untrained model.
+        placebo, untrained: score of the orthogonal move, NaN where the state fills all that is carried; largest score
+            in an untrained model.
         by_magnitude: score and slope of small to large wanted effects.
     """
 
@@ -120,7 +121,9 @@ def _in_latents(
             if algorithm is own or wants is not None:
                 results[key] = result(subject, algorithm, writer, m, wants)
         first = next(iter(results.values()))
-        placebo = result(subject, own, writer.placebo(effort.seed), m).score().estimate
+        placebo = float("nan")
+        if not writer.fills:
+            placebo = result(subject, own, writer.placebo(effort.seed), m).score().estimate
         fresh = max((result(u, own, w, m).score().estimate for u, w in controls), default=float("nan"))
         found += _graded(results, first, (m.variable, m.what, "latent", "prediction"), effort, placebo, fresh)
     return found

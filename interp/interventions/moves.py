@@ -161,13 +161,22 @@ class Writer:
         parts = zip(self.shapes.items(), np.split(decoded, ends[:-1], axis=-1), strict=True)
         return {key: part.reshape(*decoded.shape[:-1], *of) for (key, of), part in parts}
 
+    @property
+    def fills(self) -> bool:
+        """Whether its moves leave no direction for a :meth:`placebo`: the machine carries its state and no more."""
+        basis, free = self._moved()
+        return basis.shape[1] >= free
+
+    def _moved(self) -> tuple[Tensor, int]:
+        """An orthonormal basis of its moves, ``[dimension, move]``, and how many dimensions there are to move in."""
+        steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
+        basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
+        return basis[:, sizes > 1e-9 * sizes.max()], len(basis) if self.held is None else int(self.held.sum())
+
     @checked
     def placebo(self, seed: int = 0) -> Writer:
         """The control: every move goes equally far, but along one random direction, orthogonal to all of its own."""
-        steps = torch.cat([m.steps for m in self.decoder.maps]).double().cpu()
-        basis, sizes, _ = torch.linalg.svd(steps.T, full_matrices=False)
-        basis = basis[:, sizes > 1e-9 * sizes.max()]
-        free = len(basis) if self.held is None else int(self.held.sum())
+        basis, free = self._moved()
         require(
             basis.shape[1] < free,
             f"what is decoded at {str(self.site)!r} fills its {free} dimensions; decode fewer variables there",
