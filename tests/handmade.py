@@ -20,7 +20,10 @@ import torch
 from torch import Tensor, nn
 
 import interp
+from circuits.benchmark import KnownMachine
 from interp.algorithm import Algorithm
+from interp.interventions.sites import Site
+from interp.interventions.swaps import Place
 from interp.model.adapted import AdaptedMachine
 from interp.tasks.experts.families import fading_majority
 
@@ -84,3 +87,28 @@ def majority(n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, na
 def algorithm(log_gamma: float = 0.5, decay: float = KEPT) -> Algorithm:
     """What the machine computes."""
     return fading_majority(log_gamma, decay)
+
+
+def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:
+    """The machine as a subject of the benchmark: log-weights in four of its nine dimensions, matches in the new state.
+
+    Nothing varies in its update gate.
+    """
+    machine = majority(log_gamma=log_gamma, decay=decay)
+    matched = torch.cat([torch.eye(4), torch.eye(4), torch.zeros(1, 4)]).double() / 2**0.5
+    weighed, _ = torch.linalg.qr(machine.module.weigh.weight.detach().T)
+    places = {
+        "log_weights": (Place(Site.parse("latent", machine), weighed), Place(Site.parse("weigh", machine))),
+        "match": (Place(Site.parse("new", machine), matched),),
+    }
+    return KnownMachine(
+        name="handmade",
+        machine="handmade",
+        form="GRU",
+        variant="plain",
+        model=machine,
+        algorithm=algorithm(log_gamma, decay),
+        sizes={"n_experts": 4},
+        edges=None,
+        places=places,
+    )

@@ -21,6 +21,7 @@ from interp.checks import checked, refuse_endless
 from interp.errors import InputError, require, require_known
 from interp.files import writable
 from interp.finished import Finished
+from interp.machine import lacks
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.workers import each, one_thread
@@ -146,9 +147,12 @@ def _grade(subject: KnownMachine, seed: int, methods: Sequence[Method], effort: 
     about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}
     for method in methods:
         question = QUESTIONS[method.question]
-        if len(set(material.truth(method.question).values())) < 2:
-            continue  # The truth is not known, or no two items differ by it.
         row = {"subject": part["subject"], "seed": seed, "question": question.key, "method": method.key}
+        truth = material.truth(method.question)
+        if not truth and (sentence := lacks(subject.model, "pattern")):
+            part["refusals"].append({**row, "sentence": sentence})
+        if len(set(truth.values())) < 2:
+            continue  # The truth is not known, or no two items differ by it.
         try:
             answer, seconds = material.charged(partial(method.answer, subject, material))
         except InputError as error:

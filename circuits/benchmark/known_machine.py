@@ -13,6 +13,9 @@ compute the same and look different:
   differences count (:func:`circuits.compare.variants.without`);
 * ``trained``: learned by gradient descent while interchanges tie it to the algorithm (its edges are unknown).
 
+Any other machine whose insides are known can be one, too: its places are sites of its own points and of what it
+carries; what it has no heads for (edges, nodes) is not asked of it.
+
     >>> subject = build("wma-handwired", "R", "rotated")
     >>> subject.name, len(subject.edges), sorted(set(subject.edges.values()))
     ('wma-handwired R, rotated', 36, ['clean-up', 'constant', 'content'])
@@ -26,6 +29,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import cast
 
 import numpy as np
 import torch
@@ -47,6 +51,7 @@ from interp.errors import require, require_known
 from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.interchange import Claim
 from interp.interventions.swaps import Place
+from interp.machine import Machine
 from interp.model.transformer import HookedLatentTransformer
 from interp.task import Task
 
@@ -80,7 +85,7 @@ class KnownMachine:
     machine: str
     form: str
     variant: str
-    model: HookedLatentTransformer
+    model: Machine
     algorithm: Algorithm
     sizes: Mapping[str, int]
     edges: Mapping[_EdgeName, Kind] | None
@@ -93,6 +98,11 @@ class KnownMachine:
     def task(self) -> Task:
         """The record of the model's task."""
         return tasks.of(self.model)
+
+    @property
+    def transformer(self) -> HookedLatentTransformer:
+        """The model, for questions about edges and nodes, which are asked of transformers alone."""
+        return cast(HookedLatentTransformer, self.model)
 
 
 def candidates(model: HookedLatentTransformer) -> Bool[np.ndarray, "source destination"]:

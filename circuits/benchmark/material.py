@@ -157,12 +157,12 @@ class Material:
     @property
     def graph(self) -> EdgeGraph:
         """The edges of the subject's model, made once."""
-        return self.once("graph", lambda: EdgeGraph(self.subject.model))
+        return self.once("graph", lambda: EdgeGraph(self.subject.transformer))
 
     @property
     def candidates(self) -> list[tuple[int, int]]:
         """Every edge that could be true, as the graph's indices."""
-        kept = self.once("candidates", lambda: candidates(self.subject.model))
+        kept = self.once("candidates", lambda: candidates(self.subject.transformer))
         return [edge for edge in self.graph.edges if kept[edge]]
 
     @property

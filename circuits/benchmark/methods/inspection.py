@@ -24,7 +24,7 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
     t = material.effort.round
     run, graph, scores = material.run(), material.graph, {}
     with torch.no_grad():
-        _, cache = subject.model.run_with_cache(run.tokens[:, t], run.latents[:, t], run.values[:, t])
+        _, cache = subject.transformer.run_with_cache(run.tokens[:, t], run.latents[:, t], run.values[:, t])
     for s, d in material.candidates:
         size, name = written[s], graph.destinations[d]
         if "." in name:
@@ -38,7 +38,7 @@ def _attention(subject: KnownMachine, material: Material) -> Answer:
 
 
 def _composition(subject: KnownMachine, material: Material) -> Answer:
-    model, graph = subject.model, material.graph
+    model, graph = subject.transformer, material.graph
     with torch.no_grad():
         writes = {name: _written(model, name) for name in {graph.sources[s] for s, _ in material.candidates}}
         reads = {name: _read(model, name) for name in {graph.destinations[d] for _, d in material.candidates}}

@@ -95,13 +95,17 @@ def _probed(material: Material, key: str, site: str, within_round: bool) -> tupl
 
 
 def _activation(material: Material, site: str) -> Tensor:
-    """The larger batch's activations at a site, ``[episode, round, d_model]``."""
-    place, run = Site.parse(site), material.run(1, material.effort.fits)
+    """The larger batch's activations at a site, ``[episode, round, d_model]``; of several rows one after the other."""
+    place, run = Site.parse(site, material.subject.model), material.run(1, material.effort.fits)
 
     def cached() -> Tensor:
         return replay(material.subject.model, run, names_filter=[place.hook])[2][place.hook].double()
 
-    return material.once(("activation", place.hook), cached)[:, :, run.layout.position(str(place.position))]
+    whole = material.once(("activation", place.hook), cached)
+    if place.kind.axes == "pos" and place.position is not None:
+        return whole[:, :, run.layout.position(place.position)]
+    rows = whole.flatten(0, 1)[place.index(run.layout)]
+    return rows.reshape(run.n_episodes, run.n_rounds, -1)
 
 
 def _interchanged(subject: KnownMachine, material: Material) -> Answer:

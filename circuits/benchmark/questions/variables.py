@@ -1,7 +1,8 @@
 """Variables of the algorithm: at which sites they live, in which directions, which exist, and of which algorithm.
 
 A variable lives where the rest of the round uses it. Sites are asked for at every position of the hook points at which
-a variable is known to be held: what could merely be decoded at the others is false.
+a variable is known to be held: what could merely be decoded at the others is false. Of a machine without layers they
+are its points, whole, and each channel of what it carries.
 
 Among the variables that are asked for are some that cannot exist. For each variable that the machine holds there is one
 that looks just like it and is nowhere: its value in another episode, at the same round. It has the same distribution
@@ -22,17 +23,21 @@ from circuits.benchmark.material import Material
 from circuits.benchmark.question import Answer, Question, Truth, pose, ranking
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
+from interp.machine import Machine, lacks
 
 ELSEWHERE = "another episode's "
 """What the names of variables begin with that the machine cannot hold."""
 
 
 def _held(subject: KnownMachine, material: Material) -> dict[str, tuple[Place, ...]]:
-    """Variable -> the places of the residual stream that hold it; variables that never vary are left out."""
-    values = material.variables
+    """Variable -> the places of the residual stream that hold it; variables that never vary are left out.
+
+    Of a machine without layers, all of its places.
+    """
+    values, anywhere = material.variables, bool(lacks(subject.model, "resid_post"))
     places = {}
     for key, several in subject.places.items():
-        inside = tuple(place for place in several if place.site.kind.axes == "pos")
+        inside = tuple(place for place in several if anywhere or place.site.kind.axes == "pos")
         if inside and key in values and np.ptp(values[key].astype(np.float64)) > 0:
             places[key] = inside
     return places
@@ -44,11 +49,24 @@ def _where(subject: KnownMachine, material: Material) -> Truth:
     kinds: dict[Hashable, str] = {}
     for key, several in _held(subject, material).items():
         true = {str(place.site) for place in several}
+        if lacks(subject.model, "resid_post"):
+            kinds |= {(key, site): "held" if site in true else "" for site in _points(subject.model)}
+            continue
         for component, layer in dict.fromkeys((place.site.component, place.site.layer) for place in several):
             for label in layout.labels:
                 site = str(Site(component, layer, position=label))
                 kinds[key, site] = "held" if site in true else ""
     return kinds
+
+
+def _points(machine: Machine) -> list[str]:
+    """Each channel of what a machine carries, and each of its points, as sites."""
+    several = len(machine.channels) > 1
+    found = [f"latent@{channel.name}" for channel in machine.channels] if several else ["latent"]
+    for point in machine.points.values():
+        if point.key != "latent":
+            found += [f"{point.key}[{i}]" for i in range(point.n_layers)] if point.has_layer else [point.key]
+    return found
 
 
 def _bases(subject: KnownMachine, material: Material) -> dict[tuple[str, str], Tensor]:
