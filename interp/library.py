@@ -63,8 +63,8 @@ def register_machine(name: str, build: Callable[..., Machine], *, description: s
 
     Args:
         name: what :func:`load` will call it, which no other model may have.
-        build: makes the machine with ``interp.adapt``, from arguments that JSON can say (numbers, texts, lists,
-            tables), each with a default; whatever it is given, it must make the same machine again.
+        build: makes the machine, as a rule with ``interp.adapt``, from arguments that JSON can say (numbers, texts,
+            lists, tables), each with a default. It is given a generator of random numbers with the same seed each time.
         description: one line for `interp models`.
         task: key of the task that its machines learn.
 

@@ -30,7 +30,6 @@ from interp.errors import InputError, require
 from interp.files import read_json, reading, temporary_beside, write_json, write_text, writing
 from interp.kinds import shown
 from interp.machine import Machine
-from interp.model.adapted import AdaptedMachine
 from interp.model.checks import N_EPISODES, N_ROUNDS, SEED, check_machine
 from interp.model.config import LatentTransformerConfig
 from interp.model.layout import layout_from_dict
@@ -50,7 +49,7 @@ BUILDERS: dict[str, Callable[..., Machine]] = {}
 """What makes machines that are no transformers, by name; :func:`interp.register_machine` adds to it."""
 
 
-def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> AdaptedMachine:
+def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine:
     """The machine that a registered builder makes of JSON values, checked; its origin says how it was made."""
     if builder not in BUILDERS:
         raise InputError(
@@ -69,13 +68,20 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Adapted
         signature.bind(**given)
     except TypeError as error:
         raise InputError(f"{builder!r} cannot be built so: {error}; it takes {signature}") from error
-    machine = build(**given)
+    with torch.random.fork_rng(devices=[]):  # the same weights every time, and no global generator moves
+        torch.default_generator.manual_seed(0)
+        machine = build(**given)
     require(
-        isinstance(machine, AdaptedMachine),
-        f"the builder of {builder!r} must return a machine that interp.adapt made, got {shown(machine)}",
+        isinstance(machine, Machine),
+        f"the builder of {builder!r} must return a machine, such as interp.adapt makes, got {shown(machine)}",
     )
-    assert isinstance(machine, AdaptedMachine)
-    machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
+    try:
+        machine.name, machine.origin = builder, {"builder": builder, "arguments": given}
+    except AttributeError as error:
+        raise InputError(
+            f"the builder of {builder!r} must return a machine whose name and origin can be set, such as interp.adapt "
+            f"makes: {error}"
+        ) from error
     require(
         task in ("", machine.layout.task),
         f"the builder of {builder!r} makes a machine of {machine.layout.task!r}; this needs one of {task!r}",
@@ -205,7 +211,7 @@ def _said(machine: Machine, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
     return {**said, "predicts": _predicted(again)}
 
 
-def _made_again(said: dict[str, Any], tensors: dict[str, torch.Tensor], folder: str) -> AdaptedMachine:
+def _made_again(said: dict[str, Any], tensors: dict[str, torch.Tensor], folder: str) -> Machine:
     """The machine of a checkpoint; refused where its builder makes another one now."""
     missing = [name for name in _SAID if name not in said]
     require(not missing, f"{folder!r}: config.json lacks {', '.join(missing)}; fetch the checkpoint again")
@@ -222,19 +228,19 @@ def _made_again(said: dict[str, Any], tensors: dict[str, torch.Tensor], folder: 
     return machine
 
 
-def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> AdaptedMachine:
+def _copy_of(said: dict[str, Any], tensors: dict[str, torch.Tensor], where: str) -> Machine:
     machine = built(said["builder"], said["arguments"])
-    if not said["is_handwired"]:
-        machine.reader = None  # trained since: what it carries is no longer known exactly
+    if machine.is_handwired and not said["is_handwired"]:
+        machine = machine.fresh()  # trained since: what it carries is no longer known exactly
     unfit = (
         f"{where} the weights do not fit the machine that the builder {said['builder']!r} makes of {said['arguments']}"
     )
-    machine = _filled(machine, tensors, unfit, f"{where} damaged:")
-    machine.name, machine.origin = said["name"], said["origin"]
-    return machine
+    filled: Machine = _filled(machine, tensors, unfit, f"{where} damaged:")
+    filled.name, filled.origin = said["name"], said["origin"]
+    return filled
 
 
-def _predicted(machine: AdaptedMachine) -> dict[str, Any]:
+def _predicted(machine: Machine) -> dict[str, Any]:
     """What it predicts on a few episodes of its task, and which these are."""
     task = catalog.of(machine)
     run = rollout(machine, task.sample_for(machine, N_EPISODES, max(2, task.at_most(N_ROUNDS)), SEED), commit="target")

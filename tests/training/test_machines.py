@@ -379,6 +379,13 @@ def test_a_registered_machine_is_loaded_and_listed_by_name():
     assert machine.origin == {"builder": "wide", "arguments": {"width": 5}}
 
 
+def test_a_built_machine_is_the_same_every_time():
+    before = torch.random.get_rng_state()
+    first, again, other = interp.load("wide"), interp.load("wide"), interp.load("wide", width=13)
+    assert first.digest() == again.digest() != other.digest()
+    assert torch.equal(before, torch.random.get_rng_state())
+
+
 def test_a_builder_that_breaks_the_contract_is_refused_when_it_builds():
     def leaking():
         machine = machines.gru()
@@ -414,8 +421,11 @@ def test_wrong_registrations_and_arguments_are_refused():
     with pytest.raises(InputError, match=r"'wide' cannot be built so: .*'depth'; it takes \(width=12, rate=0.0\)"):
         interp.load("wide", depth=3)
     interp.register_machine("list", lambda: [1], description="", task="experts")
-    with pytest.raises(InputError, match=r"the builder of 'list' must return a machine that interp.adapt made"):
+    with pytest.raises(InputError, match=r"the builder of .list. must return a machine, such as interp.adapt makes"):
         interp.load("list")
+    interp.register_machine("ours", lambda: interp.load("wma-handwired"), description="", task="experts")
+    with pytest.raises(InputError, match=r".ours. must return a machine whose name and origin can be set"):
+        interp.load("ours")
 
 
 def test_the_command_line_imports_the_module_that_registers(tmp_path, monkeypatch):
