@@ -19,7 +19,7 @@ BUDGET = {
     "interp/llm": 4401,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
-    "interp/model": 3520,  # checkpoints of machines that builders make; what a known machine computes
+    "interp/model": 3536,  # checkpoints of machines that builders make; what a known machine computes
     "interp/tasks": 8345,  # machines: claims, what is read where there are no slots
     "interp/training": 1744,  # the loss of a real number; machines that are no transformers
     "probes": 2998,  # places of any machine: channels, points of its own, cycles
