@@ -198,3 +198,23 @@ def test_every_benchmark_can_be_run():
     defined = {name: {node.name for node in t.body if isinstance(node, ast.FunctionDef)} for name, t in trees.items()}
     assert len(defined) > 5
     assert [name for name, functions in defined.items() if "main" not in functions] == []
+
+
+ABOUT_TRANSFORMERS = {
+    "interp/interventions/attribution.py": "edges and reads of heads",
+    "interp/interventions/round_patcher.py": "runs the layers above a patch only; other machines run the whole round",
+    "interp/tasks/reachability/training.py": "heads that training starts from",
+}
+"""Files outside the model, its training and circuits that name the class of transformers, and why."""
+
+
+def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers() -> None:
+    named = {
+        name_of(path)
+        for path in sources()
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "HookedLatentTransformer" for alias in node.names)
+    }
+    within = ("interp/model/", "interp/training/", "circuits/")
+    assert {name for name in named if not name.startswith(within)} <= set(ABOUT_TRANSFORMERS)
+    assert len(named) <= 25

@@ -47,6 +47,23 @@ def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(monkeypatch):
     mean, variance = found["probes"]
     assert mean.verdict == "represented" and mean.score.estimate > mean.controls["untrained"].score.estimate + 0.05
     assert variance.score.estimate > variance.controls["inputs"].score.estimate + 0.1
+@pytest.mark.parametrize("kind", ["gru", "lstm", "loop"])
+def test_cells_and_a_loop_of_the_example_are_machines(kind):
+    assert len((EXAMPLES / "gru.py").read_text().splitlines()) <= 120
+    made = example("gru").machine(kind)
+    interp.check_machine(made)
+    assert [channel.name for channel in made.channels] == (["h", "c"] if kind == "lstm" else ["h"])
+
+
+@pytest.mark.slow  # trains four small machines, compares and reports on three of them: two minutes of one core
+def test_cells_and_a_loop_go_from_training_to_a_report_by_the_calls_of_every_model(tmp_path):
+    command = [sys.executable, EXAMPLES / "gru.py", tmp_path]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=1200, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert len(list(tmp_path.glob("*-learned-*.html"))) == 3
+    assert all("Not computed" not in page.read_text() for page in tmp_path.glob("*.html"))
+    assert "latent@c" in ran.stdout and ran.stdout.count("an untrained model of the same architecture") == 4
+    assert ran.stdout.count("1.000000") >= 3  # all of the state carries all of what a corrupted vote changed
 
 
 def test_controls_of_a_continuous_thought_tell_use_from_appearance():
