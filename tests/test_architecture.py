@@ -202,6 +202,7 @@ def test_every_benchmark_can_be_run():
 
 ABOUT_TRANSFORMERS = {
     "interp/interventions/attribution.py": "edges and reads of heads",
+    "interp/interventions/edge_graph.py": "edges between heads",
     "interp/interventions/round_patcher.py": "runs the layers above a patch only; other machines run the whole round",
     "interp/tasks/reachability/training.py": "heads that training starts from",
 }

@@ -47,6 +47,8 @@ def test_a_filter_by_hand_is_exact_and_a_learned_one_is_probed(monkeypatch):
     mean, variance = found["probes"]
     assert mean.verdict == "represented" and mean.score.estimate > mean.controls["untrained"].score.estimate + 0.05
     assert variance.score.estimate > variance.controls["inputs"].score.estimate + 0.1
+
+
 @pytest.mark.parametrize("kind", ["gru", "lstm", "loop"])
 def test_cells_and_a_loop_of_the_example_are_machines(kind):
     assert len((EXAMPLES / "gru.py").read_text().splitlines()) <= 120
