@@ -155,10 +155,10 @@ def load(kind: str, seed: int) -> KnownMachine:
     """A shipped subject, in float64 like the handwired ones."""
     names = {pair: name for name, pair in _shipped().items()}
     require_known("trained subject", f"{kind}-{seed}", [f"{k}-{s}" for k, s in names])
-    recipe, model = recipes()[kind], load_checkpoint(WEIGHTS / f"{kind}-{seed}").double()
+    recipe, model = recipes()[kind], load_checkpoint(WEIGHTS / f"{kind}-{seed}").to(torch.float64)
     basis = tying.bases(recipe.ties, recipe.d_model, seed)
     claims = [
-        Claim(tie.variable, tuple(Place(_seen(site), basis[site].to(model.W_E)) for site in tie.holds), tie.outcome)
+        Claim(tie.variable, tuple(Place(_seen(site), basis[site].double()) for site in tie.holds), tie.outcome)
         for tie in recipe.ties
     ]
     places: dict[str, tuple[Place, ...]] = {}

@@ -134,7 +134,7 @@ def save_checkpoint(model: Machine, folder: str | Path, card: str | None = None)
 
 
 @checked
-def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Any:
+def load_checkpoint(folder: str | Path, *, max_gb: float = MOST_GB) -> Machine:
     """Load the model in ``folder``, in evaluation mode, on the CPU, in float32 (float64 if it was saved so).
 
     A transformer of more than ``max_gb``, by its configuration, is refused before memory is taken, another machine by
