@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 import interp
+from interp import catalog
 from interp.errors import InputError
 from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
@@ -347,6 +351,22 @@ def test_what_cannot_be_aligned_is_refused(vote, votes, options, message):
     with pytest.raises(InputError, match=message) as refused:
         align(vote, *votes, weighted_majority(GAIN), "log_weights", **given)
     assert isinstance(refused.value, AlignmentError) == (options.get("site") == "write")
+
+
+def test_a_machine_that_predicts_a_real_number_has_no_choice_to_align(monkeypatch):
+    """Of the Kalman filter by hand: alignment says what to use, and mediation takes its numbers as they are."""
+    spec = importlib.util.spec_from_file_location("tracker", Path(__file__).parents[2] / "examples" / "tracker.py")
+    example = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "tracker", example)
+    spec.loader.exec_module(example)
+    monkeypatch.setitem(catalog._REGISTERED, "tracker", example.TRACKER)
+    machine, episodes = example.handwired(), [example.sample(6, 5, seed=seed) for seed in (0, 1)]
+    with pytest.raises(
+        AlignmentError, match=r"compares choices, and 'kalman' predicts a real number \('normal'\): use"
+    ):
+        align(machine, *episodes, example.kalman(), "mean", "latent@mean")
+    with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
+        effect_map(machine, *episodes, "latent@mean")
 
 
 def test_what_is_learned_is_a_place_to_swap(vote, votes):
