@@ -222,7 +222,8 @@ def _places(site: Site, layout: RoundLayout, positions: str | Iterable[str] | No
         return [None]
     labels = site.labels(layout)
     if "latent" in axes or site.kind.labels:
-        return [label for label in labels if positions == "all" or label in positions]
+        wanted = (positions,) if isinstance(positions, str) else positions
+        return [label for label in labels if wanted == ("all",) or label in wanted]
     return [labels[i] for i in layout.positions(positions)]
 
 

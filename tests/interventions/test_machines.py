@@ -286,6 +286,9 @@ def test_channels_are_named_in_sites():
     activation = torch.arange(8.0).reshape(2, 2, 2)
     assert both.read(activation, machine.layout).tolist() == activation.tolist()
     assert [str(site) for site in sites(machine, positions=None)] == ["latent", "forget", "output"]
+    assert [str(site) for site in sites(machine, components="latent", positions="c")] == ["latent@c"]
+    cached = [str(site) for site in sites(remembering(), components="latent", positions="cache_1")]
+    assert cached == ["latent@cache_1"]
     for text, match in (
         ("latent@x", "'x'"),
         ("latent@h+x", "'x'"),
