@@ -14,9 +14,10 @@ from typing import Any, get_args
 import pandas as pd
 
 from interp import catalog
+from interp.algorithm import Episodes
 from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
-from interp.errors import InputError, require
+from interp.errors import InputError, require, require_known
 from interp.files import write_text
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
@@ -43,7 +44,7 @@ TOLERANCE = 0.1
 
 
 @checked
-def patching_table(model: Machine, episodes: Any, t: int) -> pd.DataFrame:
+def patching_table(model: Machine, episodes: Episodes, t: int) -> pd.DataFrame:
     """Every site under every corruption of the task, read where it first shows."""
     task = catalog.of(model)
     frames = []
@@ -186,6 +187,8 @@ def tables(
         drawn: ``regime`` and ``sizes`` of the episodes; the task's default and the model's own when None.
     """
     require(t >= 1, f"the round looked at needs a history: give a round >= 1, got {t}")
+    for name in drawn or ():
+        require_known("part of what is drawn", name, ("regime", "sizes"))
     task = catalog.of(model.eval())
     episodes, other = (task.sample_for(model, n_episodes, t + 3, s, **(drawn or {})) for s in (seed, seed + 1))
     parts: tuple[Callable[[], dict[str, pd.DataFrame]], ...] = (

@@ -70,7 +70,11 @@ class Site:
     kind: Component = field(default=_UNKNOWN, compare=False, repr=False)
 
     def __post_init__(self) -> None:
-        kind = component(fit("component", self.component, str)) if self.kind is _UNKNOWN else self.kind
+        kind = (
+            component(fit("component", self.component, str))
+            if self.kind is _UNKNOWN
+            else fit("kind", self.kind, Component)
+        )
         object.__setattr__(self, "component", kind.key)
         object.__setattr__(self, "kind", kind)
         require(
