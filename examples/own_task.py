@@ -118,9 +118,8 @@ def losses(predictions: torch.Tensor, episodes: BanditEpisodes, rounds: slice) -
     return 1 - predictions.gather(-1, torch.from_numpy(episodes.rewards[:, rounds, None])).squeeze(-1)
 
 
-def said(episodes: BanditEpisodes) -> RoundInputs:
-    kinds = np.stack([episodes.arms, episodes.rewards], -1)
-    return RoundInputs((np.eye(4)[2 * kinds[..., 0] + kinds[..., 1]],), kinds)
+def said(seen: BanditEpisodes) -> RoundInputs:
+    return RoundInputs((np.eye(4)[2 * seen.arms + seen.rewards],), np.stack([seen.arms, seen.rewards], -1))
 
 
 BANDIT = Task(

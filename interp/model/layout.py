@@ -109,17 +109,17 @@ class RoundLayout:
         for name in ("predict_label", "update_label", "choice_label"):
             label = getattr(self, name)
             found = 1 if label is None else self.labels.count(label)
-            require(
-                found == 1,
-                f"{name} {label!r} of a round of {self.task!r} stands at {found} of its positions, and must stand at "
-                f"one; set {name} in {type(self).__name__} to one of its labels: {', '.join(self.labels)}",
-            )
+            if found != 1:
+                raise InputError(
+                    f"{name} {label!r} of a round of {self.task!r} stands at {found} of its positions, and must stand "
+                    f"at one; set {name} in {type(self).__name__} to one of its labels: {', '.join(self.labels)}"
+                )
         for name, position in (("update_label", self.update_position), ("choice_label", self.choice_position)):
-            require(
-                position is None or position > self.predict_position,
-                f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
-                f"labels are {', '.join(self.labels)}",
-            )
+            if position is not None and position <= self.predict_position:
+                raise InputError(
+                    f"{name} of a round of {self.task!r} must come after {self.predict_label!r}, where it is read; its "
+                    f"labels are {', '.join(self.labels)}"
+                )
         require(
             self.kind == "classes" or self.choice_label is None,
             f"a round of {self.task!r} predicts a real number ({self.kind!r}), which no token stands for: it can have "
