@@ -54,7 +54,8 @@ def built(builder: str, arguments: Mapping[str, Any], task: str = "") -> Machine
     if builder not in BUILDERS:
         raise InputError(
             f"no builder of machines called {builder!r} is registered here; register it first: "
-            f"interp.register_machine({builder!r}, build, description=..., task=...), or import the module that does"
+            f"interp.register_machine({builder!r}, build, description=..., task=...), or import the module that does "
+            "(in the shell: interp --import MODULE ...)"
         )
     build = BUILDERS[builder]
     try:
