@@ -280,7 +280,7 @@ def _draw_steering(frame: pd.DataFrame, context: Context) -> list[object]:
         f"other than 0). Lines show the mean {record.shows} by dose, with 95 % intervals over episodes."
     )
     return [
-        Prose(_STEERING_TEXT.format(how=_EXACT if context.handwired else _FITTED)),
+        Prose(_STEERING_TEXT.format(how=_EXACT if context.compiled else _FITTED)),
         Figure(drawn, "Dose-response beside the algorithm's and random directions'", caption, frame),
         Table(table, "The same numbers", collapsed=True),
     ]

@@ -34,8 +34,8 @@ def part(*, handwired: Heading | None = None, learned: str = "") -> Part:
 def _draw(computed: None, context: Context) -> list[object]:
     facts, table = {**_describe(context.model), "Episodes": sampled(context)}, table_of(context)
     if context.quick:
-        left_out = ", ".join(f"“{title}”" for title in context.left_out) or "nothing that the full one has"
-        facts["Quick report"] = f"less of everything, and without {left_out}"
+        left_out = ", ".join(f"“{title}”" for title in context.left_out)
+        facts["Quick report"] = "less of everything" + (f", and without {left_out}" if left_out else "")
     return [Prose(_is_not(context)), *([table] if table.rows else []), Summary(facts)]
 
 
