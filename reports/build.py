@@ -94,9 +94,11 @@ def write_report(
 
     source, model = (subject, interp.load(subject)) if isinstance(subject, str) else (source, subject)
     task = tasks.of(model)
-    n_rounds = task.at_most(20 if quick else 100) if n_rounds is None else n_rounds
-    least = task.at_most(10)
+    rooms = [channel.shape[0] // channel.grows for channel in model.channels if channel.grows]
+    n_rounds = min([task.at_most(20 if quick else 100), *rooms]) if n_rounds is None else n_rounds
+    least, most = task.at_most(10), min(rooms, default=n_rounds)
     require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
+    require(n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}")
     context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick)
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()
     context.folder = folder = writable(Path(out))

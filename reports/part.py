@@ -118,6 +118,11 @@ class Context:
         return self.handwired and "circuit" in self.model.origin
 
     @property
+    def exact(self) -> bool:
+        """Whether it carries a state that can be read, of an algorithm that is known."""
+        return self.compiled or (self.handwired and getattr(self.model, "algorithm", None) is not None)
+
+    @property
     def keys(self) -> tuple[str, ...]:
         """The keys of the parts of this report."""
         return tuple(part.key for part in self.parts)

@@ -82,7 +82,7 @@ def _describe(model: Machine) -> dict[str, str]:
 
 def _describe_machine(model: Machine) -> dict[str, str]:
     shapes = [
-        f"{of.name} [{', '.join(map(str, of.shape))}]" + f", {of.grows} rows a round" * bool(of.grows)
+        f"{of.name} [{', '.join(map(str, of.shape))}]" + f", grows by {of.grows} a round" * bool(of.grows)
         for of in model.channels
     ]
     points = [kind.key + f" ({kind.n_layers} times a round)" * kind.has_layer for kind in model.points.values()]

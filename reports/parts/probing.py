@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 import probes
 from interp.algorithm import NEXT
+from interp.errors import require
 from interp.machine import lacks
 from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
@@ -151,10 +152,13 @@ class Held:
         return float(np.abs(self.state - self.reference).max())
 
 
+_READ = "The algorithm's memory, read from the latents themselves."
+
+
 def state(
     title: str = "The state over time",
     *,
-    read: str = "The algorithm's memory, read from the latents themselves.",
+    read: str = _READ,
     decoded: str = "What a linear probe, fitted on other episodes, decodes from the latents after each round.",
     probed: str = "",
     units: tuple[str, str] = ("", ""),
@@ -169,10 +173,10 @@ def state(
     """
 
     def compute(context: Context) -> Held:
-        return _of_the_latents(context) if context.compiled else _of_a_probe(context, probed)
+        return _of_the_latents(context) if context.exact else _of_a_probe(context, probed)
 
     def draw(held: Held, context: Context) -> list[object]:
-        which = 0 if context.compiled else 1
+        which = 0 if context.exact else 1
         ylabel = units[which] or held.variable.replace("_", " ")
         drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel=ylabel)
         equal = "they are equal in every bit"
@@ -180,11 +184,12 @@ def state(
         series = shown[which].format(context.shown)
         whose = "machine" if lacks(context.model, "pattern") else "transformer"
         caption = f"{series}: the {whose}'s (thin) on the algorithm's (wide and pale); {apart}."
-        text = read.format(**context.algorithm.parameters) if context.compiled else decoded
+        known = read.format(**context.algorithm.parameters) if context.compiled else _READ
+        text = known if context.exact else decoded
         return [Prose(text), Figure(drawn, f"{title}, {whose} and algorithm", caption)]
 
     def applies(context: Context) -> bool:
-        readable = context.compiled or context.task.analysis.probed
+        readable = context.exact or context.task.analysis.probed
         return bool(context.algorithms and context.algorithm.memory and readable)
 
     return Part("state", title, compute, draw, applies)
@@ -196,6 +201,8 @@ def _of_the_latents(context: Context) -> Held:
     state = context.model.read_state(context.run.latents)[i].numpy(force=True)
     values = context.algorithm.run(context.episodes)
     reference = np.concatenate([values[key][i, :1], values[NEXT + key][i]])
+    shapes = f"{state.shape[1:]}, {context.algorithm.name} keeps {reference.shape[1:]}"
+    require(state[0].size == reference[0].size, f"{context.name} reads a state of shape {shapes}")
     labels = context.algorithm.variable(key).labels(values[key])
     return Held(key, state.reshape(len(state), -1), reference.reshape(len(reference), -1), labels)
 

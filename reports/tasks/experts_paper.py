@@ -66,7 +66,7 @@ def _weights(context: Context) -> Held:
 
 def _draw_weights(held: Held, context: Context) -> list[object]:
     drawn = figures.trajectories(held.state, held.reference, held.labels, ylabel="share of the weight")
-    source = "read from the latent" if context.compiled else "decoded from the latent by a probe"
+    source = "read from the latent" if context.exact else "decoded from the latent by a probe"
     text = (
         f"Each expert's share of the whole weight in episode {context.shown}, {source} (thin) and of the algorithm "
         f"(wide and pale); largest difference {held.largest:.2g}."

@@ -3,28 +3,36 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor, nn
+from typer.testing import CliRunner
 
 import circuits
 from circuits.registry import RECORDS
 from circuits.registry import build as circuit_of
+from interp import catalog, library
+from interp.cli import app
 from interp.errors import InputError
+from interp.model import checkpoints
 from reports.blocks import Finding, Prose
 from reports.build import build, write_report
 from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
-from tests.machines import gru, loop, lstm
+from tests import handmade
+from tests.machines import cached, gru, loop, lstm
 from tests.reports.conftest import SMALL
 from tests.reports.test_build import rows, section, titles
 
+OPTIONS = {**SMALL, "n_episodes": 12, "n_rounds": 10}
 MACHINES: dict[str, Callable[[], Any]] = {"gru": gru, "loop": loop}
 SHIPS_CURVES = "learning"
 """The key of the part that stands only where learning curves ship beside a model, of any kind."""
@@ -35,8 +43,7 @@ OF_HEADS = {"Circuits of edges", "Attention", "The circuit", "Attention to each 
 def written(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """The quick page of every machine, with what failed."""
     folder = tmp_path_factory.mktemp("machines")
-    options = {**SMALL, "n_episodes": 12, "n_rounds": 10}
-    return {name: write_report(make(), folder, **options, quick=True) for name, make in MACHINES.items()}
+    return {name: write_report(make(), folder, **OPTIONS, quick=True) for name, make in MACHINES.items()}
 
 
 def text(html: str, title: str) -> str:
@@ -96,6 +103,71 @@ def test_patching_restores_what_is_carried(tmp_path: Path) -> None:
     html = build(gru(), tmp_path, **SMALL, parts=parts).read_text("utf-8")
     ((_, _, fraction, *_),) = rows(html, "latent@h")
     assert fraction == "1.000 [1.000, 1.000]"
+
+
+def test_a_machine_made_by_hand_is_held_against_its_algorithm(tmp_path: Path) -> None:
+    """Its state is read, not decoded; predictions and state are checked; what a circuit would say is not applicable."""
+    html = build(handmade.majority(), tmp_path, **OPTIONS).read_text("utf-8")
+    assert 'class="missing"' not in html
+    assert "handmade: expert advice, wired by hand" in html and "causal transformer" not in html
+    assert "memory, read from the latents themselves" in text(html, "Weights over time")
+    checked = text(html, "Verification against the algorithm")
+    assert "compared with Weighted Majority that forgets" in checked and "carried state" in checked
+    verdicts = text(html, "Verdicts")
+    assert "Predictions equal the algorithm's largest relative error" in verdicts
+    assert "The state carried equals the algorithm's largest relative error" in verdicts
+    assert "> 1.0e−9" not in verdicts
+    for title in ("Softmax only", "Variants and sizes"):
+        assert "Not applicable: handmade was not compiled from a circuit." in text(html, title)
+
+
+def test_a_cache_sets_how_many_rounds_a_report_runs(tmp_path: Path) -> None:
+    """A machine with room for few rounds is run for as many, and refused where that is too few."""
+    written = write_report(cached(n_rounds=12), tmp_path, 12, None, 0, quick=True)
+    assert written.failures == {}
+    said = text(written.path.read_text("utf-8"), "Verdicts")
+    assert "12 episodes of 12 rounds" in said and "cache [12, 8], grows by 1 a round" in said
+    with pytest.raises(InputError, match="needs at least 10 rounds an episode, got 6"):
+        build(cached(n_rounds=6), tmp_path)
+    with pytest.raises(InputError, match="'cached' has room for 12 rounds an episode, got 13"):
+        build(cached(n_rounds=12), tmp_path, n_rounds=13)
+
+
+@pytest.mark.parametrize(("task", "sizes"), [("qlearning", (2, 2)), ("reachability", (6, 8))])
+def test_machines_of_the_other_tasks_get_their_pages(task: str, sizes: tuple[int, int], tmp_path: Path) -> None:
+    """Nothing of the task's own parts fails where a machine has no heads and no layers."""
+    written = write_report(reader_of(catalog.get(task).layout(*sizes)), tmp_path, 8, None, 0, quick=True)
+    assert written.failures == {}
+    html = written.path.read_text("utf-8")
+    assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(html))
+
+
+def reader_of(layout: Any) -> Any:
+    """A GRU that reads a round of any task; it predicts from what comes before the prediction."""
+    torch.manual_seed(0)
+    first = layout.predict_position + 1
+    parts = {"embed": nn.Embedding(len(layout.vocabulary), 4), "cell": nn.GRUCell(5 * layout.n_positions, 12)}
+    module = nn.ModuleDict(parts | {"read": nn.Linear(5 * first + 12, layout.n_outputs)})
+
+    def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
+        seen = torch.cat([m["embed"](fed.tokens), fed.values.to(carried["h"]).unsqueeze(-1)], -1)
+        scores = m["read"](torch.cat([seen[:, :first].flatten(1), carried["h"]], 1))
+        return scores, {"h": m["cell"](seen.flatten(1), carried["h"])}
+
+    return interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (12,))], points={"new": "cell.new"})
+
+
+def test_the_command_writes_the_page_of_a_machine_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where its builder is registered; the page says the command that writes it again."""
+    monkeypatch.setattr(library, "_BUILT", {})
+    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    interp.register_machine("own-gru", gru, description="a GRU of the tests", task="experts")
+    options = ["--quick", "--episodes", "12", "--rounds", "10", "--out", str(tmp_path)]
+    ran = CliRunner().invoke(app, ["report", "own-gru", *options])
+    assert ran.exit_code == 0, ran.output
+    html = (tmp_path / "own-gru-quick.html").read_text("utf-8")
+    assert "interp report own-gru --episodes 12 --rounds 10 --seed 0" in html
+    assert "interp compare own-gru --report" in text(html, "Compared with other machines")
 
 
 def test_a_part_that_is_lacking_is_not_computed(tmp_path: Path) -> None:
