@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from typer.testing import CliRunner
 
 import circuits
+import interp
 from circuits.registry import RECORDS
 from circuits.registry import build as circuit_of
 from interp import catalog, library
