@@ -27,12 +27,14 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
+import torch
 from torch import Tensor
 
 from circuits.compare.fitting import Array, divergence
 from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
 from interp.algorithm import Predicted
 from interp.decoder import RIDGE, Affine
+from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
 from interp.statistics import Interval, mean_interval, ratio_interval
 
@@ -153,7 +155,18 @@ def _stitched(
         goal = goal.roll(1, 0)
     ridge = 0.0 if source.model.is_handwired else RIDGE
     mapped = _mapped(known.flatten(2), goal.flatten(2), test.flatten(2)[:, effort.at], effort.at, supplied, ridge)
-    return mapped.unflatten(-1, goal.shape[-2:])
+    mapped = mapped.unflatten(-1, goal.shape[-2:])
+    own = target.run(target.samples.test).latents[:, effort.at].to(mapped)
+    return torch.where(_held(target, mapped), mapped, own)
+
+
+def _held(target: Subject, latents: Tensor) -> Tensor:
+    """Where the target's rows hold anything, ``[latent, d_model]``: not where narrow rows are padded.
+
+    How far a growing channel is written says what round it is and is no memory: the target keeps its own.
+    """
+    widths = torch.tensor(row_widths(target.model), device=latents.device)[: latents.shape[-2]]
+    return torch.arange(latents.shape[-1], device=latents.device) < widths.unsqueeze(-1)
 
 
 def _trajectory(source: Subject, target: Subject, effort: Effort) -> Trajectory:

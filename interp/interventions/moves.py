@@ -106,6 +106,8 @@ class Writer:
         if place.kind.axes == "latent":
             activation = _carried(run, at, place)
             held = _held(model, place, run.layout, activation)
+            # How far a cache is written says which round it is: it is neither read nor moved.
+            activation = activation if held is None else activation * held
         else:
             _, _, cache = replay(model, run, rounds=at, names_filter=[place.hook])
             rows = cache[place.hook].flatten(0, 1)[place.index(run.layout)]

@@ -7,13 +7,12 @@ import json
 import numpy as np
 import pytest
 import torch
-from torch import nn
 
 import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.question import Compared, Effort, NotApplicable, Samples, Subject, shared_sizes
-from circuits.compare.state import judge_state, stitch
+from circuits.compare.state import _stitched, judge_state, stitch
 from circuits.compare.update import updates
 from circuits.compare.where import STATE, where
 from interp.tasks import experts
@@ -21,40 +20,26 @@ from interp.tasks.experts.algorithms import weighted_majority
 from interp.tasks.experts.families import fading_majority
 from reports import comparison
 from reports.parts.compared import _finding
-from tests import handmade
+from tests import handmade, machines
 
 SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=8, untrained=1)
+TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
 WIRED = "wma-handwired"
-
-
-def lstm(seed: int = 0):
-    """An untrained LSTM: two channels of different widths than the handmade machine's one."""
-    torch.manual_seed(seed)
-    module = nn.ModuleDict({"cell": nn.LSTMCell(5, 6), "read": nn.Linear(10, 2)})
-
-    def step(module, carried, fed):
-        heard = 2 * (fed.tokens[:, [3, 5, 7, 9, -2]] - 3).to(carried["h"]) - 1
-        scores = module["read"](torch.cat([carried["h"], heard[:, :4]], 1))
-        h, c = module["cell"](heard, (carried["h"], carried["c"]))
-        return scores, {"h": h, "c": c}
-
-    channels = [interp.Channel("h", (6,)), interp.Channel("c", (6,))]
-    return interp.adapt(module, "experts", step=step, channels=channels, name="lstm")
 
 
 @pytest.fixture(scope="module")
 def subjects():
     """Handmade machines and others beside the handwired one, on the same episodes."""
-    machines = {
+    every = {
         "itself": handmade.majority(name="itself"),
         "forgets": handmade.majority(decay=0.8, name="forgets"),
         "gain": handmade.majority(log_gamma=1.5, name="gain"),
         "untrained": handmade.majority().fresh(1),
-        "lstm": lstm(),
+        "lstm": machines.lstm(),
         WIRED: interp.load(WIRED, n_experts=4),
     }
-    samples = Samples.draw(machines["itself"], SMALL, shared_sizes(list(machines.values())))
-    return {name: Subject(machine, samples) for name, machine in machines.items()}
+    samples = Samples.draw(every["itself"], SMALL, shared_sizes(list(every.values())))
+    return {name: Subject(machine, samples) for name, machine in every.items()}
 
 
 def test_the_handmade_machine_is_what_it_says():
@@ -85,12 +70,38 @@ def test_carried_states_of_other_widths_are_stitched(subjects, name, word):
 
 
 def test_states_of_several_rows_are_stitched_both_ways(subjects):
-    """Two rows of six into one row of nine and back; nothing of the machine's is found in random cells."""
-    assert subjects["lstm"].run(subjects["lstm"].samples.test).latents.shape[2:] == (2, 6)
+    """Two rows of 16 into one row of nine and back; nothing of the machine's is found in random cells."""
+    assert subjects["lstm"].run(subjects["lstm"].samples.test).latents.shape[2:] == (2, 16)
     part = stitch(subjects["itself"], subjects["lstm"], [], SMALL)
     assert {(s.source, s.target) for s in part.stitchings} == {("itself", "lstm"), ("lstm", "itself")}
     assert part.best("lstm", "itself").score.high < 0.9
     assert part.best("itself", "lstm").score.estimate <= 1
+
+
+@pytest.mark.parametrize("make", [machines.gru, machines.lstm, machines.loop, machines.cached])
+def test_every_machine_holds_its_own_state(make):
+    """A cell, two channels, a loop and a cache that grows: what one carries, mapped, is worth all of it to its like."""
+    effort = Effort(known=60, test=16, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
+    machine = make()
+    samples = Samples.draw(machine, effort, {"n_experts": 4})
+    one, other = Subject(machine, samples), Subject(machine, samples, "other")
+    part = stitch(one, other, [], effort)
+    assert part.best(one.name, "other").score.low > 0.98
+    shuffled = [s.score.high for s in part.stitchings if s.control == "shuffled"]
+    assert len(shuffled) == 2 and max(shuffled) < 0.9
+
+
+def test_what_is_no_memory_stays_the_targets_own():
+    """How far a cache is written, and the numbers that pad its narrower rows, do not come from a map."""
+    effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
+    samples = Samples.draw(cached, effort, {"n_experts": 4})
+    source, target = Subject(wired, samples), Subject(cached, samples)
+    own, mapped = target.run(samples.test).latents[:, effort.at], _stitched(source, target, effort, ())
+    assert mapped.shape == own.shape == (8, 2, 7, 8)
+    assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
+    assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)
+    (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], effort).updates
+    assert np.isfinite(first.r2.estimate)
 
 
 @pytest.mark.parametrize(("name", "same"), [("itself", True), ("gain", True), ("forgets", False), ("untrained", False)])
@@ -180,6 +191,8 @@ def test_a_machine_is_a_reference_too():
 
 def test_a_machine_without_a_reference_is_held_against_algorithms():
     """Two channels, random weights: no algorithm with a memory explains it."""
-    found = compare.run(lstm(), effort=Effort(known=16, test=8, rounds=10, starts=2, horizon=2, battery=4, untrained=1))
+    found = compare.run(
+        machines.lstm(), effort=Effort(known=16, test=8, rounds=10, starts=2, horizon=2, battery=4, untrained=1)
+    )
     assert set(found.verdicts) == {"behaviour", "update"}
     assert {verdict.word for verdict in found.verdicts.values()} == {"different"} and found.algorithm.family is None
