@@ -191,8 +191,6 @@ def test_a_machine_is_a_reference_too():
 
 def test_a_machine_without_a_reference_is_held_against_algorithms():
     """Two channels, random weights: no algorithm with a memory explains it."""
-    found = compare.run(
-        machines.lstm(), effort=Effort(known=16, test=8, rounds=10, starts=2, horizon=2, battery=4, untrained=1)
-    )
+    found = compare.run(machines.lstm(), effort=TINY)
     assert set(found.verdicts) == {"behaviour", "update"}
     assert {verdict.word for verdict in found.verdicts.values()} == {"different"} and found.algorithm.family is None
