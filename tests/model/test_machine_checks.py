@@ -1,7 +1,8 @@
 """The contract of a machine: machines that keep it pass, and each of its faults is found and told in a sentence."""
 
 import re
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import nn
 import interp
 from interp.errors import InputError
 from interp.model.adapted import pack, unpack
+from interp.model.layout import EncodedRounds
 from interp.tasks import experts
 from tests.machines import N_EXPERTS, RoundCell, adapted, cached, gru, loop, lstm, read_round
 
@@ -160,12 +162,91 @@ def _digest_of_some_weights():
     return machine
 
 
-def _no_distribution():
+def _wrong_numbers(shift):
     def step(m, carried, fed):
         scores, after = _good(m, carried, fed)
-        return scores - 1, after
+        return 0 * scores + shift, after
 
     return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), step, check=False, output="probability")
+
+
+def _writes_into_the_round(m, carried, fed):
+    scores, after = _good(m, carried, fed)
+    fed.values.add_(1.0)
+    return scores, after
+
+
+def _given(change):
+    """A good cell of which one method gives something else."""
+    machine = cell(_good)
+    change(machine)
+    return machine
+
+
+def _starts_as(shape):
+    def change(machine):
+        machine.initial = lambda n, layout=None: torch.zeros(n, *shape)
+
+    return change
+
+
+def _starts_by_the_number_of_episodes(machine):
+    machine.initial = lambda n, layout=None: torch.full((n, 1, 16), float(n))
+
+
+def _runs_otherwise(part):
+    """A machine whose form for many rounds is not its step: in what it predicts, or in what it leaves."""
+
+    def change(machine):
+        def stepped(carried, fed):
+            done = machine.step(carried, fed)
+            return done._replace(**{part: 0 * getattr(done, part)})
+
+        machine.stepper = lambda: stepped
+
+    return change
+
+
+def _predicts_as(shape):
+    def change(machine):
+        step = machine.step
+        machine.step = lambda carried, fed: step(carried, fed)._replace(prediction=torch.ones(shape))
+
+    return change
+
+
+def _point_with_other_axes():
+    points = {"cell": interp.Point("cell", axes="pos")}
+    return adapted(RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), _good, points=points, check=False)
+
+
+def _looking_changes(part):
+    """A machine that notices that it is looked at."""
+
+    def change(machine):
+        step = machine.step
+
+        def seen(carried, fed):
+            done, looked_at = step(carried, fed), bool(machine.hook_latents.fwd_hooks)
+            return done._replace(**{part: getattr(done, part) + 1e-3 * looked_at})
+
+        machine.step = seen
+
+    return change
+
+
+@dataclass(frozen=True)
+class _Rounds(EncodedRounds):
+    """Rounds with a tensor that a machine is told only after it has predicted."""
+
+    truth: torch.Tensor
+    after: ClassVar[tuple[str, ...]] = ("truth",)
+
+
+def _sees_what_comes_later(machine):
+    step, prepare = machine.step, machine.prepare
+    machine.prepare = lambda fed: _Rounds(**prepare(fed).tensors(), truth=fed.tokens[..., -2].float())
+    machine.step = lambda carried, fed: step(carried, fed)._replace(prediction=fed.truth.sigmoid())
 
 
 def cell(step):
@@ -198,7 +279,30 @@ FAULTS = {
     "a start drawn at random": (_starts_at_random, "what round 0 reads differs from call to call"),
     "copies that are not of their seed": (_copies_move_the_generator, "must give the same copy for the same seed"),
     "a digest of some weights": (_digest_of_some_weights, "does not move with the weight 'module.cell.weight_hh'"),
-    "no probabilities": (_no_distribution, "predictions are no probabilities"),
+    "probabilities below 0": (lambda: _wrong_numbers(-0.5), "predictions are no probabilities"),
+    "probabilities above 1": (lambda: _wrong_numbers(1.5), "predictions are no probabilities"),
+    "it writes into the round": (lambda: cell(_writes_into_the_round), "writes into what it was given"),
+    "a start of another width": (lambda: _given(_starts_as((1, 9))), "what round 0 reads has shape"),
+    "a start without rows": (lambda: _given(_starts_as((16,))), "what round 0 reads has shape"),
+    "a start with more rows": (lambda: _given(_starts_as((2, 16))), "what round 0 reads has shape"),
+    "a start by the number of episodes": (
+        lambda: _given(_starts_by_the_number_of_episodes),
+        "what round 0 reads differs",
+    ),
+    "other predictions in a run": (lambda: _given(_runs_otherwise("prediction")), "apart from interp.rollout"),
+    "another state in a run": (lambda: _given(_runs_otherwise("carried")), "apart from interp.rollout"),
+    "a prediction of another shape": (lambda: _given(_predicts_as((4, 5))), "not that of its layout's outcomes"),
+    "fewer predictions than episodes": (lambda: _given(_predicts_as((3,))), "not that of its layout's outcomes"),
+    "a point with other axes": (
+        _point_with_other_axes,
+        r"'points.cell' has axes \[batch, pos, vector\], got shape \(4, 16\)",
+    ),
+    "looking changes the prediction": (lambda: _given(_looking_changes("prediction")), "changes nothing moves"),
+    "looking changes the state": (lambda: _given(_looking_changes("carried")), "changes nothing moves"),
+    "it sees a tensor that comes later": (
+        lambda: _given(_sees_what_comes_later),
+        "changes with 'truth', which comes after it",
+    ),
 }
 
 
@@ -317,19 +421,14 @@ def test_a_machine_in_another_dtype_is_one():
 
 
 def test_rounds_may_hold_more_than_tokens():
-    """A tree of tensors: what comes after the prediction by the layout's word is checked like any other."""
-    from interp.model.layout import EncodedRounds
-
-    class Told(EncodedRounds):
-        after = ("truth",)
-
+    """A tree of tensors, which is cut, stacked and laid in rows as a whole."""
     machine = gru()
     fed = machine.layout.encode(experts.sample(2, 3, N_EXPERTS))
     same = fed.each(lambda part: part)
     assert all(torch.equal(a, b) for a, b in zip(fed.tensors().values(), same.tensors().values(), strict=True))
     assert torch.equal(EncodedRounds.stacked([fed.at(t) for t in range(3)], 1).tokens, fed.tokens)
     assert torch.equal(fed.rows([2, 0]).tokens, fed.tokens[:, [2, 0]].flatten(0, 1))
-    assert replace(fed, tokens=fed.tokens + 1).slots is fed.slots and Told.after == ("truth",)
+    assert replace(fed, tokens=fed.tokens + 1).slots is fed.slots
 
 
 def test_a_cache_grows_by_a_row_a_round_and_holds_what_each_wrote():
@@ -353,3 +452,16 @@ def test_a_cache_that_is_full_or_is_written_wrongly_is_told():
         interp.rollout(machine, experts.sample(2, 3, N_EXPERTS))
     with pytest.raises(InputError, match="cannot grow by 7"):
         interp.Channel("cache", (6, 8), grows=7)
+
+
+def test_only_the_checks_that_are_asked_for_run():
+    """A digest of some weights is seen by the dear check alone."""
+    machine = _digest_of_some_weights()
+    interp.check_machine(machine, cheap=True)
+    interp.check_machine(machine, only=["steps_are_pure", "starts_are_repeatable"])
+    interp.check_machine(machine, experts.sample(2, 2, N_EXPERTS), only=["rows_do_not_touch"])
+    with pytest.raises(InputError, match="digest_moves_with_every_weight"):
+        interp.check_machine(machine, only=["digest_moves_with_every_weight"], cheap=True)
+    for n_episodes, n_rounds in ((1, 2), (2, 1)):
+        with pytest.raises(InputError, match="at least 2 episodes of at least 2 rounds"):
+            interp.check_machine(machine, experts.sample(n_episodes, n_rounds, N_EXPERTS))
