@@ -20,6 +20,7 @@ from circuits.compare.circuit import CircuitPart
 from circuits.compare.question import NotApplicable
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
+from interp import tasks
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import Figure, Prose, Table, joined
@@ -33,8 +34,14 @@ _LEAD = (
 )
 _ALGORITHM = (
     "Every family of algorithms that the task knows is fitted on some episodes and scored on others, by the "
-    "Jensen-Shannon divergence of the predictions. This says what the model predicts, not how it does so."
+    "{measure} of the predictions. This says what the model predicts, not how it does so."
 )
+_MEASURES = {
+    "classes": ("Jensen-Shannon divergence", "nats", "nats a round", "P(first outcome)"),
+    "mean": ("squared difference", "squared difference", "share of its variance", "predicted mean"),
+    "normal": ("mean of both Kullback-Leibler divergences", "nats", "nats a round", "predicted mean"),
+}
+"""Kind of prediction -> by what predictions are apart, in what, what a memory is worth in, and what is drawn."""
 _STATE = (
     "**Stitching.** An affine map takes one model's latents to the other's. It is fitted on other episodes, and the "
     "other model then runs on from the mapped latents. A score of 1 means its own predictions, 0 those of its empty "
@@ -118,8 +125,12 @@ def _verdicts(comparison: Comparison) -> Table:
     return Table(pd.DataFrame(rows, columns=columns), "The verdicts, and what decided each", {"held against": ".2f"})
 
 
+def _measures(comparison: Comparison) -> tuple[str, str, str, str]:
+    return _MEASURES[tasks.get(comparison.algorithm.settings["task"]).kind]
+
+
 def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
-    frame = comparison.frames["algorithm"]
+    frame, text = comparison.frames["algorithm"], _ALGORITHM.format(measure=_measures(comparison)[0])
     whole = frame[(frame["set"] == "all") & (frame["name"] == "explained")]
     drawn = whole.assign(name=[part.scores[key].name for key in whole["family"]], estimate=whole["value"])
     drawn = drawn.assign(control=drawn["family"] != part.closest)[["name", "estimate", "low", "high", "control"]]
@@ -133,6 +144,7 @@ def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
     ]
     picture = figures.intervals(drawn, xlabel="share of the divergence from a guess without memory", floor=-0.5)
     return [
+        Prose(text),
         Figure(picture, "Which algorithm explains the predictions", "The closest family in blue, the others in grey."),
         Table(pd.DataFrame(rows), "Every family with the parameters found"),
     ]
@@ -141,15 +153,16 @@ def _algorithm(part: Any, comparison: Comparison) -> list[Any]:
 def _state(part: StatePart, comparison: Comparison) -> list[Any]:
     columns = ["latents of", "in", "supplied", "control", "score"]
     rows = [(s.source, s.target, " and ".join(s.supplied) or "nothing", s.control, s.score) for s in part.stitchings]
-    worth = pd.DataFrame(list(part.worth.items()), columns=["model", "nats a round"])
+    _, _, unit, shown = _measures(comparison)
+    worth = pd.DataFrame(list(part.worth.items()), columns=["model", unit])
     return [
         Table(pd.DataFrame(rows, columns=columns), "Stitching both ways, with controls"),
-        *(_trajectory(way) for way in part.trajectories),
-        Table(worth, "What each memory is worth", formats={"nats a round": ".4f"}),
+        *(_trajectory(way, shown) for way in part.trajectories),
+        Table(worth, "What each memory is worth", formats={unit: ".4f"}),
     ]
 
 
-def _trajectory(way: Trajectory) -> Figure:
+def _trajectory(way: Trajectory, shown: str) -> Figure:
     drawn = {f"{way.target}, by itself": way.own, f"on the latents of {way.source}": way.stitched, "cut": way.cut}
     rounds = range(way.first + 1, way.first + 1 + len(way.own))
     frame = pd.concat(
@@ -160,7 +173,7 @@ def _trajectory(way: Trajectory) -> Figure:
         f"The first test episode; at round {way.first + 1} {way.target} got what {way.source} remembered, mapped, or "
         "its initial latents (cut)."
     )
-    picture = figures.curves(frame, ylabel="P(first outcome)")
+    picture = figures.curves(frame, ylabel=shown)
     return Figure(picture, f"{way.source} in {way.target}: predictions after stitching", caption)
 
 
@@ -252,7 +265,9 @@ def _where(part: WherePart, comparison: Comparison) -> list[Any]:
 def _failures(part: Any, comparison: Comparison) -> list[Any]:
     if not part.failures:
         return []
-    columns = ["set", "episode", "round", "nats", comparison.model, comparison.reference]
+    same = " (reference)" if comparison.reference == comparison.model else ""
+    unit, names = _measures(comparison)[1], (comparison.model, f"{comparison.reference}{same}")
+    columns = ["set", "episode", "round", unit, *names]
     rows = [
         (f.set, f.episode, f.round, f.nats, *(" ".join(f"{p:.3f}" for p in of) for of in (f.model, f.reference)))
         for f in part.failures
@@ -263,7 +278,7 @@ def _failures(part: Any, comparison: Comparison) -> list[Any]:
 
 
 _DRAWINGS: dict[str, tuple[str, str, Callable[[Any, Comparison], Sequence[Any]]]] = {
-    "algorithm": ("Which algorithm", _ALGORITHM, _algorithm),
+    "algorithm": ("Which algorithm", "", _algorithm),
     "state": ("State", _STATE, _state),
     "update": ("Update", _UPDATE, _update),
     "effects": ("Effects", _EFFECTS, _effects),

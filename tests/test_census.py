@@ -23,7 +23,7 @@ BUDGET = {
     "interp/tasks": 8345,  # machines: claims, what is read where there are no slots
     "interp/training": 1744,  # the loss of a real number; machines that are no transformers
     "probes": 2998,  # places of any machine: channels, points of its own, cycles
-    "reports": 2970,  # what a machine lacks, said in a part's place
+    "reports": 2990,  # measures of real numbers; what a machine lacks, said in a part's place
     # Overview, patching and interchange of machines that are no transformers; circuits without edges; a metric by the
     # kind of prediction; comparisons of what one of the two lacks.
     "reports/parts": 1620,

@@ -32,6 +32,7 @@ from interp.training.batches import MachineLoss, RoundsLoss, encode, watched
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.trainer import train
+from reports.comparison import write
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "tracker.py"
 
@@ -238,7 +239,7 @@ def test_families_are_told_apart_by_real_predictions(tracker, request, kind):
         checked_distributions(given * np.nan, pair[0])
 
 
-def test_machines_that_predict_numbers_are_compared(tracker):
+def test_machines_that_predict_numbers_are_compared(tracker, tmp_path):
     """The filter is itself in all that can be asked of it; one that believes every reading alike predicts otherwise."""
     effort = Effort(known=24, test=12, rounds=12, horizon=3, starts=3, battery=12, untrained=1)
     machine = tracker.handwired()
@@ -252,6 +253,10 @@ def test_machines_that_predict_numbers_are_compared(tracker):
         alike.module.weight.fill_(1.0)
     other = compare(alike, machine, effort=effort)
     assert other.verdicts["behaviour"].word == "different" and other.failures[0].nats > 0
+    for comparison in (found, other):
+        page = write(comparison, tmp_path).read_text()
+        assert "mean of both Kullback-Leibler divergences of the predictions" in page and "predicted mean" in page
+        assert "Jensen-Shannon" not in page and "P(first outcome)" not in page
 
 
 def test_a_transformer_learns_numbers(tracker, tmp_path):
