@@ -15,6 +15,7 @@ from interp.cli import app
 from interp.errors import InputError
 from interp.evaluation import suite
 from interp.evaluation.plan import cut, patterns, round_attention
+from interp.model import checkpoints
 from interp.tasks import experts, reachability
 from interp.tasks.experts.evaluation import by_regime
 from interp.tasks.experts.evaluation.latent import attention_to_experts, latent_control
@@ -170,12 +171,12 @@ def test_attention_over_something_else_than_a_round_s_positions_does_not_apply()
 
 
 def test_the_command_evaluates_a_machine_and_says_what_does_not_apply(small, monkeypatch, tmp_path):
-    library.models()
-    record = library.ModelRecord("own-leader", "learned", "follows its leaders", "experts")
-    monkeypatch.setitem(library._HANDWIRED, "own-leader", (record, lambda max_gb, **sizes: leader()))
+    monkeypatch.setattr(library, "_BUILT", {})
+    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    interp.register_machine("own-leader", leader, description="follows its leaders", task="experts")
     ran = CliRunner().invoke(app, ["evaluate", "own-leader", "--episodes", "30", "--out", str(tmp_path)])
     assert ran.exit_code == 0, ran.output
-    assert "attention: not applicable: leader has no attention heads" in " ".join(ran.output.split())
+    assert "attention: not applicable: own-leader has no attention heads" in " ".join(ran.output.split())
     assert (tmp_path / "own-leader" / "regret-uniform.svg").exists()
 
 

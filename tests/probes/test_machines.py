@@ -17,6 +17,7 @@ from interp import library
 from interp.cli import app
 from interp.errors import InputError
 from interp.interventions.sites import resolve
+from interp.model import checkpoints
 from interp.tasks import experts
 from probes import command
 from tests.machines import N_EXPERTS, cached, gru, loop, lstm, read_round
@@ -291,15 +292,16 @@ def test_the_command_probes_any_machine(episodes, tmp_path):
 
 
 def test_a_registered_machine_is_probed_from_the_shell(monkeypatch, tmp_path):
-    """By name, at one site and everywhere."""
-    record = library.ModelRecord("own-lstm", "learned", "an LSTM", "experts")
-    library.models()
-    monkeypatch.setitem(library._HANDWIRED, "own-lstm", (record, lambda max_gb, **sizes: lstm()))
-    words = ["probe", "own-lstm", "--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
-    ran = CliRunner().invoke(app, [*words, "--site", "latents@c"])
+    """By name at one site, and from a checkpoint folder everywhere."""
+    monkeypatch.setattr(library, "_BUILT", {})
+    monkeypatch.setattr(checkpoints, "BUILDERS", {})
+    interp.register_machine("own-lstm", lstm, description="an LSTM", task="experts")
+    folder = checkpoints.save_checkpoint(interp.load("own-lstm", seed=3), tmp_path / "saved")
+    words = ["--episodes", "16", "--rounds", "5", "--targets", "counts", "--out", str(tmp_path)]
+    ran = CliRunner().invoke(app, ["probe", "own-lstm", *words, "--site", "latents@c"])
     assert ran.exit_code == 0, ran.output
     assert "counts at latents@c" in ran.output
-    ran = CliRunner().invoke(app, [*words, "--sweep", "--jobs", "1"])
+    ran = CliRunner().invoke(app, ["probe", str(folder), *words, "--sweep", "--jobs", "1"])
     assert ran.exit_code == 0, ran.output
-    sites = pd.read_csv(tmp_path / "own-lstm" / "sweep.csv")["site"].tolist()
+    sites = pd.read_csv(tmp_path / "saved" / "sweep.csv")["site"].tolist()
     assert sites == ["latent@h", "latent@c", "forget", "output"]
