@@ -21,6 +21,7 @@ from circuits.compare.question import Effort
 from interp import catalog
 from interp.algorithm import Algorithm, Family, Searched
 from interp.errors import InputError
+from interp.interventions.alignment import align
 from interp.interventions.interchange import interchange
 from interp.interventions.metrics import exits, metric
 from interp.interventions.patching import round_map, sweep
@@ -196,6 +197,12 @@ def test_interchange_grades_means_and_variances(tracker):
     for variable, site in (("mean", "latent@mean"), ("variance", "latent@variance"), ("belief", "latent")):
         found = interchange(machine, base, source, tracker.kalman(), variable, site)
         assert found.score().estimate == pytest.approx(1) and found.iia == 1
+
+
+def test_what_is_learned_from_choices_says_that_there_are_none(tracker):
+    base, source = (tracker.sample(8, 6, seed=seed) for seed in (0, 1))
+    with pytest.raises(InputError, match=r"a basis is learned from choices, and 'kalman' predicts a real number"):
+        align(tracker.handwired(), base, source, tracker.kalman(), "mean", "latent")
 
 
 def smoothing(tracker: Any, gain: float) -> Algorithm:

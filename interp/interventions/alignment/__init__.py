@@ -155,6 +155,11 @@ def align(
         steps, restarts, lr: at most so many steps of Adam from each of at most so many starts.
         runs: gives a model's rollouts of ``base`` and ``source``, where several calls share them.
     """
+    if model.layout.kind != "classes":
+        raise AlignmentError(
+            f"a basis is learned from choices, and {model.name!r} predicts a real number ({model.layout.kind!r}); "
+            "interchange the site as it is, which grades numbers"
+        )
     place = _site(model, base, site)
     algorithm.variable(variable)  # raises on an unknown one
     budget = Budget(steps, restarts, lr, seed)
