@@ -252,13 +252,20 @@ def _where(part: WherePart, comparison: Comparison) -> list[Any]:
     blocks: list[Any] = [Table(frame, "Every variable where each model holds it best", formats)]
     if part.missing:
         blocks.append(_lacking(*(f"Map: {reason}" for reason in part.missing)))
-    half, caption = len(part.maps) // 2, "The residual stream after each layer; blank where no effect can pass."
     # Two maps of each cause, one below the other, on one scale.
-    pairs = (part.maps,) if part.missing else zip(part.maps[:half], part.maps[half:], strict=True)
-    for model, m in (pair for both in pairs for pair in both):
-        layers = [f"layer {layer + 1}" for layer in m.layers]
-        picture = figures.heatmap(m.shares, layers, m.positions, label="share of the effect", limit=1.0)
-        blocks.append(Figure(picture, f"{model}: {' + '.join(m.cause)} on the {m.outcome}", caption))
+    causes = dict.fromkeys(m.cause for _, m in part.maps)
+    for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
+        layers = [f"layer {layer + 1}" for layer in m.layers] or m.points
+        rows = "The residual stream after each layer" if m.layers else "Each point of the machine"
+        places = [position or "share" for position in m.positions]
+        picture = figures.heatmap(m.shares, layers, places, label="share of the effect", limit=1.0)
+        blocks.append(
+            Figure(
+                picture,
+                f"{model}: {' + '.join(m.cause)} on the {m.outcome}",
+                f"{rows}; blank where no effect can pass.",
+            )
+        )
     return blocks
 
 

@@ -6,8 +6,8 @@
   one row, whatever statistic each model's algorithm calls it by.
 * **maps**: the share of an effect that each activation of the residual stream carries by itself, layer by position:
   of the latents on the prediction, and of each input of the round on the state that it leaves. Both models' maps have
-  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet. A machine
-  without layers has none.
+  one scale (1 is the whole effect), so they show where a cause arrives, and in which layer two of them meet. Of a
+  machine without layers the map is of its own points.
 
 What this is NOT: a proof that the best claimed site is the best there is.
 """
@@ -28,7 +28,7 @@ from circuits.registry import from_origin
 from interp.algorithm import Algorithm
 from interp.interventions.interchange import Claim
 from interp.interventions.mediation import EffectMap, effect_map
-from interp.machine import lacks
+from interp.machine import Machine
 from interp.statistics import Interval
 
 STATE = "carried state"
@@ -65,7 +65,7 @@ class WherePart:
 
     Attributes:
         maps: (model, where its effects travel), first all of one, then all of the other, causes in the same order.
-        missing: a sentence for each model that can have no maps.
+        missing: a sentence for each model that has no maps.
     """
 
     held: tuple[Held, ...]
@@ -83,8 +83,8 @@ class WherePart:
         for model, m in self.maps:
             what = {"name": "effect carried", "variable": " + ".join(m.cause), "outcome": m.outcome, "model": model}
             rows += [
-                {**what, "where": f"resid_post[{layer}]@{label}", "value": share}
-                for layer, shares in zip(m.layers, m.shares, strict=True)
+                {**what, "where": f"{point}@{label}" if label else point, "value": share}
+                for point, shares in zip(m.points, m.shares, strict=True)
                 for label, share in zip(m.positions, shares, strict=True)
                 if np.isfinite(share)
             ]
@@ -102,10 +102,15 @@ def where(compared: Compared, algorithms: Sequence[Algorithm]) -> WherePart:
     effort, untrained = compared.effort, (compared.untrained, compared.reference_untrained)
     for s, algorithm, fresh in zip(compared.pair, algorithms, untrained, strict=True):
         held += _held(s, algorithm, fresh[:1], effort)
-        if not lacks(s.model, "resid_post"):
+        if not _unmapped(s.model):
             maps += [(s.name, _map(s, algorithm, cause, outcome, effort)) for cause, outcome in causes.items()]
-    missing = tuple(filter(None, (lacks(s.model, "resid_post") for s in compared.pair)))
+    missing = tuple(filter(None, (_unmapped(s.model) for s in compared.pair)))
     return WherePart(tuple(held), tuple(maps), missing, {"rounds": effort.at, "map_rounds": effort.at[::_MAP_ROUNDS]})
+
+
+def _unmapped(machine: Machine) -> str:
+    """A sentence where there is nothing that an effect could be mapped on."""
+    return f"not applicable: {machine.name} has no points but what it carries" if len(machine.points) == 1 else ""
 
 
 def _held(s: Subject, algorithm: Algorithm, fresh: Sequence[Subject], effort: Effort) -> list[Held]:

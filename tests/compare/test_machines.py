@@ -116,17 +116,32 @@ def test_the_update_is_weighted_majoritys_or_not(subjects, name, same):
         assert all(u.r2.low > 0.999 for u in part.of("fading"))
 
 
+def _bare():
+    """The handmade machine without a point to look into."""
+    machine = handmade.majority()
+    machine.points = {"latent": machine.points["latent"]}
+    return machine
+
+
 def test_the_memory_is_found_in_what_is_carried(subjects):
-    """All of it stands for the log-weights, exactly; where there are no layers, a sentence stands for the maps."""
+    """All of it stands for the log-weights, exactly; its effect passes where they are weighed, and nowhere else."""
     algorithm = weighted_majority(0.5)
     pair, fresh = (subjects["itself"], subjects[WIRED]), [subjects["untrained"]]
     part = where(Compared(*pair, fresh, [], SMALL, {}), [algorithm, algorithm])
     held = {(h.model, h.variable, h.outcome): h for h in part.held}
     assert held["itself", STATE, "prediction"].score.low > 1 - 1e-6
     assert held["itself", STATE, "state"].score.low > 1 - 1e-6
-    assert {name for name, _ in part.maps} == {WIRED}
-    assert part.missing == ("not applicable: itself has no layers",)
-    assert part.missing[0] in part.to_frame()["where"].tolist()
+    (_, mapped), (_, other) = part.maps
+    assert other.layers and part.missing == ()
+    shares = dict(zip(mapped.points, mapped.shares[:, 0], strict=True))
+    assert shares["weigh"] == pytest.approx(1) and not np.nan_to_num([shares["new"], shares["update"]]).any()
+    rows = part.to_frame().query("name == 'effect carried' and model == 'itself'")
+    assert rows.set_index("where").value["weigh"] == pytest.approx(1)
+    bare = Subject(_bare(), subjects["itself"].samples)
+    lacking = where(Compared(bare, bare, [], [], SMALL, {}), [algorithm, algorithm])
+    sentence = "not applicable: handmade has no points but what it carries"
+    assert lacking.maps == () and lacking.missing == (sentence, sentence)
+    assert sentence in lacking.to_frame()["where"].tolist()
 
 
 def test_circuits_are_compared_only_of_machines_with_heads(subjects):
@@ -177,7 +192,8 @@ def test_tables_json_and_pages_say_what_is_not_applicable_in_its_place(found, tm
     }
     assert texts["Circuit"] == "Not applicable: handmade has no attention heads."
     assert "Moves of inputs: not applicable: handmade has no token embeddings." in texts["Effects"]
-    assert "Map: not applicable: handmade has no layers." in texts["Where"]
+    figures = [block for section in page.sections if section.title == "Where" for block in section.blocks[2:]]
+    assert [figure.title for figure in figures] == [f"{name}: latent on the prediction" for name in ("handmade", WIRED)]
     assert "not applicable, handmade has no attention heads" in page.write(tmp_path / "page.html").read_text()
 
 
