@@ -256,14 +256,14 @@ def _where(part: WherePart, comparison: Comparison) -> list[Any]:
     causes = dict.fromkeys(m.cause for _, m in part.maps)
     for model, m in (pair for cause in causes for pair in part.maps if pair[1].cause == cause):
         layers = [f"layer {layer + 1}" for layer in m.layers] or m.points
-        rows = "The residual stream after each layer" if m.layers else "Each point of the machine"
+        shown = "The residual stream after each layer" if m.layers else "Each point of the machine"
         places = [position or "share" for position in m.positions]
         picture = figures.heatmap(m.shares, layers, places, label="share of the effect", limit=1.0)
         blocks.append(
             Figure(
                 picture,
                 f"{model}: {' + '.join(m.cause)} on the {m.outcome}",
-                f"{rows}; blank where no effect can pass.",
+                f"{shown}; blank where no effect can pass.",
             )
         )
     return blocks
