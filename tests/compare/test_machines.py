@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -200,9 +201,11 @@ def test_tables_json_and_pages_say_what_is_not_applicable_in_its_place(found, tm
 def test_a_machine_is_a_reference_too():
     """Of a transformer, by another gain: another behaviour, the same state and update."""
     other = interp.load(WIRED, n_experts=4, log_gamma=1.5)
-    found = compare.run(other, handmade.majority(), effort=SMALL)
+    found = compare.run(other, handmade.majority(), effort=replace(TINY, rounds=12, known=32))
     words = {question: verdict.word for question, verdict in found.verdicts.items()}
-    assert words == {"behaviour": "different", "state": "same", "update": "same", "circuit": "not applicable"}
+    assert words.pop("state") in ("same", "undecided")  # memories of 12 rounds are worth little
+    assert words == {"behaviour": "different", "update": "same", "circuit": "not applicable"}
+    assert found.verdicts["state"].bound.low > 0.99 and found.reference == "handmade"
 
 
 def test_a_machine_without_a_reference_is_held_against_algorithms():
