@@ -16,6 +16,7 @@ import circuits
 from circuits.exactness import CARRIED, Check
 from circuits.registry import handwired
 from circuits.verification import VerificationResult, verify, verify_machine
+from interp.errors import InputError
 from reports import figures
 from reports.blocks import Figure, Finding, Prose, Table, badges, number
 from reports.part import Context, Part, uncompiled, wired
@@ -39,6 +40,17 @@ _SMALLEST = 1e-17
 """What an error of 0 is drawn as, on a logarithmic axis."""
 
 
+def _unlisted(context: Context) -> str:
+    """What a machine lacks whose circuit, if it has one, does not say where it holds what it predicts."""
+    try:
+        sites = context.circuit.sites if context.compiled else {}
+    except InputError:
+        return ""  # a circuit that was edited: the part says so
+    if not context.compiled or handwired(context.circuit.name).plan.output in sites:
+        return uncompiled(context)
+    return f"not applicable: the circuit of {context.name} lists no site of what it predicts"
+
+
 def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part:
     """The largest error of every variable of a handwired model, at several sizes.
 
@@ -49,13 +61,14 @@ def part(sizes: Sequence[Any], n_episodes: int, said: Mapping[str, str]) -> Part
 
     def compute(context: Context) -> VerificationResult:
         few = min(n_episodes, context.n_episodes)
-        if not context.compiled:
+        if _unlisted(context):
             ran = {"n_rounds": context.n_rounds, "n_episodes": few, "seed": context.seed}
             return verify_machine(context.model, context.algorithm, **ran)
         return verify(context.circuit.name, sizes, max(context.n_rounds, _ROUNDS), few, seed=context.seed)
 
     def summary(result: VerificationResult, context: Context) -> list[Finding]:
-        claims = said if context.compiled else {check.variable: _EXITS[check.variable] for check in result.checks}
+        exits = {check.variable: _EXITS[check.variable] for check in result.checks if check.variable in _EXITS}
+        claims = exits if _unlisted(context) else said
         return [_exactness(result, variable, text) for variable, text in claims.items()]
 
     return Part("verification", "Verification against the algorithm", compute, _draw, wired, summary)
@@ -65,7 +78,7 @@ def _draw(result: VerificationResult, context: Context) -> list[object]:
     checks = result.to_frame()
     sizes = list(dict.fromkeys(_size(size) for size in checks["size"]))
     ran = f"{result.settings['episodes']} episodes of {result.settings['rounds']} rounds at sizes {', '.join(sizes)}"
-    text = _TEXT if context.compiled else _EXITS_TEXT.format(algorithm=context.algorithm.name)
+    text = _EXITS_TEXT.format(algorithm=context.algorithm.name) if _unlisted(context) else _TEXT
     relative = "Relative errors are to the value, or to the machine's unit where the value is smaller."
     every = checks.assign(size=[_size(size) for size in checks["size"]], passed=badges(checks["passed"]))
     return [
@@ -138,7 +151,7 @@ def softening(outputs: Mapping[str, str], n_episodes: int, **arguments: Any) -> 
         return {eta: verify(name, (size,), rounds, few, eta=float(eta), **options) for eta in ETAS}
 
     drawn = partial(_draw_softened, outputs)
-    return Part("softening", "Softmax only", compute, drawn, wired, slow=True, lacking=uncompiled)
+    return Part("softening", "Softmax only", compute, drawn, wired, slow=True, lacking=_unlisted)
 
 
 def _draw_softened(
@@ -208,7 +221,7 @@ def variants(names: Sequence[str], sweeps: Sequence[Sweep], sizes: Sequence[tupl
         text = _VARIANTS_TEXT.format(episodes=_N_EPISODES, rounds=_N_ROUNDS)
         return [Prose(text), *drawn, Table(measured[1], "The exact circuit by size")]
 
-    return Part("variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=uncompiled)
+    return Part("variants", "Variants and sizes", compute, draw, wired, slow=True, lacking=_unlisted)
 
 
 def _errors(context: Context, sweep: Sweep, names: Sequence[str]) -> pd.DataFrame:

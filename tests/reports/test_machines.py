@@ -28,6 +28,7 @@ from reports.part import Context, Part, needing
 from reports.parts import heads, interchange, overview, patching
 from reports.parts.default import default_parts
 from reports.parts.patching import Difference
+from reports.tasks import experts
 from tests import handmade
 from tests.machines import cached, gru, loop, lstm
 from tests.reports.conftest import SMALL
@@ -214,6 +215,25 @@ def without_edges(n_experts: int = 4) -> Any:
     whole = circuit_of("wma-handwired", n_experts=n_experts)
     arguments = {"n_experts": n_experts}
     return replace(whole, name="bare", arguments=arguments, edges=(), carried=(), not_carried={})
+
+
+def without_sites(n_experts: int = 4) -> Any:
+    """The same, of which nobody wrote down where its variables are either."""
+    return replace(without_edges(n_experts), sites={}, partial={})
+
+
+def test_a_circuit_without_sites_is_verified_by_what_it_gives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its predictions and its state, as of any machine; what needs a site says that none is listed."""
+    record = replace(RECORDS["wma-handwired"], key="bare", builder=f"{__name__}:without_sites")
+    monkeypatch.setitem(RECORDS, "bare", record)
+    wanted = ("verification", "softening", "circuit")
+    parts = (overview.part(), *(part for part in experts.parts() if part.key in wanted))
+    written = write_report(circuits.load("bare", n_experts=2), tmp_path, 8, 10, 0, parts)
+    assert written.failures == {}
+    html = written.path.read_text("utf-8")
+    assert "carried state" in text(html, "Verification against the algorithm")
+    assert "the circuit of bare lists no site of what it predicts" in text(html, "Softmax only")
+    assert "lists no sites" in text(html, "The circuit")
 
 
 def test_a_circuit_without_edges_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
