@@ -81,7 +81,7 @@ def check(
     """
     model = compile_circuit(circuit, getattr(torch, dtype)) if model is None else model
     values = circuit.algorithm.run(episodes)
-    truths = {key: circuit.truth(values, key) for key in circuit.sites}
+    truths = {key: circuit.truth(values, key) for key in dict.fromkeys((*circuit.sites, plan.output))}
     undecided = plan.undecided(circuit, values, dtype)
     for key, mask in undecided.items():
         truths[key][mask] = np.nan

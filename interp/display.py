@@ -26,8 +26,26 @@ from interp.statistics import Interval
 if TYPE_CHECKING:
     import pandas as pd
 
+    from interp.machine import Machine
+
 MOST_ROWS, _MOST_FIELDS = 30, 6
 """Rows of a table, and fields of a line."""
+
+
+_MEANT = {
+    "pattern": "attention heads",
+    "z": "attention heads",
+    "embed": "token embeddings",
+    "resid_pre": "residual stream",
+    "resid_post": "layers",
+}
+"""What it means to lack a component of transformers."""
+
+
+def lacks(machine: Machine, *keys: str) -> str:
+    """What stands in the place of what a machine cannot show: which components it lacks; empty where it has all."""
+    missing = dict.fromkeys(_MEANT.get(key, key) for key in keys if key not in machine.points)
+    return f"not applicable: {machine.name} has no {' and no '.join(missing)}" if missing else ""
 
 
 class Tabled:

@@ -37,7 +37,7 @@ class Channel:
     grows: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "shape", tuple(self.shape))
+        object.__setattr__(self, "shape", tuple(self.shape) if isinstance(self.shape, tuple | list) else ())
         good = self.name.isidentifier() and self.shape and all(isinstance(n, int) and n >= 1 for n in self.shape)
         require(bool(good), f"a channel has an identifier and sizes from 1 on, got {self.name!r} of shape {self.shape}")
         most = self.shape[0] * (len(self.shape) > 1)
@@ -87,22 +87,6 @@ class Component:
     def position_axis(self) -> int | None:
         """Axis of the round's positions in ``[batch, ...]``; None for latents, which have places of their own."""
         return self.axes.split().index("pos") + 1 if "pos" in self.axes else None
-
-
-def lacks(machine: Machine, *keys: str) -> str:
-    """A sentence where the machine has none of a component that something needs; empty where it has them all."""
-    missing = [MEANT.get(key, key) for key in keys if key not in machine.points]
-    return f"not applicable: {machine.name} has no {' and no '.join(missing)}" if missing else ""
-
-
-MEANT = {
-    "pattern": "attention heads",
-    "z": "attention heads",
-    "embed": "token embeddings",
-    "resid_pre": "residual stream",
-    "resid_post": "layers",
-}
-"""What it means to lack a component of transformers."""
 
 
 class Stepped(NamedTuple):

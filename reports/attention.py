@@ -34,8 +34,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked
+from interp.display import lacks
 from interp.errors import InputError, require
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from reports.html import TEMPLATES, environment, policy, stylesheet
 from reports.palette import LIGHT
 

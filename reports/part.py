@@ -23,8 +23,9 @@ from circuits.circuit import Circuit
 from circuits.registry import differentiable, from_origin
 from interp import tasks
 from interp.algorithm import NEXT, Algorithm, AlgorithmRecord
+from interp.display import lacks
 from interp.errors import InputError, require, require_known
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.model.run import Rollout
 from interp.tasks import Task
 from interp.training.runs import shipped_curves

@@ -219,3 +219,7 @@ def test_neutral_rooms_take_machines_and_do_not_name_the_class_of_transformers()
     within = ("interp/model/", "interp/training/", "circuits/")
     assert {name for name in named if not name.startswith(within)} <= set(ABOUT_TRANSFORMERS)
     assert len(named) <= 25
+
+
+def test_the_contract_of_a_machine_is_one_short_file() -> None:
+    assert len((ROOT / "interp" / "machine.py").read_text().splitlines()) <= 150

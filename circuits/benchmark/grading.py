@@ -18,10 +18,10 @@ from circuits.benchmark.methods import select
 from circuits.benchmark.questions import QUESTIONS
 from circuits.calibration import FORMS
 from interp.checks import checked, refuse_endless
+from interp.display import lacks
 from interp.errors import InputError, require, require_known
 from interp.files import writable
 from interp.finished import Finished
-from interp.machine import lacks
 from interp.progress import bar
 from interp.provenance import provenance
 from interp.workers import each, one_thread

@@ -39,13 +39,14 @@ from circuits.compare.roles import LITTLE, LOOKS, Look, Role, looks, match, prof
 from circuits.registry import differentiable
 from interp.algorithm import Algorithm
 from interp.decoder import Decoder
+from interp.display import lacks
 from interp.errors import InputError
 from interp.files import json_values
 from interp.interventions.ablation import CircuitScorer, smallest
 from interp.interventions.attribution import attribute
 from interp.interventions.mediation import MediationResult, mediate, paths
 from interp.interventions.pairs import corruption, prepare
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.statistics import Interval
 
 _SHARE = 0.25

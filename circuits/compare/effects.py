@@ -25,11 +25,11 @@ from circuits.compare.fitting import Array
 from circuits.compare.question import Effort, Question, Subject, bounds
 from interp.algorithm import NEXT, Algorithm
 from interp.decoder import RIDGE, Affine
+from interp.display import lacks
 from interp.interventions.counterfactual import InterchangeResult, score_difference
 from interp.interventions.interchange import Claim, interchange
 from interp.interventions.moves import Writer, move
 from interp.interventions.swaps import Place
-from interp.machine import lacks
 from interp.statistics import Interval
 
 _SAME_STATE = 0.99

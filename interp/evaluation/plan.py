@@ -25,8 +25,9 @@ from torch import Tensor
 
 from interp.algorithm import Episodes
 from interp.checks import checked
+from interp.display import lacks
 from interp.errors import InputError, require, unknown_name
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.model.rollout import rollout
 from interp.model.run import Rounds
 from interp.statistics import Interval

@@ -26,8 +26,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from interp.checks import checked
+from interp.display import lacks
 from interp.errors import InputError, require_known
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.model.hooked import FiringCounter, HookFunction
 from interp.model.layout import EncodedRounds
 from interp.model.run import Rollout

@@ -24,8 +24,9 @@ from typing import Any, Literal
 from torch import Tensor
 
 from interp.checks import checked, fit, non_empty
+from interp.display import lacks
 from interp.errors import InputError, require, require_known, unknown_name
-from interp.machine import Component, Machine, lacks
+from interp.machine import Component, Machine
 from interp.model.layout import RoundLayout
 from interp.model.transformer import COMPONENTS
 

@@ -6,8 +6,9 @@ import re
 from pathlib import Path
 from typing import Any
 
+from interp.display import lacks
 from interp.library import SHIPPED
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from reports.attention import heads_of
 from reports.blocks import Finding, Findings, Prose, Summary, number
 from reports.part import Context, Heading, Part

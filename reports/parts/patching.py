@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import pandas as pd
 from matplotlib.figure import Figure as Picture
 
+from interp.display import lacks
 from interp.interventions import causal_tables
 from interp.interventions.patching import PatchingResult, sweep
-from interp.machine import lacks
 from interp.statistics import Interval
 from reports import figures
 from reports.attention import Heads, heads_of

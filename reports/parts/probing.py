@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 import probes
 from interp.algorithm import NEXT
+from interp.display import lacks
 from interp.errors import require
-from interp.machine import lacks
 from probes import ProbeResult
 from probes.controls import DESCRIPTIONS, Control
 from probes.targets import compute as compute_targets

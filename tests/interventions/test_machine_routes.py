@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import interp
 from interp import catalog
+from interp.display import lacks
 from interp.errors import InputError
 from interp.interventions import sites
 from interp.interventions.ablation import CircuitScorer
@@ -25,7 +26,6 @@ from interp.interventions.edge_graph import EdgeGraph
 from interp.interventions.mediation import effect_map, mediate, paths
 from interp.interventions.pairs import corruption, prepare
 from interp.interventions.swaps import Place
-from interp.machine import lacks
 from interp.tasks import experts, mdp
 from interp.tasks.experts.algorithms import weighted_majority
 from tests.machines import gru, loop, lstm

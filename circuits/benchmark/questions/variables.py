@@ -21,9 +21,10 @@ from torch import Tensor
 from circuits.benchmark.known_machine import KnownMachine
 from circuits.benchmark.material import Material
 from circuits.benchmark.question import Answer, Question, Truth, pose, ranking
+from interp.display import lacks
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 
 ELSEWHERE = "another episode's "
 """What the names of variables begin with that the machine cannot hold."""

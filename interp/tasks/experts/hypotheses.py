@@ -12,8 +12,9 @@ from torch import Tensor
 
 from interp import catalog
 from interp.algorithm import Algorithm
+from interp.display import lacks
 from interp.interventions.interchange import Claim
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.experts.algorithms import bayes, weighted_majority
 from interp.tasks.experts.episodes import ExpertEpisodes

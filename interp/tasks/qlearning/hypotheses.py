@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
+from interp.display import lacks
 from interp.interventions.interchange import Claim
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.qlearning.algorithms import q_learning
 from interp.tasks.qlearning.episodes import MDPEpisodes

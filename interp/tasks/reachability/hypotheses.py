@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from interp.algorithm import Algorithm
+from interp.display import lacks
 from interp.interventions.interchange import Claim
-from interp.machine import Machine, lacks
+from interp.machine import Machine
 from interp.task import RoundInputs, Steering
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.algorithms import breadth_first
