@@ -28,7 +28,7 @@ def unknown_name(kind: str, name: object, valid: Iterable[str], limit: int = 8) 
 
 def require_known(kind: str, name: object, valid: Collection[str], limit: int = 8) -> None:
     """Raise :func:`unknown_name` unless ``name`` is among ``valid``."""
-    if name not in valid:
+    if not isinstance(name, str) or name not in valid:
         raise unknown_name(kind, name, valid, limit)
 
 

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from transformer_lens import TransformerLensKeyValueCacheEntry as KeyValues
 from transformer_lens.hook_points import HookPoint
 
-from interp.checks import MOST_GB, checked, unique
+from interp.checks import MOST_GB, checked, fit, unique
 from interp.errors import InputError, require
 from interp.kinds import shown
 from interp.machine import Channel, Component, Machine, Stepped
@@ -302,7 +302,7 @@ class HookedLatentTransformer(LensSurface):
     def initial_latents(self, n_episodes: int, n_latents: int) -> Float[Tensor, "batch latent d_model"]:
         """The latents before the first round, for at most as many latents as the model has."""
         most = len(self.latents.table)
-        require(n_episodes >= 0, f"n_episodes must be 0 or more, got {n_episodes}")
+        require(0 <= n_episodes < 2**53, f"n_episodes must be 0 or more, and countable, got {n_episodes}")
         require(0 <= n_latents <= most, f"n_latents must be in [0, {most}], got {n_latents}")
         return self.latents.table[:n_latents].expand(n_episodes, -1, -1)
 
@@ -440,6 +440,7 @@ def untrained(model: _AnyMachine, seed: int = 0) -> _AnyMachine:
         >>> control.name, control.is_handwired
         ('wma-handwired-untrained', False)
     """
+    fit("model", model, Machine)
     return model.fresh(seed)
 
 
