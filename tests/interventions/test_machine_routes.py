@@ -361,9 +361,7 @@ def test_a_machine_that_predicts_a_real_number_has_no_choice_to_align(monkeypatc
     spec.loader.exec_module(example)
     monkeypatch.setitem(catalog._REGISTERED, "tracker", example.TRACKER)
     machine, episodes = example.handwired(), [example.sample(6, 5, seed=seed) for seed in (0, 1)]
-    with pytest.raises(
-        AlignmentError, match=r"compares choices, and 'kalman' predicts a real number \('normal'\): use"
-    ):
+    with pytest.raises(AlignmentError, match=r"learned from choices, and 'kalman' predicts a real number \('normal'\)"):
         align(machine, *episodes, example.kalman(), "mean", "latent@mean")
     with pytest.raises(InputError, match="not applicable: kalman has no points to map"):
         effect_map(machine, *episodes, "latent@mean")

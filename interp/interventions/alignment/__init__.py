@@ -221,11 +221,6 @@ def align(
 def _site(model: Machine, base: Any, site: Site | str) -> Site:
     """The site, checked: one vector; of a transformer's residual stream, one that can reach the prediction."""
     layout = model.layout.fit(base)
-    if layout.kind != "classes":
-        raise AlignmentError(
-            f"aligning compares choices, and {model.name!r} predicts a real number ({layout.kind!r}): use "
-            "interp.interventions.interchange or mediation"
-        )
     place = resolve(site, model, layout)
     require(
         place.kind.axes in ("", "latent") or (place.kind.axes == "pos" and place.position is not None),
