@@ -55,8 +55,8 @@ def trajectories(values: ArrayLike, reference: ArrayLike, labels: Sequence[str],
         left.plot([], [], color=LIGHT["grey"], label=f"{len(labels) - len(told)} others")
     # Proxies for the legend: the wide pale line and the thin one, once each, whatever the number of series.
     left.plot([], [], color=INK, linewidth=5, alpha=0.28, label="algorithm")
-    left.plot([], [], color=INK, label="transformer")
-    left.set(xlabel="round", ylabel=ylabel, title="Transformer on algorithm")
+    left.plot([], [], color=INK, label="model")
+    left.set(xlabel="round", ylabel=ylabel, title="Model on algorithm")
     left.margins(x=0.01)
     if len(handles := left.get_legend_handles_labels()[0]) <= 14:
         place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17)}
