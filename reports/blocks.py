@@ -200,7 +200,7 @@ def cell(value: Any, spec: str | None = None) -> str | Verdict:
         return "yes" if value else "no"
     if isinstance(value, Interval):
         return _interval(value, spec)
-    if spec is not None:
+    if spec is not None and not isinstance(value, str):
         return _unsigned_zero(format(value, spec))
     if isinstance(value, int | float | np.integer | np.floating):
         return number(value)

@@ -195,7 +195,7 @@ def _at_inputs(
         results = {key: interchanged(subject, algorithm, claim, places, effort) for key, algorithm in usable.items()}
         width = subject.run(subject.samples.test).latents.shape[-1]
         apart = [p for p in (place.placebo(width, effort.seed) for place in places) if p]
-        placebo = interchanged(subject, own, claim, apart, effort).score().estimate
+        placebo = interchanged(subject, own, claim, apart, effort).score().estimate if apart else float("nan")
         fresh = max(
             (interchanged(u, own, claim, places, effort).score().estimate for u in untrained[:1]), default=float("nan")
         )

@@ -45,6 +45,9 @@ from interp.session import session
 
 __all__ = ["Claim", "InterchangeResult", "Place", "carriers", "interchange", "score_difference"]
 
+NO_OTHER = "no other direction"
+"""What tables say where a claim has no random control, because what it interchanges is one number wide."""
+
 
 @checked
 def interchange(
@@ -142,12 +145,18 @@ def carriers(
     decode: Callable[[Tensor], Tensor] | None = None,
     seed: int = 0,
 ) -> pd.DataFrame:
-    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls."""
+    """A row per claim: accuracy over informative pairs and graded score with intervals, and those of its controls.
+
+    A single number can move in no other direction: ``random`` is NaN there, and ``no_random``, a column of tables with
+    such a claim, says so.
+    """
     claims = non_empty("claims", claims, "at least one claim")
 
     def row(claim: Claim) -> pd.DataFrame:
         elsewhere = placebos(model, runs[0], resolve_places(claim.places, model, runs[0]), seed)
         random = test(claim.variable, elsewhere, outcome=claim.outcome) if elsewhere else None
+        wholes = [place.basis is None and place.site.kind.axes in ("pos", "latent", "") for place in claim.places]
+        noted = {"no_random": NO_OTHER} if all(wholes) and not elsewhere else {}
         return (
             test(claim.variable, claim.places, outcome=claim.outcome)
             .to_frame()
@@ -155,6 +164,7 @@ def carriers(
                 random=random.iia_informative if random else float("nan"),
                 random_score=random.score().estimate if random else float("nan"),
                 control=claim.control,
+                **noted,
             )
         )
 

@@ -78,7 +78,8 @@ class MediationResult(Tabled):
     Attributes:
         total, lost, brought: <TE, TE>, <TE - DE, TE> and <IE, TE>, summed over the rounds of an episode.
         moved: the share of pairs in which the swap changes the mediator at all.
-        random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random.
+        random: the shares (blocked, carried) of as many other mediators of the same kinds, drawn at random; of any
+            other points for the mediators that ``settings["random_of_any_point"]`` lists.
         n_random_sites: how many sites such a draw holds; fewer than the mediators where the model has no more of them.
         reason: why there are no shares (they are NaN then); empty where there are.
         untrained: the same for an untrained model, where it was asked for.
@@ -195,7 +196,9 @@ def mediate(
             without any mediator, where updates are added to latents.
         decode: latents to state for "state" (a fitted map); the exact readout of a handwired model when None.
         each: measure every mediator by itself, too; else only all of them at once, for less work.
-        n_random: how often as many other mediators of the same components are drawn from between cause and outcome.
+        n_random: how often as many other mediators of the same components are drawn from between cause and outcome. Of
+            a machine that is no transformer: of any point there, where a mediator's component has no other; the
+            settings then list these mediators as "random_of_any_point".
         with_untrained: measure an untrained model of the same shape, too: on its latents where ``outcome`` is "state".
     """
     integer("n_random", n_random, 0)
@@ -204,6 +207,9 @@ def mediate(
     alone = mediators if each else ()
     cases = [*((site,) for site in alone), mediators]
     draws = [[swap.routes.others(case, mediators, (seed, i)) for i in range(n_random)] for case in cases]
+    names = (*map(str, alone), "all")
+    borrowed = [name for name, case, several in zip(names, cases, draws, strict=True) if _borrows(case, several)]
+    noted = {"random_of_any_point": borrowed} if borrowed else {}
     sums = swap.sums(list(dict.fromkeys([*cases, *(draw for several in draws for draw in several if draw)])))
     control = None
     if with_untrained:
@@ -225,7 +231,7 @@ def mediate(
     return MediationResult(
         cause=tuple(map(str, swap.causes)),
         outcome=outcome,
-        mediators=(*map(str, alone), "all"),
+        mediators=names,
         total=per_episode(sums.total),
         lost=per_episode([sums.lost[case] for case in cases]),
         brought=per_episode([sums.brought[case] for case in cases]),
@@ -235,8 +241,14 @@ def mediate(
         n_pairs=len(sums.total),
         reason="there is no effect to mediate: the total effect of the cause is 0" if sums.is_null else "",
         untrained=control,
-        settings=swap.settings(commit=swap.runs[0].commit, n_random=n_random, seed=seed),
+        settings=swap.settings(commit=swap.runs[0].commit, n_random=n_random, seed=seed, **noted),
     )
+
+
+def _borrows(case: Sites, draws: Sequence[Sites]) -> bool:
+    """Whether some draw holds a site of a component that the case has none of."""
+    own = {site.component for site in case}
+    return any(site.component not in own for draw in draws for site in draw)
 
 
 @checked

@@ -116,13 +116,23 @@ class Routes:
         return apart and self.is_downstream(site) and self.is_upstream(site)
 
     def others(self, case: Sites, mediators: Sites, seed: Sequence[int]) -> Sites:
-        """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller."""
+        """As many sites of the same components as ``case``, none a mediator; fewer or none if the pool is smaller.
+
+        A machine that is no transformer may have one site of a component, a plain vector: where no other of its
+        component lies between, one of any other point that does stands in for it.
+        """
         generator = np.random.default_rng(seed)
         kinds = Counter((site.component, site.head is None, site.position is None) for site in case)
         drawn: list[Site] = []
+        n_elsewhere = 0
         for kind, n in kinds.items():
-            pool = [site for site in self.pool(*kind) if not any(overlap(site, known) for known in mediators)]
+            pool = _apart(self.pool(*kind), mediators)
             drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n])]
+            n_elsewhere += n * (not pool and self.order is not None)
+        if n_elsewhere:
+            every = [site for key in self.model.points for site in self.pool(key, False, True)]
+            pool = _apart(every, (*mediators, *drawn))
+            drawn += [pool[i] for i in sorted(generator.permutation(len(pool))[:n_elsewhere])]
         return tuple(drawn)
 
     def _pool(self, component: str, all_heads: bool, everywhere: bool) -> list[Site]:
@@ -142,6 +152,11 @@ class Routes:
         which = 0 if site.kind.position_axis is None else site.kind.position_axis - 1
         covered = np.atleast_1d(np.array(places)[site.index(self.layout)[1 + which]])
         return moment, (int(covered[0]), int(covered[-1]))
+
+
+def _apart(pool: Sequence[Site], known: Sequence[Site]) -> list[Site]:
+    """The sites of a pool that hold nothing in common with those that are known."""
+    return [site for site in pool if not any(overlap(site, other) for other in known)]
 
 
 def _leads(start: _Moment, of: _Span, end: _Moment, to: _Span) -> bool:

@@ -216,11 +216,12 @@ def decodable(
     site: Site | str = "latent",
     rounds: Rounds = "all",
     ridge: float = RIDGE,
+    model: Machine | None = None,
 ) -> tuple[str, ...]:
     """The variables of ``keys`` that the latents hold, or the rows of them that ``site`` names.
 
-    A text names rows of a transformer's latents; for channels of another machine give ``resolve("latent@h", model,
-    run.layout)``.
+    A text names rows of a transformer's latents, or of what ``model`` carries, the machine that was run: its channels
+    in ``site="latent@h"``.
 
     The first one always counts; each further one counts when the latents predict it better than the earlier ones do:
     the number of rounds can be guessed from counts that add up with it. Decoders are fitted on one half of the episodes
@@ -234,7 +235,13 @@ def decodable(
     ('counts',)
     """
     require(run.n_episodes >= 4, f"a half to fit and a half to score need at least 4 episodes, got {run.n_episodes}")
-    place = Site.parse(site) if isinstance(site, str) else site
+    place = Site.parse(site, model) if isinstance(site, str) else site
+    try:
+        place.index(run.layout)
+    except InputError as error:
+        raise (
+            error if model is not None else InputError(f"{error}; give model=, the machine whose channels they are")
+        ) from error
     require(place.kind.axes == "latent", f"what is carried is decoded at 'latent', not at {str(place)!r}")
     at, half = select_rounds(rounds, run.n_rounds), run.n_episodes // 2
     latents = _carried(run, at, place)

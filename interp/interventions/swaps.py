@@ -73,15 +73,16 @@ class Place:
 
         It has equal rank, or what is left of the space; for a whole activation it is a random line. Without being made
         orthogonal it would hold a part of the variable (it scored up to .46 at true sites of handwired models). Heads
-        and attention scores have no direction in the residual stream, and so no such control: None. ``width`` numbers
-        of the activation mean something, and so many more are ``padding`` (:func:`placebos` knows them).
+        and attention scores have no direction in the residual stream, and so no such control: None; nor has a single
+        number, whose only line is itself. ``width`` numbers of the activation mean something, and so many more are
+        ``padding`` (:func:`placebos` knows them).
         """
         from transformer_lens.tools.analysis.interchange import random_basis  # three seconds: only where it is used
 
         integer("width", width, 1, 10**6)
         if self.site.kind.axes not in ("pos", "latent", ""):
             return None
-        rank = 1 if self.basis is None else min(self.basis.shape[1], width - self.basis.shape[1])
+        rank = int(width > 1) if self.basis is None else min(self.basis.shape[1], width - self.basis.shape[1])
         if rank <= 0:
             return None
         drawn = torch.nn.functional.pad(random_basis(width, rank, seed), (0, 0, 0, padding))

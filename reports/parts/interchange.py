@@ -15,6 +15,7 @@ import pandas as pd
 from circuits.compiler import wired
 from interp.errors import InputError
 from interp.interventions import causal_tables
+from interp.interventions.interchange import NO_OTHER
 from interp.statistics import Interval
 from reports import figures
 from reports.blocks import WORDS, Figure, Finding, Prose, Table, Word, cell, joined, judged, number
@@ -102,12 +103,14 @@ def _together(alike: Sequence[Mapping[str, Any]]) -> Finding:
     """One finding on variables that came out alike; its evidence is the weakest of them."""
     weakest = min(alike, key=lambda row: row["score"])
     control = max((row["control score"] for row in alike if not math.isnan(row["control score"])), default=math.nan)
+    none = math.isnan(control) and any(row.get("no_random") == NO_OTHER for row in alike)
+    most = NO_OTHER if none else f"at most {cell(control, '.3f')}"
     names = ", ".join(dict.fromkeys(row["variable"].replace("_", " ") for row in alike))
     return Finding(
         f"Set to another episode's, these move {_SHOWS[weakest['outcome']]} as in the algorithm: {names}",
         weakest["word"],
         f"{'weakest ' * (len(alike) > 1)}score {cell(_interval(weakest, 'score'))}",
-        f"random directions, places that should not hold them: at most {cell(control, '.3f')}",
+        f"random directions, places that should not hold them: {most}",
     )
 
 
@@ -135,6 +138,9 @@ def _draw(computed: _Tables, context: Context) -> list[object]:
     shown = joined(carried.rename(columns=bounds))[list(_COLUMNS)].assign(
         variable=carried["variable"].str.replace("_", " "), places=places, outcome=carried["outcome"].map(_SHOWS)
     )
+    if "no_random" in carried:
+        for column in ("random", "random_score"):
+            shown[column] = shown[column].astype(object).where(carried["no_random"].isna(), carried["no_random"])
     formats = {_COLUMNS[key]: ".3f" for key in ("chance_informative", "random", "random_score", "iia", "chance")}
     caption = "Interchange accuracy by variable and place, with 95 % intervals over episodes"
     text = Prose(f"{_TEXT}\n\n{_WIRED if context.compiled else _WHOLE}")

@@ -10,7 +10,7 @@ from interp.training.runs import over_seeds
 from reports import figures
 from reports.blocks import Figure, Prose, Table
 from reports.page import Section
-from reports.part import Part
+from reports.part import Context, Part
 
 TITLE = "How the update of the latent learns"
 _TEXT = (
@@ -21,14 +21,23 @@ _NOT = " NOT evidence of what a setting would reach with more steps or a learnin
 
 
 def part(title: str = TITLE, text: str = _TEXT) -> Part:
-    """The learning curves that ship beside a model; ``title`` and ``text`` say what the runs were compared for."""
+    """The learning curves that ship beside a model; ``title`` and ``text`` say what the runs were compared for.
+
+    A machine that is no transformer ships none, and its page says so; that of a transformer leaves the part out.
+    """
     return Part(
         "learning",
         title,
         lambda context: context.curves,
         lambda curves, context: learning(curves, goal_of(context.task).floor, title, text),
-        lambda context: context.curves is not None,
+        lambda context: context.curves is not None or "resid_post" not in context.model.points,
+        lacking=_without,
     )
+
+
+def _without(context: Context) -> str:
+    """What a machine lacks beside which no learning curves ship."""
+    return "" if context.curves is not None else f"not applicable: no learning curves ship with {context.name}"
 
 
 def draw(curves: pd.DataFrame, floor: str) -> matplotlib.figure.Figure:

@@ -104,7 +104,22 @@ def test_shares_on_a_napkin(doubling, pair):
     assert frame["share"].tolist() == pytest.approx([0.8, 0.8, 0.2, 0.8, 0.8], abs=1e-12)
     result = mediate(doubling, *pair, "latent", ["b[1]", "aside"], outcome="latents", rounds=[3], n_random=1)
     assert share(result, "b[1]") == pytest.approx((0.8, 0.8)) and share(result) == pytest.approx((1, 1))
-    assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8]) and result.n_random_sites.tolist() == [1, 0, 1]
+    assert result.random[0, 0].tolist() == pytest.approx([0.8, 0.8]) and result.n_random_sites.tolist() == [1, 1, 2]
+    assert result.random[1, 0].tolist() == pytest.approx([0.8, 0.8])  # of the loop, which is all that is beside it
+
+
+def test_a_vector_has_other_points_as_its_control(doubling, pair):
+    """A gate is the only site of its component: other points between stand in for it, and the settings say so."""
+    options = {"outcome": "latents", "rounds": [3], "n_random": 3}
+    result = mediate(gru(), *pair, "latent", ["reset", "update"], **options)
+    assert result.n_random_sites.tolist() == [1, 1, 2] and np.isfinite(result.random).all()
+    assert result.settings["random_of_any_point"] == ["reset", "update", "all"]
+    shares = [share(mediate(gru(), *pair, "latent", point, **options | {"n_random": 0})) for point in ("new", "cell")]
+    assert all(min(abs(draw - of).max() for of in np.array(shares)) < 1e-9 for draw in result.random[0])
+    of_loop = mediate(doubling, *pair, "latent", "b[1]", **options)
+    assert "random_of_any_point" not in of_loop.settings and of_loop.n_random_sites.tolist() == [1, 1]
+    every = mediate(gru(), *pair, "latent", ["reset", "update", "new", "cell"], **options)
+    assert every.n_random_sites.max() == 0 and np.isnan(every.random).all()  # no point is left
 
 
 def test_what_is_computed_later_is_seen_in_a_round_and_not_in_the_order_of_a_table(doubling, pair):

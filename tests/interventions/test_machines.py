@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from torch import nn
@@ -148,7 +149,8 @@ def test_a_known_machine_carries_what_it_carries(others):
         whole, clock, h = (table.loc[(site, outcome)] for site in ("latent", "latent@clock", "latent@h"))
         assert whole.score == pytest.approx(1) and h.score == pytest.approx(1) and h.iia_informative == 1
         assert clock.score == pytest.approx(0) and clock.iia_informative == 0
-        assert h.random_score < 0.5
+        assert h.random_score < 0.5 and pd.isna(h.no_random)
+        assert np.isnan(clock.random) and np.isnan(clock.random_score) and clock.no_random == "no other direction"
     wrong = interchange(machine, *others, bayes(), "counts", "latent")
     assert wrong.score().high < 0.9
 
@@ -173,8 +175,14 @@ def test_a_known_machine_moves_by_a_known_amount(others):
     assert step[0, 1:].abs().max() == 0 and float(step.norm()) > 0.1  # what pads the clock stays 0
     assert float((step * first.step({"first": np.ones((1, 1))}, (1, 1))[0, 0]).sum()) == pytest.approx(0, abs=1e-12)
     assert Writer.of_state(machine, run, algorithm, known, site="latent@h").shapes == {"log_weights": (N_EXPERTS,)}
-    clock = resolve("latent@clock", machine, run.layout)
-    assert decodable(run, bayes().run(known), ("elapsed", "counts"), site=clock) == ("elapsed",)
+    read = bayes().run(known), ("elapsed", "counts")
+    for clock in ({"site": "latent@clock", "model": machine}, {"site": resolve("latent@clock", machine, run.layout)}):
+        assert decodable(run, *read, **clock) == ("elapsed",)
+    assert decodable(run, *read, site="latent@clock+h", model=machine) == ("elapsed", "counts")
+    for options in ({}, {"model": machine}):
+        with pytest.raises(InputError, match="unknown latent position 'c'") as refused:
+            decodable(run, *read, site="latent@c", **options)
+        assert ("give model=" in str(refused.value)) == (not options)
 
 
 def test_a_known_machine_steers_as_its_algorithm(others):
@@ -201,7 +209,7 @@ def test_controls_are_as_wide_as_the_place(others):
     run = interp.rollout(machine, others[0])
     places = resolve_places(["latent", "latent@h", "hits", "latent@clock"], machine, run)
     lines = [place.elsewhere for place in placebos(machine, run, places, seed=0)]
-    assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS, N_EXPERTS, N_EXPERTS, 1]
+    assert [(line != 0).sum().item() for line in lines] == [N_EXPERTS] * 3  # one number has no other direction
     assert row_widths(machine) == [1, N_EXPERTS]
     part = Place.of("hits", [[1.0, 0, 0, 0]], machine)
     (control,) = placebos(machine, run, resolve_places(part, machine, run), seed=0)

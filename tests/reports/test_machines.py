@@ -36,8 +36,7 @@ from tests.reports.test_build import rows, section, titles
 
 OPTIONS = {**SMALL, "n_episodes": 12, "n_rounds": 10}
 MACHINES: dict[str, Callable[[], Any]] = {"gru": gru, "loop": loop}
-SHIPS_CURVES = "learning"
-"""The key of the part that stands only where learning curves ship beside a model, of any kind."""
+CURVES = "How the update of the latent learns"
 OF_HEADS = {"Circuits of edges", "Attention", "The circuit", "Attention to each expert"}
 
 
@@ -57,11 +56,12 @@ def text(html: str, title: str) -> str:
 def test_every_part_stands_and_what_is_lacking_is_said(name: str, written: dict[str, Any]) -> None:
     """No part of the default report vanishes; those of heads hold one sentence, and no verdict is made of them."""
     html = written[name].path.read_text("utf-8")
-    expected = {part.title for part in default_parts() if part.key != SHIPS_CURVES} - {"The state over time"}
+    expected = {part.title for part in default_parts()} - {"The state over time"}
     expected |= {"Weights over time", "Regret", "Calibration", "Attention to each expert"}
     assert expected <= set(titles(html))
     lacking = {title for title in titles(html)[:-1] if "not applicable" in text(html, title).lower()}
-    assert lacking - {"The paper's figures"} == OF_HEADS
+    assert lacking - {"The paper's figures"} == OF_HEADS | {CURVES}
+    assert f"Not applicable: no learning curves ship with {name}." in text(html, CURVES)
     for title in OF_HEADS:
         assert f"Not applicable: {name} has no attention heads." in text(html, title)
     assert "The paper's figures" in lacking  # they name the part that would show one
@@ -85,6 +85,20 @@ def test_interchange_and_steering_are_computed(name: str, written: dict[str, Any
     """They are those of any model: what is carried is interchanged, and moved along a fitted direction."""
     html = written[name].path.read_text("utf-8")
     assert "<table" in section(html, "Interchange interventions") and "<svg" in section(html, "Steering")
+
+
+def test_a_single_number_has_no_random_direction(tmp_path: Path) -> None:
+    """Its controls are absent, in the table and in the claim that the page opens with; a transformer's stay numbers."""
+    parts = (overview.part(), interchange.part())
+    machine = reader_of(catalog.get("reachability").layout(6, 8), width=1)
+    written = write_report(machine, tmp_path, 8, None, 0, parts, quick=True)
+    assert written.failures == {}
+    html = written.path.read_text("utf-8")
+    said = text(html, "Interchange interventions")
+    assert said.count("no other direction") == 4  # accuracy and score, as the prediction and as the state show them
+    assert "no other direction" in text(html, "Verdicts")
+    html = build(circuits.load("wma-handwired", n_experts=2), tmp_path, **SMALL, parts=parts, quick=True).read_text()
+    assert "no other direction" not in html
 
 
 def test_the_overview_says_what_is_carried(written: dict[str, Any]) -> None:
@@ -144,19 +158,19 @@ def test_machines_of_the_other_tasks_get_their_pages(task: str, sizes: tuple[int
     assert {part.title for part in default_parts()} & OF_HEADS <= set(titles(html))
 
 
-def reader_of(layout: Any) -> Any:
+def reader_of(layout: Any, width: int = 12) -> Any:
     """A GRU that reads a round of any task; it predicts from what comes before the prediction."""
     torch.manual_seed(0)
     first = layout.predict_position + 1
-    parts = {"embed": nn.Embedding(len(layout.vocabulary), 4), "cell": nn.GRUCell(5 * layout.n_positions, 12)}
-    module = nn.ModuleDict(parts | {"read": nn.Linear(5 * first + 12, layout.n_outputs)})
+    parts = {"embed": nn.Embedding(len(layout.vocabulary), 4), "cell": nn.GRUCell(5 * layout.n_positions, width)}
+    module = nn.ModuleDict(parts | {"read": nn.Linear(5 * first + width, layout.n_outputs)})
 
     def step(m: Any, carried: Mapping[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
         seen = torch.cat([m["embed"](fed.tokens), fed.values.to(carried["h"]).unsqueeze(-1)], -1)
         scores = m["read"](torch.cat([seen[:, :first].flatten(1), carried["h"]], 1))
         return scores, {"h": m["cell"](seen.flatten(1), carried["h"])}
 
-    return interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (12,))], points={"new": "cell.new"})
+    return interp.adapt(module, layout, step=step, channels=[interp.Channel("h", (width,))], points={"new": "cell.new"})
 
 
 def test_the_command_writes_the_page_of_a_machine_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
