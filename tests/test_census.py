@@ -16,7 +16,7 @@ BUDGET = {
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
     # Real numbers: metrics, grades. Machines: channels as sites, their controls, from other points where a point is one
     # vector and none where a channel is one number; mediation, effect maps and alignment.
-    "interp/interventions": 5144,
+    "interp/interventions": 5141,
     "interp/llm": 4401,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
