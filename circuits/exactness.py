@@ -2,7 +2,8 @@
 
 Five checks are about no single variable of the algorithm:
 
-* ``distribution``: the probability of every outcome, for models whose prediction is that of one of them;
+* ``distribution``: the probability of every outcome, as the model's own unembedding gives it, for models whose
+  prediction is that of one of them;
 * ``carried_state``: the state that the latents hold, before the first round and after each;
 * ``residue``: the part of the latents that is neither state nor the constant part of their slot; it must be zero;
 * ``position_code``: the part of the latents on the axes of the position block; it must be zero;
@@ -86,16 +87,18 @@ def check(
     for key, mask in undecided.items():
         truths[key][mask] = np.nan
     meters = [
-        _Meter(key, location, truths[key], circuit, plan.unit(circuit, values, key))
+        _Meter(
+            key, location.hook, _where(location), location.reader(circuit), truths[key], plan.unit(circuit, values, key)
+        )
         for key, locations in circuit.sites.items()
         for location in locations
     ]
     if circuit.layout.prediction_axes == 0:
-        meters.append(_Meter("distribution", _outcomes(circuit), circuit.algorithm.distribution(values), circuit, 1.0))
-    hooks = {t: [(meter.location.hook, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
+        meters.append(_meter_of_outcomes(circuit, model, circuit.algorithm.distribution(values)))
+    hooks = {t: [(meter.at, meter.hook(t)) for meter in meters] for t in range(episodes.n_rounds)}
     run = _on_cpu(rollout(model.to(device), episodes, fwd_hooks=hooks))
     model = model.cpu()
-    measured = [(meter.key, _where(meter.location), meter.error, meter.relative) for meter in meters]
+    measured = [(meter.key, meter.where, meter.error, meter.relative) for meter in meters]
     for key, where, value, truth in (
         (plan.output, "output", run.predictions, truths[plan.output]),
         (CARRIED, "latents", model.read_state(run.latents), carried_by(circuit.algorithm, values)),
@@ -213,18 +216,14 @@ def causal_leak(model: HookedLatentTransformer, run: Rollout, n_episodes: int = 
     return largest
 
 
-def _outcomes(circuit: Circuit) -> Location:
-    """What the unembedding reads at the prediction."""
-    at = (circuit.layout.labels[circuit.layout.predict_position],) * len(circuit.outcomes)
-    return Location("outcomes", f"blocks.{circuit.n_layers - 1}.hook_resid_post", at, circuit.outcomes)
-
-
 class _Meter:
-    """Largest difference between a variable at a location and its true value, round after round."""
+    """Largest difference between what is read at a hook and its true value, round after round."""
 
-    def __init__(self, key: str, location: Location, truth: np.ndarray, circuit: Circuit, unit: float) -> None:
-        self.key, self.location, self.unit = key, location, unit
-        self.truth, self.read = torch.from_numpy(truth), location.reader(circuit)
+    def __init__(
+        self, key: str, at: str, where: str, read: Callable[[Tensor], Tensor], truth: np.ndarray, unit: float
+    ) -> None:
+        self.key, self.at, self.where, self.unit = key, at, where, unit
+        self.truth, self.read = torch.from_numpy(truth), read
         self.by_round: dict[int, tuple[float, float]] = {}
 
     def hook(self, t: int) -> Callable[[Tensor, Any], None]:
@@ -240,6 +239,17 @@ class _Meter:
     @property
     def relative(self) -> float:
         return max(relative for _, relative in self.by_round.values())
+
+
+def _meter_of_outcomes(circuit: Circuit, model: HookedLatentTransformer, truth: np.ndarray) -> _Meter:
+    """Of every outcome, by the model's own unembedding: a prediction of one of them does not show the others."""
+    position, hook = circuit.layout.predict_position, f"blocks.{circuit.n_layers - 1}.hook_resid_post"
+
+    def read(resid: Tensor) -> Tensor:
+        outcomes = model.unembed(model.ln_final(resid[..., position, :].to(model.W_U.device)))
+        return outcomes[..., : circuit.layout.n_outputs].cpu()
+
+    return _Meter("distribution", hook, f"{hook} at {circuit.layout.predict_label}", read, truth, 1.0)
 
 
 def _errors(value: Tensor, truth: Tensor, unit: float = 1.0) -> tuple[float, float]:

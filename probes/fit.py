@@ -15,8 +15,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
@@ -31,7 +29,7 @@ from probes.linear import RIDGE, assign_folds
 from probes.logistic import LOGISTIC
 from probes.result import Kind, ProbeResult
 from probes.targets import compute, round_inputs
-from probes.values import N_FOLDS, TargetValues, as_array, as_groups, as_inputs, check, check_untrained, warn_of_few
+from probes.values import N_FOLDS, TargetValues, as_array, as_groups, as_inputs, check, usable_untrained, warn_of_few
 
 KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
@@ -60,7 +58,8 @@ def fit(
             inputs: give ``episodes`` or ``inputs``, too, or the verdict is undecided at most.
         groups: what folds, intervals and shuffled targets keep together: "episode", or one group id per episode, where
             several episodes are not independent (they share an MDP, a prompt, a participant).
-        untrained: the same of an untrained model (see :func:`probes.untrained`); that control is left out when None.
+        untrained: the same of an untrained model (see :func:`probes.untrained`); that control is left out when None,
+            and with a warning where its activations overflow.
         episodes: whose inputs the control reads.
         inputs: what one round says by itself, ``[episode, round, ...]``, or a list of several forms of it; zeros where
             rounds have no inputs.
@@ -120,7 +119,8 @@ def probe(
 ) -> list[ProbeResult]:
     """Run a machine and its untrained copy over ``episodes`` and decode each target at ``site``, with every control.
 
-    An untrained copy whose activations overflow (linear heads can, over many rounds) is no control and is left out.
+    An untrained copy whose activations overflow (linear heads can, over many rounds) is no control: it is left out, and
+    the ``warning`` of each result says so.
 
     Args:
         targets: keys of :mod:`probes.targets`, ``key:before`` for a state before each round; when None, those that the
@@ -138,9 +138,8 @@ def probe(
     results: dict[str, ProbeResult] = {}
     for when in sorted({value.when for value in values}):
         group = [value for value in values if value.when == when]
-        x, x_blank = read(run, where, when), as_array(read(blank, where, when), "activations of the untrained model")
-        usable = x_blank if np.isfinite(x_blank).all() else None
-        fitted = fit_targets(x, group, untrained=usable, site=where, method=method, seed=seed, **settings)
+        x, x_blank = read(run, where, when), read(blank, where, when)
+        fitted = fit_targets(x, group, untrained=x_blank, site=where, method=method, seed=seed, **settings)
         results |= {value.key: result for value, result in zip(group, fitted, strict=True)}
     return [results[value.key] for value in values]
 
@@ -161,15 +160,13 @@ def fit_targets(
     x = as_array(activations, "activations")
     shape = tuple(x.shape[2:])
     x, targets = as_inputs(x), [target.as_numbers() for target in targets]
-    blank = None if untrained is None else as_inputs(untrained)
+    blank, warned = (None, None) if untrained is None else usable_untrained(x, as_inputs(untrained))
     for target in targets:
         check(x, target)
-    if blank is not None:
-        check_untrained(x, blank)
     x, blank = without_rounding(x), None if blank is None else without_rounding(blank)
     together = as_groups(groups, len(x))
     n_groups = int(together.max()) + 1
-    warning = warn_of_few(n_groups)
+    warning = "; ".join(text for text in (warn_of_few(n_groups), warned) if text) or None
     folds = assign_folds(n_groups, N_FOLDS, seed)[together]
     kinds = [_kind(method, target) for target in targets]
     for kind, target in zip(kinds, targets, strict=True):

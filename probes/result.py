@@ -43,7 +43,7 @@ class ProbeResult(Tabled):
         shape: of one activation.
         site, place: where the activations were read, when a rollout was given: its name, and how it is found in a run.
         settings: folds, seed, penalties, model and versions: how to make it again.
-        warning: what weakens the intervals (few episodes); None where nothing does.
+        warning: what weakens the intervals (few episodes) or the verdict (no untrained control); None otherwise.
         estimators: those of scikit-learn, refitted on all episodes, one per output.
     """
 

@@ -44,7 +44,7 @@ from probes.controls import DESCRIPTIONS, detectable_of, lacks_inputs, verdict_o
 from probes.linear import ALPHAS, Problem, assign_folds
 from probes.scores import ProbeScore
 from probes.targets import compute
-from probes.values import N_FOLDS, TargetValues, check, warn_of_few
+from probes.values import N_FOLDS, TargetValues, check, overflows, warn_of_few
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
@@ -77,7 +77,7 @@ def cell(
 ) -> _Done:
     """One row per target, from activations of the model and of its untrained copy, no control where these overflow."""
     require(bool(np.isfinite(x).all()), f"activations at {site} hold NaN or infinite values; a probe needs finite ones")
-    usable = without_rounding(blank) if np.isfinite(blank).all() else None
+    usable = None if overflows(blank) else without_rounding(blank)
     problem = shared.problem
     fitted = problem.fit(without_rounding(x), shared.folds)
     every = problem.controls(fitted, usable, shared.folds, shared.baselines)

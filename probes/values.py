@@ -223,11 +223,29 @@ def check(x: Array, target: TargetValues) -> None:
         require(bool(target.mask.any()), f"no entry of target {target.key!r} is scored in these episodes; sample more")
 
 
-def check_untrained(x: Array, blank: Array) -> None:
-    """Refuse an untrained control of another shape, or one that ran away."""
+def overflows(x: Array) -> bool:
+    """Whether activations, or sums of their squares, are not finite: then nothing can be fitted to them.
+
+    >>> [overflows(np.full((2, 3, 1), value)) for value in (1.0, 1e200, np.nan)]
+    [False, True, True]
+    """
+    with np.errstate(over="ignore", invalid="ignore"):
+        return not np.isfinite(x.size * np.square(x, dtype=np.float64).sum())
+
+
+def usable_untrained(x: Array, blank: Array, stacklevel: int = 4) -> tuple[Array | None, str | None]:
+    """Activations of an untrained model, None where they overflow, and the warning that says so, which is raised, too.
+
+    Raises:
+        InputError: another shape than that of the model's activations ``x``.
+    """
     require(
         x.shape == blank.shape,
         f"activations of the untrained model have shape {blank.shape}, those of the model {x.shape}; "
         "use probes.untrained(model) on the same episodes",
     )
-    require(bool(np.isfinite(blank).all()), "activations of the untrained model hold NaN or infinite values")
+    if not overflows(blank):
+        return blank, None
+    text = "the untrained model is no control here and is left out: its activations overflow or are NaN"
+    warnings.warn(text, UserWarning, stacklevel=stacklevel)
+    return None, text

@@ -63,6 +63,21 @@ def test_what_is_left_in_the_latents_is_seen() -> None:
     assert {"residue", "position_code"} <= failed
 
 
+@pytest.mark.parametrize("outcome", [0, 1])
+@pytest.mark.parametrize("name", list(circuits.models()))
+def test_the_unembedding_of_every_outcome_is_checked(name: str, outcome: int) -> None:
+    """A prediction of experts is P(y = 1) alone; the other column of W_U tells P(y = 0)."""
+    circuit, plan = circuits.build(name), handwired(name).plan
+    episodes = plan.episodes(circuit, 6, 3, 0)
+    model = compile_circuit(circuit)
+    assert all(entry.passed for entry in check(circuit, episodes, 0, "float64", plan, model))
+    with torch.no_grad():
+        model.W_U[:, outcome] = torch.randn(len(model.W_U), generator=torch.Generator().manual_seed(0)).double()
+    failed = {entry.variable for entry in check(circuit, episodes, 0, "float64", plan, model) if not entry.passed}
+    assert failed and failed <= {"distribution", plan.output}
+    assert "distribution" in failed or circuit.layout.prediction_axes == 1
+
+
 def test_a_mask_that_lets_one_position_look_ahead_is_seen() -> None:
     circuit = circuits.build("wma-handwired", n_experts=3)
     model = compile_circuit(circuit)

@@ -339,6 +339,31 @@ def test_other_bad_input_is_told(run, learned, episodes):
         probes.probe(learned, episodes, ["votes"], site="resid_post[7]@w?")
 
 
+@pytest.mark.parametrize("value", [1e200, np.inf, np.nan])
+@pytest.mark.parametrize("method", ["ridge", "logistic"])
+def test_an_untrained_control_that_overflows_is_left_out_and_said_to_be(value, method):
+    """Finite activations whose squares are not, too; every other number is that of a probe without the control."""
+    x, blank = ones(20, 6, 2), ones(20, 6, 2)
+    y = (x[..., :1] > 0).astype(int)
+    blank[3, 4, 1] = value
+    with pytest.warns(UserWarning, match="untrained model is no control here and is left out"):
+        result = probes.fit(x, y, untrained=blank, method=method)
+    bare = probes.fit(x, y, method=method)
+    assert "untrained" in result.missing and "is left out: its activations overflow" in str(result)
+    assert result.score.estimate == bare.score.estimate and result.controls.keys() == bare.controls.keys()
+    assert "is left out" in result.to_json()["warning"] and "left out" not in (bare.warning or "")
+
+
+def test_an_untrained_copy_of_a_handwired_circuit_may_overflow():
+    """What ``interp report reachability-handwired --quick`` probes: its linear heads run away in six rounds."""
+    machine = interp.load("reachability-handwired")
+    episodes = interp.tasks.of(machine).sample_for(machine, 16, 6, 0)
+    with pytest.warns(UserWarning, match="untrained model is no control here and is left out"):
+        (result,) = probes.probe(machine, episodes, ["reached"])
+    assert "untrained" in result.missing and {"shuffled", "inputs", "round"} <= set(result.controls)
+    assert result.r2 > 1 - 1e-9 and result.verdict == "represented"
+
+
 def test_what_is_below_rounding_is_not_read(model, episodes):
     """The handwired latent holds the label at 1e-88 of its size; scaled to unit variance a probe would decode it."""
     run = interp.rollout(model, episodes)
