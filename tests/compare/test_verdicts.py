@@ -88,6 +88,13 @@ def test_families_are_ranked_by_their_fits_and_a_guess_explains_nothing():
     assert (part.family, part.closest, part.baseline) == (None, "no memory", "no memory")
 
 
+def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
+    """The best fit is an extension that gains too little: its own simpler family is the closest, not a plain rival."""
+    family = [_family("simple", 2.5, 1.0), _family("extension", 2.1, 0.9, extends="simple")]
+    part = _decided([GUESS, _family("rival", 2.2, 1.5), *family], {"seed": 0})
+    assert (part.closest, part.runner_up) == ("simple", "rival")
+
+
 @pytest.mark.parametrize(
     ("simple", "extended", "fitted", "closest"),
     [

@@ -344,9 +344,11 @@ def test_hostile_arguments_are_refused():
         interp.adapt(
             RoundCell(nn.GRUCell(N_EXPERTS + 1, 16)), "experts", step=_good, channels=[interp.Channel("h", (16,))] * 2
         )
-    for shape in ((), (0,), (2.5,)):
+    for name, shape in (("h", ()), ("h", (0,)), ("h", (2.5,)), ("h", (3, 0)), ("h", 3), ("h t", (3,)), (None, (3,))):
         with pytest.raises(InputError, match="an identifier and sizes from 1 on"):
-            interp.Channel("h", shape)
+            interp.Channel(name, shape)
+    with pytest.raises(InputError, match="cannot grow by 1"):
+        interp.Channel("h", (5,), grows=1)
     with pytest.raises(InputError, match="has no exact state readout"):
         machine.read_state(machine.initial(2))
 
