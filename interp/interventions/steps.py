@@ -198,8 +198,7 @@ def run_on(
     with torch.no_grad():
         for i in range(horizon):
             at = select_rounds([t + i for t in starts], run.n_rounds)
-            encoded = run.fed.each(lambda part, at=at: part[:, at].flatten(0, 1))  # type: ignore[misc]
-            done = run_round(model, encoded, carried, run.layout, commit, ())
+            done = run_round(model, run.fed.rows(at), carried, run.layout, commit, ())
             carried = done.latents
             predictions.append(done.prediction)
     shape = (run.n_episodes, len(starts))

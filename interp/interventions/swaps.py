@@ -109,8 +109,8 @@ Places = Place | Site | str | Sequence[Place | Site | str]
 def resolve_places(places: Places, model: Machine, run: Rollout) -> list[Place]:
     """Places from sites or their texts, each checked against the model."""
     several = [places] if isinstance(places, Place | Site | str) else non_empty("places", places)
-    resolved = [place if isinstance(place, Place) else Place(resolve(place, model, run.layout)) for place in several]
-    return [replace(place, site=resolve(place.site, model, run.layout)) for place in resolved]
+    named = [place if isinstance(place, Place) else Place.of(place, model=model) for place in several]
+    return [replace(place, site=resolve(place.site, model, run.layout)) for place in named]
 
 
 class Rows(NamedTuple):
@@ -122,8 +122,7 @@ class Rows(NamedTuple):
     @classmethod
     def of(cls, run: Rollout, rounds: Sequence[int]) -> Rows:
         """Some rounds of every episode: row ``e * len(rounds) + i`` is episode e at the i-th of them."""
-        index = torch.tensor(list(rounds), device=run.latents.device)
-        return cls(run.latents[:, index].flatten(0, 1), run.fed.rows(rounds))
+        return cls(*run.rows(rounds))
 
     def parts(self) -> Iterator[slice]:
         """At most :data:`CHUNK` rows at a time, in order."""

@@ -38,7 +38,7 @@ from interp.checks import checked
 from interp.errors import require
 from interp.model.config import RuntimeConfig
 from interp.model.layout import RoundLayout
-from interp.model.run import Rollout, Rounds, select_rounds
+from interp.model.run import Rollout, Rounds
 from interp.model.transformer import HookedLatentTransformer
 
 _LOG_FLOOR = 1e-30
@@ -154,7 +154,7 @@ def bind(model: HookedLatentTransformer, *runs: Rollout, rounds: Rounds = "all")
     require(all(run.layout == layout for run in runs), "the rollouts have different layouts; bind each on its own")
     parts = []
     for run in runs:
-        index = torch.tensor(select_rounds(rounds, run.n_rounds), device=run.tokens.device)
-        parts.append([x[:, index].flatten(0, 1) for x in (run.tokens, run.latents, run.values)])
+        latents, fed = run.rows(rounds)
+        parts.append((fed.tokens, latents, fed.values))
     tokens, latents, values = (torch.cat(column) for column in zip(*parts, strict=True))
     return BoundRounds(model, layout, tokens, latents, values, split=[len(part[0]) for part in parts])

@@ -55,11 +55,11 @@ class _Case:
         """What the first round reads."""
         return self.machine.initial(len(self.episodes), self.layout).clone()
 
-    def steps(self, carried: Tensor, first: int = 0, rows: Any = slice(None)) -> list[Stepped]:
-        """The rounds from ``first`` on, of some episodes, one after the other."""
+    def steps(self, carried: Tensor) -> list[Stepped]:
+        """All rounds, one after the other."""
         done = []
-        for t in range(first, self.n_rounds):
-            done.append(self.machine.step(carried, self.fed.at(t).each(lambda part: part[rows])))
+        for t in range(self.n_rounds):
+            done.append(self.machine.step(carried, self.fed.at(t)))
             carried = done[-1].carried
         return done
 
@@ -114,7 +114,7 @@ def _pure(case: _Case) -> Iterator[str]:
     start, fed = case.start, case.fed.at(0)
     kept, given = start.clone(), fed.each(torch.clone)
     first = case.machine.step(start, fed)
-    if not _same(start, kept) or any(not _same(a, b) for a, b in _pairs(fed, given)):
+    if not _same(start, kept) or any(not _same(part, given.tensors()[name]) for name, part in fed.tensors().items()):
         yield "a round writes into what it was given: compute what is carried anew (h = h + x, never h += x)"
     start, fed = kept.clone(), given
     case.machine.step(first.carried, case.fed.at(case.n_rounds - 1))  # another round in between
@@ -124,10 +124,6 @@ def _pure(case: _Case) -> Iterator[str]:
             "the same round gives another result the second time: something is drawn at random, or kept outside the "
             "channels (an attribute, a buffer); put it in a channel"
         )
-
-
-def _pairs(one: EncodedRounds, other: EncodedRounds) -> Iterator[tuple[Tensor, Tensor]]:
-    return zip(one.tensors().values(), other.tensors().values(), strict=True)
 
 
 def _passes(case: _Case) -> Iterator[str]:

@@ -56,8 +56,7 @@ def replay(
     require(chunk is None or chunk >= 1, f"chunk must be 1 or more, got {chunk}")
     chosen = select_rounds(rounds, run.n_rounds)
     names = model.hook_names(names_filter) if names_filter is not None else []
-    index = torch.tensor(chosen, device=run.latents.device)
-    fed, latents = run.fed.rows(chosen), run.latents[:, index].flatten(0, 1)
+    latents, fed = run.rows(chosen)
     cache: dict[str, list[Tensor]] = {name: [] for name in names}
     counter = FiringCounter([*fwd_hooks, *((name, partial(_save, parts)) for name, parts in cache.items())])
     size = chunk or (len(latents) if fwd_hooks else REPLAY_BATCH)

@@ -79,6 +79,11 @@ class Rollout:
         """The latent slot that each round's update was written to."""
         return self.fed.slots
 
+    def rows(self, rounds: Rounds) -> tuple[Tensor, EncodedRounds]:
+        """The latents that some rounds read, and these rounds, as :meth:`EncodedRounds.rows` lays them in one batch."""
+        chosen = select_rounds(rounds, self.n_rounds)
+        return self.latents[:, chosen].flatten(0, 1), self.fed.rows(chosen)
+
     @property
     def choices(self) -> Shaped[Tensor, "episode round"]:
         """The most probable outcome at every round: the lowest index on ties. A real number's mean."""
