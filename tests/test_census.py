@@ -7,6 +7,7 @@ from tests.census import Count, census
 BUDGET = {
     "circuits": 2268,  # circuits.register; machines verified; what the model says of every outcome
     "circuits/benchmark": 2848,  # machines as subjects
+    "circuits/known": 1100,  # the gallery of known machines (issue 36): 40 and more, over three tasks
     "circuits/compare": 2997,  # predictions of real numbers; machines, and what they lack in its place
     "circuits/q_learning": 853,
     "circuits/reachability": 365,
@@ -31,7 +32,7 @@ BUDGET = {
     "reports/tasks": 1151,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
-MODULES, NAMES = 266, 1400  # four modules of machines: the contract, adapted ones, cells, checks
+MODULES, NAMES = 272, 1440  # machines: contract, adapted, cells, checks; known machines; responses to inputs
 """The most modules and public names of all rooms together."""
 
 
