@@ -71,14 +71,18 @@ def train(
     chosen = settings.override(given, settings.merge(changed, asked))
     name = folder_name("--name", name or f"{task}-{preset}")
 
+    first = os.environ.get("RANK", "0") == "0"  # torchrun numbers its processes: all come here, one says so
     options.to_be_written(out / name)
     require_free(out / name)
     with working("importing torch"):
+        from interp.training.machine import kind_of, taken
         from interp.training.trainer import train as run
-    say.facts(name=name, preset=preset, settings=chosen.to_dict())
+    precision, because = taken(chosen, out / name, kind_of(device))
+    say.facts(name=name, preset=preset, settings=chosen.to_dict(), precision=precision, precision_because=because)
+    if first:
+        say.line(f"precision: {precision} ({because})")
     written = run(chosen, out / name, name=name, n_processes=processes, device=device)
-    # torchrun numbers its processes: all come here, one says so.
-    say.wrote([written] if os.environ.get("RANK", "0") == "0" else [])
+    say.wrote([written] if first else [])
 
 
 @command(example="interp curves output/training/seed-0 output/training/seed-1")

@@ -27,7 +27,7 @@ from interp.model.transformer import HookedLatentTransformer
 from interp.provenance import git_revision, versions
 from interp.training.config import Stage, TrainingConfig
 from interp.training.goal import goal_of
-from interp.training.machine import N_ROUNDS, this_machine
+from interp.training.machine import this_machine
 from interp.training.runs import TrainedRun, called, load_run
 
 _DECAYS = {"cosine": "cosine to 0", "linear": "linear to 0 in the second half"}
@@ -182,12 +182,9 @@ def command(config: TrainingConfig, name: str) -> str:
 
 
 def _why(run: TrainedRun) -> str:
-    """What was measured before the run took its precision; nothing where it was named."""
-    measured = run.about.get("precision_seconds")
-    if not measured:
-        return ""
-    spans = ", ".join(f"{precision} {1e3 * seconds:.0f} ms" for precision, seconds in measured.items())
-    return f" (measured at the start, {N_ROUNDS} rounds of a batch: {spans})"
+    """Why the run took its precision; nothing where its record does not say, or it was named."""
+    because = run.about.get("precision_because", "named by the settings")
+    return "" if because == "named by the settings" else f" ({because})"
 
 
 def _toml(value: Any) -> str:

@@ -105,8 +105,8 @@ class TrainingConfig:
             detached; 0 makes one step of the whole episode.
         epoch_steps, patience, patience_from_stage: a stage ends early when the mean loss of ``patience`` epochs in a
             row brought no gain of ``min_gain``, from the given stage on; patience 0 never stops early.
-        precision: "bfloat16" runs the forward pass under autocast; "auto" takes what a measurement at the start of the
-            run finds to be faster on its device (:mod:`interp.training.machine`), and records it.
+        precision: "bfloat16" runs the forward pass under autocast; "auto" takes bfloat16 where the
+            machine reports units for it, records it and why (:mod:`interp.training.machine`).
         eval_every, checkpoint_every: in batches.
     """
 

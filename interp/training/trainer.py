@@ -99,7 +99,7 @@ class _Run:
     """One training run in one process."""
 
     def __init__(self, config: TrainingConfig, folder: Path, name: str, accelerator: Accelerator) -> None:
-        config, self.seconds_in = settled(config, folder, accelerator)
+        config, self.precision_because = settled(config, folder, accelerator)
         self.config, self.folder, self.accelerator = config, folder, accelerator
         torch.manual_seed(config.seed)
         self.model = made(config, name)
@@ -142,7 +142,7 @@ class _Run:
             state.moments(self.model, self.optimizers)
             self.at, self.saved = state.progress, state.progress.step
         elif self.accelerator.is_main_process:
-            machine = {"machine": this_machine(), "precision_seconds": self.seconds_in}
+            machine = {"machine": this_machine(), "precision_because": self.precision_because}
             write_json(self.folder / RECORD_FILE, {"config": self.config.to_dict(), **machine, **provenance()})
         if self.accelerator.is_main_process:
             cut_metrics(self.folder, self.at.step)

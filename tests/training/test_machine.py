@@ -1,14 +1,22 @@
-"""The precision "auto": measured once for a run, recorded, kept when it is resumed, and worth what naming it is."""
+"""The precision "auto": a property of the machine, recorded with its reason, kept when a run is resumed; and one seed
+on one machine is one model, to the byte."""
 
 import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import pytest
 import torch
 
+from interp.training import machine
 from interp.training.config import TrainingConfig
-from interp.training.machine import _best_of, faster, measure, this_machine
-from interp.training.runs import RECORD_FILE, STATE_FILE
+from interp.training.runs import METRICS_FILE, RECORD_FILE, STATE_FILE, read_state
 from interp.training.trainer import train
+
+WITH, WITHOUT = {"cpu_name": "x", "amx_bf16": True, "avx2": True}, {"cpu_name": "x", "amx_bf16": False, "avx2": True}
 
 
 def small(precision):
@@ -19,22 +27,39 @@ def small(precision):
 
 
 def run(folder, precision, stop_at=0):
-    train(small(precision), folder, name="m", stop_at=stop_at)
-    lines = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    train(small(precision), folder, name="m", stop_at=stop_at, device="cpu")
+    lines = map(json.loads, (folder / METRICS_FILE).read_text().splitlines())
     return [line["loss"] for line in lines]
 
 
-def test_auto_gives_what_naming_the_measured_precision_gives(tmp_path):
+@pytest.mark.parametrize(("units", "precision"), [(WITH, "bfloat16"), (WITHOUT, "float32"), ({}, "float32")])
+def test_auto_is_what_the_machine_reports_and_says_why(units, precision, tmp_path, monkeypatch):
+    """And gives what naming that precision gives."""
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: units, raising=False)
     losses = run(tmp_path / "auto", "auto")
     record = json.loads((tmp_path / "auto" / RECORD_FILE).read_text())
-    assert record["config"]["precision"] == faster(record["precision_seconds"])
-    assert record["machine"] == this_machine()
-    assert losses == run(tmp_path / "named", record["config"]["precision"])
+    assert record["config"]["precision"] == precision and record["machine"] == machine.this_machine()
+    assert record["precision_because"] == (
+        "the CPU has amx_bf16" if units is WITH else "the CPU reports no bfloat16 units"
+    )
+    assert losses == run(tmp_path / "named", precision)
+    assert json.loads((tmp_path / "named" / RECORD_FILE).read_text())["precision_because"] == "named by the settings"
+
+
+def test_no_stopwatch_decides(tmp_path, monkeypatch):
+    """Whatever clocks say, and whatever else the machine does, the answer is the same: none is read."""
+    answers = set()
+    for clock in (lambda: 0.0, iter(range(10**6)).__next__, lambda: 1e9 - time.monotonic()):
+        for name in ("perf_counter", "monotonic", "time", "process_time"):
+            monkeypatch.setattr(time, name, clock)
+        answers.add(machine.taken(small("auto"), tmp_path, "cpu"))
+        monkeypatch.undo()
+    assert len(answers) == 1
 
 
 @pytest.mark.parametrize("precision", ["float32", "bfloat16"])
 def test_a_resumed_run_keeps_its_precision(precision, tmp_path):
-    """Whatever is faster here: after a checkpoint, and where a run was killed before its first."""
+    """Whatever this machine would take: after a checkpoint, and where a run was killed before its first."""
     whole = run(tmp_path / "whole", precision)
     run(tmp_path / "parts", precision, stop_at=3)
     assert run(tmp_path / "parts", "auto") == whole
@@ -43,19 +68,30 @@ def test_a_resumed_run_keeps_its_precision(precision, tmp_path):
     assert run(tmp_path / "parts", "auto") == whole
 
 
-def test_the_measurement_times_both_precisions_and_draws_from_no_global_stream():
-    torch.manual_seed(0)
-    before = torch.get_rng_state()
-    seconds = measure(small("auto"), torch.device("cpu"))
-    assert set(seconds) == {"float32", "bfloat16"} and min(seconds.values()) > 0
-    assert torch.equal(before, torch.get_rng_state())
-
-
-def test_each_run_is_timed_at_least_twice_after_a_first():
-    calls = {"a": 0, "b": 0}
-
-    def count(name):
-        calls[name] += 1
-
-    _best_of({name: lambda name=name: count(name) for name in calls}, 0.0)
-    assert calls == {"a": 3, "b": 3}
+def test_two_runs_of_interp_train_give_equal_bytes(tmp_path):
+    """In processes of their own, with other hash seeds: the checkpoint to the byte; the state and the metrics but for
+    the seconds that the batches took, which learning curves are drawn against."""
+    sets = {"d_model": 16, "n_layers": 1, "n_heads": 2, "d_mlp": 16, "batch_size": 4, "eval_every": 3, "eval_rounds": 4,
+            "eval_episodes": 4, "checkpoint_every": 3, "window": 2, "precision": '"auto"',
+            "stages": "[{n_rounds = 4, steps = 6}]"}  # fmt: skip
+    given = [f"{name}={value}" for name, value in sets.items()]
+    kept, said = [], []
+    for i in range(2):
+        command = [sys.executable, "-m", "interp.cli", "train", "experts", "--name", "m", "--seed", "5", "--out", "out",
+                   "--device", "cpu", "--set", *given]  # fmt: skip
+        home = tmp_path / str(i)
+        home.mkdir()
+        environment = {**os.environ, "PYTHONHASHSEED": str(i), "PYTHONPATH": str(Path(__file__).parents[2])}
+        done = subprocess.run(command, cwd=home, env=environment, capture_output=True, text=True, check=True)
+        folder = home / "out" / "m"
+        files = sorted(path for path in (folder / "model").rglob("*") if path.is_file())
+        state = read_state(folder)
+        state.progress.seconds = 0.0
+        lines = [json.loads(line) | {"seconds": 0} for line in (folder / METRICS_FILE).read_text().splitlines()]
+        tensors = {name: tensor.numpy().tobytes() for name, tensor in state.tensors.items()}
+        named = {str(path.relative_to(folder)): path.read_bytes() for path in files}
+        kept.append((named, (folder / RECORD_FILE).read_bytes(), tensors, state.progress, state.config, lines))
+        said.append(next(line for line in done.stdout.splitlines() if line.startswith("precision: ")))
+    assert kept[0] == kept[1] and len(kept[0][0]) >= 2
+    precision, why = machine.taken(small("auto"), tmp_path / "none", "cpu")
+    assert said == [f"precision: {precision} ({why})"] * 2
