@@ -1,0 +1,69 @@
+"""An algorithm as a machine keeps the contract, computes the algorithm, and has an untrained copy that does not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import interp
+from circuits.known import by_algorithm
+from interp import tasks
+from interp.tasks.experts import algorithms as experts
+from interp.tasks.experts import families as expert_rivals
+from interp.tasks.experts.layout import ExpertRound
+from interp.tasks.qlearning import algorithms as q
+from interp.tasks.qlearning import families as q_rivals
+from interp.tasks.qlearning.layout import QLearningRound
+from interp.tasks.reachability import algorithms as search
+from interp.tasks.reachability.layout import ReachabilityRound
+
+EXPERTS, TABLES, GRAPHS = ExpertRound(4), QLearningRound(4, 3), ReachabilityRound(8, 12)
+MADE = {
+    "a vector": (experts.weighted_majority(0.5), EXPERTS, 4),
+    "a vector and a number": (experts.bayes(), EXPERTS, 5),
+    "classes": (expert_rivals.bayes_window(window=3), EXPERTS, 12),
+    "nothing": (experts.majority_vote(), EXPERTS, 1),
+    "a table and visits": (q.q_learning(), TABLES, 24),
+    "several tables": (q_rivals.sarsa(), TABLES, 36),
+    "nodes": (search.breadth_first(), ReachabilityRound(8, 12, marks=True), 8),
+    "nodes and a number": (search.depth_limited(2), GRAPHS, 9),
+}
+
+
+@pytest.mark.parametrize(("algorithm", "layout", "n_carried"), MADE.values(), ids=MADE)
+def test_a_machine_is_its_algorithm(algorithm, layout, n_carried):
+    """Of every task, and every kind of state: the contract, the predictions and what is carried."""
+    machine = by_algorithm.machine(algorithm, layout)
+    interp.check_machine(machine)
+    task = tasks.of(machine)
+    episodes = task.sample_for(machine, 6, task.at_most(8), seed=3)
+    run, values = interp.rollout(machine, episodes, commit="target"), algorithm.run(episodes)
+    told = machine.layout.distribution(run.predictions).numpy()
+    np.testing.assert_allclose(told, algorithm.distribution(values), atol=1e-12)
+    assert machine.channels[0].shape == (n_carried,)
+    if algorithm.state:
+        last = np.concatenate([values[f"next_{key}"][:, -1].reshape(len(episodes), -1) for key in algorithm.state], 1)
+        np.testing.assert_allclose(run.latents[:, -1, 0].numpy(), last, atol=1e-12)
+
+
+def test_the_untrained_copy_remembers_and_does_not_compute():
+    """The control of verdicts: it carries a record of every round, and is another one for every seed."""
+    machine = by_algorithm.machine(experts.weighted_majority(0.5), EXPERTS)
+    one, other = machine.fresh(0), machine.fresh(1)
+    episodes = tasks.of(machine).sample_for(machine, 64, 20, seed=0)
+    runs = [interp.rollout(each, episodes) for each in (machine, one, other)]
+    gaps = [(run.predictions - runs[0].predictions).abs().mean() for run in runs[1:]]
+    assert min(gaps) > 0.05 and not torch.equal(runs[1].predictions, runs[2].predictions)
+    latents = runs[1].latents[:, :, 0]
+    assert latents[:, 20].std(0).min() > latents[:, 1].std(0).max() and latents.abs().max() < 20
+
+
+def test_machines_of_other_algorithms_have_other_digests():
+    made = [by_algorithm.machine(experts.weighted_majority(gain), EXPERTS) for gain in (0.5, 0.6)]
+    assert made[0].digest() != made[1].digest() and made[0].name == "weighted_majority(gain=0.5)"
+
+
+def test_an_algorithm_of_another_task_is_refused():
+    with pytest.raises(interp.InputError, match="'qlearning', and the layout is of 'experts'"):
+        by_algorithm.machine(q.q_learning(), EXPERTS)
