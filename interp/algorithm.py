@@ -23,7 +23,7 @@ evidence about one.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -31,7 +31,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.session import once
 
 Values = Mapping[str, NDArray[Any]]
@@ -303,6 +303,31 @@ class Algorithm:
         state = {k: base[k] for k in self.state}
         inputs = {v.key: base[v.key] for v in self.variables if v.role == "input"}
         return self.step(state, inputs, {key: value})[1]
+
+    def varied(
+        self,
+        key: str,
+        name: str,
+        parameters: Mapping[str, Any],
+        changes: Mapping[str, tuple[tuple[str, ...], Equation]],
+        **others: Any,
+    ) -> Algorithm:
+        """A variant with the parents and equations of some variables exchanged.
+
+        Args:
+            changes: key of a variable -> (the variables that it reads, its equation).
+            others: further fields; ``variables`` are those that are changed in place of the algorithm's own.
+        """
+        variables = others.pop("variables", self.variables)
+        for changed in changes:
+            require_known(f"variable of {self.key!r}", changed, [v.key for v in variables], limit=40)
+
+        def of_the_variant(variable: Variable) -> Variable:
+            parents, equation = changes.get(variable.key, (variable.parents, variable.equation))
+            return replace(variable, parents=parents, equation=equation)
+
+        made = tuple(map(of_the_variant, variables))
+        return replace(self, key=key, name=name, parameters=dict(parameters), variables=made, **others)
 
     @checked
     def downstream(self, keys: Iterable[str]) -> set[str]:

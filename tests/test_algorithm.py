@@ -219,6 +219,19 @@ def test_bad_definitions_and_interventions_are_refused(make, message):
         make()
 
 
+def test_a_variant_exchanges_equations_and_refuses_what_is_not_there():
+    base = tasks.get("experts").algorithm("weighted_majority", gain=0.5)
+    doubled = ("log_weights", "match"), lambda v: v["log_weights"] + 2 * v["match"]
+    made = base.varied("doubled", "twice the gain", {"gain": 2}, {"next_log_weights": doubled}, memory="")
+    episodes = experts.sample(3, 6, 4, seed=0)
+    assert (made.key, made.name, made.parameters, made.memory) == ("doubled", "twice the gain", {"gain": 2}, "")
+    expected = 2 * made.run(episodes)["match"].cumsum(1)
+    assert np.array_equal(made.run(episodes)["next_log_weights"], expected)
+    assert base.run(episodes)["next_log_weights"] == pytest.approx(expected / 4)
+    with pytest.raises(InputError, match="next_weights"):
+        base.varied("other", "another", {}, {"next_weights": doubled})
+
+
 def test_a_table_of_variables_says_what_depends_on_what():
     algorithm = tasks.get("experts").algorithm("bayes")
     assert algorithm.state == ("counts", "elapsed")

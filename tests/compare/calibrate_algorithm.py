@@ -24,9 +24,11 @@ from interp import tasks
 from interp.model.transformer import untrained
 from interp.tasks.experts import algorithms as experts
 from interp.tasks.experts import families as expert_rivals
+from interp.tasks.experts import lapses
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning import algorithms as q
 from interp.tasks.qlearning import families as q_rivals
+from interp.tasks.qlearning import lapses as q_lapses
 from interp.tasks.qlearning.layout import QLearningRound
 from interp.tasks.reachability import algorithms as search
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -95,6 +97,14 @@ def _experts() -> list[Machine]:
         machine("last 7, prior U[.1, .8]", lambda: expert_rivals.bayes_window(0.1, 0.8, 7), "bayes_window"),
         machine("fading Weighted Majority", lambda: expert_rivals.fading_majority(0.7, 0.93), "fading_majority"),
         machine("fixed share", lambda: expert_rivals.fixed_share(1.3, 0.04), "fixed_share"),
+        machine("Weighted Majority, 1 late", lambda: lapses.late_majority(0.5, 1), "late_majority"),
+        machine("Weighted Majority, 2 late", lambda: lapses.late_majority(0.9, 2), "late_majority"),
+        machine("Weighted Majority of the last 8", lambda: lapses.majority_window(0.6, 8), "majority_window"),
+        machine("Weighted Majority of 10 rounds", lambda: lapses.stopped_majority(0.5, 10), "stopped_majority"),
+        machine("Weighted Majority deaf to the third", lambda: lapses.deaf_majority(0.5, 3), "deaf_majority"),
+        machine("Weighted Majority, second says 1", lambda: lapses.deaf_majority(0.7, 2, 1), "deaf_majority"),
+        machine("Bayes, 1 late", lambda: lapses.bayes_late(lag=1), "bayes_late"),
+        machine("Bayes of 10 rounds", lambda: lapses.bayes_stopped(0.2, 0.9, 10), "bayes_stopped"),
         machine("sigmoid vote", lambda: expert_rivals.sigmoid_vote(0.15), "sigmoid_vote"),
         machine("previous winners", expert_rivals.follow_previous_winners, "follow_previous_winners"),
         machine("majority vote", experts.majority_vote, ""),
@@ -111,6 +121,8 @@ def _qlearning() -> list[Machine]:
         return machine(f"handwired, gamma {gamma}", made, expected)
 
     boltzmann = q_rivals.acting(q.q_learning(0.2, 0.8), temperature=0.05)
+    late = q_rivals.acting(q_lapses.late_q(0.2, 0.8), shared_ties=False, after=False)
+    stopped = q_rivals.acting(q_lapses.stopped_q(0.1, 0.9, 10))
     return [
         hand(0.0, "no_bootstrap"),
         hand(0.5, "q_learning"),
@@ -120,6 +132,8 @@ def _qlearning() -> list[Machine]:
         machine("SARSA", lambda: q_rivals.sarsa(0.2, 0.8), "sarsa"),
         machine("mean for maximum", lambda: q_rivals.mean_bootstrap(0.1, 0.8), "mean_bootstrap"),
         machine("Boltzmann, alpha .2, gamma .8", lambda: boltzmann, "q_learning"),
+        machine("Q-learning, 1 late", lambda: late, "late_q"),
+        machine("Q-learning of 10 rounds", lambda: stopped, "stopped_q"),
         machine("mean reward", q_rivals.mean_reward, "mean_reward"),
         machine("fewest visits", lambda: q_rivals.visit_counts(-1.0), "visit_counts"),
         machine("50 : 50 Q-learning and SARSA", lambda: blend(q_rivals.acting(q.q_learning()), q_rivals.sarsa()), ""),
@@ -139,12 +153,17 @@ def _reachability() -> list[Machine]:
         machine("spread .6", lambda: search.breadth_first(0.6), "breadth_first"),
         machine("2 hops", lambda: search.depth_limited(2), "depth_limited"),
         machine("depth-first", search.depth_first, "depth_first"),
+        machine("1 late", search.late_search, "late_search"),
+        machine("2 late, spread .3", lambda: search.late_search(2, 0.3), "late_search"),
+        machine("undirected", lambda: search.undirected(0.3), "undirected"),
     ]
 
 
 MACHINES = (*_experts(), *_qlearning(), *_reachability())
 HELD_OUT = (
     *("fading Weighted Majority", "fixed share", "sigmoid vote", "previous winners"),
+    *("Weighted Majority, 2 late", "Weighted Majority of the last 8", "Weighted Majority, second says 1"),
+    *("Bayes of 10 rounds", "Q-learning of 10 rounds", "2 late, spread .3"),
     *("Boltzmann, alpha .2, gamma .8", "50 : 50 Q-learning and SARSA", "mean for maximum", "fewest visits"),
     *("2 hops", "depth-first"),
 )

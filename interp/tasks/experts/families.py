@@ -2,12 +2,14 @@
 
     bayes_mixture         the regime of the episode is one of two intervals; its posterior weighs their log-odds votes
     bayes_fading          the Bayes predictor of counts that fade:  counts <- decay counts + match
-    bayes_window          the Bayes predictor of the last ``window`` rounds
     fading_majority       Weighted Majority whose log-weights fade
     fixed_share           Weighted Majority that hands a share of all weight out evenly after each round
     sigmoid_vote          P = sigmoid(gain sum_i s_i (hits_i - misses_i)),  s_i = 2 votes_i - 1
     follow_previous_winners   the majority of those who were right in the last round
     fixed_vote            P = sigmoid(logit(accuracy) sum_i s_i): keeps nothing
+
+Those that hear late, forget all at once, stop learning or miss an expert stand in :mod:`~interp.tasks.experts.lapses`;
+they and those that forget bit by bit extend their base, and replace it only where they explain clearly more.
 
 Each is the algorithm that it varies with a few equations exchanged, so that variables keep their keys. One that fits no
 better than its base says nothing for it. Two answer without a memory; what each other one explains beyond the better of
@@ -17,7 +19,7 @@ take: never so little (.05) that the prior is all but certain, which would be a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -30,29 +32,19 @@ from interp.checks import checked
 from interp.errors import require
 from interp.tasks.experts import algorithms
 from interp.tasks.experts.algorithms import LABEL, MATCH, PER_EXPERT, VOTES
+from interp.tasks.experts.lapses import (
+    SILENT,
+    bayes_late,
+    bayes_stopped,
+    bayes_window,
+    deaf_majority,
+    late_majority,
+    majority_window,
+    stopped_majority,
+)
 from interp.tasks.experts.posterior import keep_uncertain, log_evidence, mean_accuracy, share
 
 Array = NDArray[Any]
-
-
-def _varied(
-    base: Algorithm,
-    key: str,
-    name: str,
-    parameters: Mapping[str, Any],
-    changes: Mapping[str, tuple[tuple[str, ...], Callable[[Values], Array]]],
-    **others: Any,
-) -> Algorithm:
-    """``base`` with the parents and equations of some variables exchanged."""
-
-    def changed(variable: Variable) -> Variable:
-        if variable.key not in changes:
-            return variable
-        parents, equation = changes[variable.key]
-        return replace(variable, parents=parents, equation=equation)
-
-    variables = tuple(changed(v) for v in others.pop("variables", base.variables))
-    return replace(base, key=key, name=name, parameters=dict(parameters), variables=variables, **others)
 
 
 def _signs(v: Values) -> Array:
@@ -99,8 +91,8 @@ def bayes_mixture(
     )  # fmt: skip
     kept = [v for v in second.variables if v.key not in ("accuracies", "log_odds")]
     at = [v.key for v in kept].index("evidence")
-    return _varied(
-        first, "bayes_mixture", "Bayes predictor of two intervals",
+    return first.varied(
+        "bayes_mixture", "Bayes predictor of two intervals",
         {"low": low, "high": high, "other_low": other_low, "other_high": other_high, "weight": weight},
         {"evidence": (("regime", "counts", "elapsed", "votes"), evidence)},
         variables=(*kept[:at], regime, *kept[at:]), memory="counts", written="next_counts",
@@ -123,37 +115,7 @@ def bayes_fading(low: float = 0.3, high: float = 0.9, decay: float = 0.9) -> Alg
         "next_elapsed": (("elapsed",), lambda v: decay * v["elapsed"] + 1),
     }
     name, parameters = "Bayes predictor of fading counts", {**base.parameters, "decay": decay}
-    return _varied(base, "bayes_fading", name, parameters, changes)
-
-
-@checked
-def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algorithm:
-    """The Bayes predictor of the last ``window`` rounds."""
-    window = int(window)
-    require(window >= 1, f"window must be an integer >= 1, got {window}")
-    base = algorithms.bayes(low, high)
-
-    def held(key: str, parents: tuple[str, ...], equation: Callable[[Values], Array]) -> Variable:
-        return replace(base.variable(key), role="round", parents=parents, equation=equation)
-
-    recent = Variable(
-        "recent", "m_{t-w..t-1}", "who was right in the last rounds, -1 before the first", "class", "state"
-    )
-    following = replace(
-        recent, key="next_recent", role="round", parents=("recent", "match"),
-        equation=lambda v: np.concatenate([v["recent"][..., 1:, :], v["match"][..., None, :]], -2),
-    )  # fmt: skip
-    memory = (
-        recent,
-        held("counts", ("recent",), lambda v: (v["recent"] > 0).sum(-2)),
-        held("elapsed", ("recent",), lambda v: (v["recent"][..., 0] >= 0).sum(-1)),
-    )
-    round_ = [v for v in base.variables[2:] if v.key not in ("counts", "elapsed", "next_counts", "next_elapsed")]
-    return _varied(
-        base, "bayes_window", "Bayes predictor of the last rounds", {**base.parameters, "window": window}, {},
-        variables=(VOTES, LABEL, *memory, *round_, following),
-        initial=lambda episodes: {"recent": np.full((len(episodes), window, episodes.n_experts), -1)},
-    )  # fmt: skip
+    return base.varied("bayes_fading", name, parameters, changes)
 
 
 @checked
@@ -162,7 +124,7 @@ def fading_majority(gain: float = 1.0, decay: float = 0.9) -> Algorithm:
     _check_decay(decay)
     changes = {"next_log_weights": (("log_weights", "match"), lambda v: decay * v["log_weights"] + gain * v["match"])}
     base, parameters = algorithms.weighted_majority(gain), {"gain": gain, "decay": decay}
-    return _varied(base, "fading_majority", "Weighted Majority that forgets", parameters, changes)
+    return base.varied("fading_majority", "Weighted Majority that forgets", parameters, changes)
 
 
 @checked
@@ -178,7 +140,7 @@ def fixed_share(gain: float = 1.0, alpha: float = 0.05) -> Algorithm:
         return np.log((1 - alpha) * weights + alpha / weights.shape[-1])
 
     base, changes = algorithms.weighted_majority(gain), {"next_log_weights": (("log_weights", "match"), following)}
-    return _varied(base, "fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
+    return base.varied("fixed_share", "fixed share", {"gain": gain, "alpha": alpha}, changes)
 
 
 @checked
@@ -187,7 +149,7 @@ def sigmoid_vote(gain: float = 0.1) -> Algorithm:
     base = algorithms.bayes()
     changes = {"log_odds": (("counts", "elapsed"), lambda v: gain * (2 * v["counts"] - v["elapsed"][..., None]))}
     variables = tuple(v for v in base.variables if v.key != "accuracies")
-    return _varied(base, "sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
+    return base.varied("sigmoid_vote", "sigmoid vote", {"gain": gain}, changes, variables=variables)
 
 
 def follow_previous_winners() -> Algorithm:
@@ -205,8 +167,8 @@ def follow_previous_winners() -> Algorithm:
         equation=lambda v: v["match"].astype(np.float64),
     )  # fmt: skip
     base = algorithms.majority_vote()
-    return _varied(
-        base, "follow_previous_winners", "follow the previous winners", {},
+    return base.varied(
+        "follow_previous_winners", "follow the previous winners", {},
         {"prediction": (("won", "votes"), prediction)},
         variables=(VOTES, LABEL, won, base.variable("prediction"), MATCH, following),
         initial=lambda episodes: {"won": np.zeros((len(episodes), episodes.n_experts))},
@@ -220,7 +182,7 @@ def fixed_vote(accuracy: float = 0.6) -> Algorithm:
     require(0 < accuracy < 1, f"accuracy must lie in (0, 1), got {accuracy}")
     changes = {"prediction": (("votes",), lambda v: special.expit(special.logit(accuracy) * _signs(v).sum(-1)))}
     base = algorithms.majority_vote()
-    return _varied(base, "fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
+    return base.varied("fixed_vote", "fixed log-odds vote", {"accuracy": accuracy}, changes)
 
 
 _LOWS, _ROOMS = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75), (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -228,7 +190,11 @@ _FEW_LOWS, _FEW_ROOMS = (0.0, 0.3, 0.6), (0.2, 0.6, 1.0)
 _GAINS = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 4.0)
 _FEW_GAINS = (0.1, 0.3, 1.0, 3.0)
 _DECAYS = (0.5, 0.7, 0.8, 0.9, 0.95, 0.98)
-_WINDOWS = (*range(1, 17), 20, 25)
+_ROUNDS = (*range(1, 17), 20, 25)
+"""Of windows and of the last round that is learned."""
+_LAGS = (1, 2, 3)
+_EXPERTS = (1, 2, 3, 4, 5, 6, 7, 8)
+"""Which expert is not heard; a fit takes the first one beyond the last, if hearing all fits best."""
 
 
 def _interval(low: float, room: float) -> dict[str, float]:
@@ -256,7 +222,10 @@ def families() -> tuple[Family, ...]:
         Searched("weight", (0.1, 0.5, 0.9), enters=("regime",)),
     )
     few_priors, shares = _prior(_FEW_LOWS, _FEW_ROOMS), Searched("alpha", (0.003, 0.01, 0.03, 0.1, 0.3))
-    windows, accuracies = Searched("window", _WINDOWS, kind="choice"), (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+    windows, accuracies = Searched("window", _ROUNDS, kind="choice"), (0.1, 0.3, 0.5, 0.6, 0.7, 0.8, 0.9)
+    lags, ends = Searched("lag", _LAGS, kind="choice"), Searched("last", _ROUNDS, kind="choice")
+    unheard = Searched("expert", _EXPERTS, kind="choice"), Searched("hears", (0.0, SILENT, 1.0), kind="choice")
+    recent_gains = Searched("gain", _FEW_GAINS, enters=("log_weights",))
 
     def on_interval(algorithm: Callable[..., Algorithm]) -> Callable[..., Algorithm]:
         return lambda low, room, **others: algorithm(**_interval(low, room), **others)
@@ -268,10 +237,22 @@ def families() -> tuple[Family, ...]:
                (decay, *few_priors), extends="bayes"),
         Family("bayes_window", "Bayes predictor of the last rounds", on_interval(bayes_window),
                (windows, *few_priors), extends="bayes"),
+        Family("bayes_late", "Bayes predictor, some rounds late", on_interval(bayes_late),
+               (lags, *few_priors), extends="bayes"),
+        Family("bayes_stopped", "Bayes predictor that stops learning", on_interval(bayes_stopped),
+               (ends, *few_priors), extends="bayes"),
         Family("weighted_majority", "Weighted Majority", algorithms.weighted_majority, (Searched("gain", _GAINS),)),
         Family("fading_majority", "Weighted Majority that forgets", fading_majority, (few_gains, decay),
                extends="weighted_majority"),
         Family("fixed_share", "fixed share", fixed_share, (few_gains, shares), extends="weighted_majority"),
+        Family("late_majority", "Weighted Majority, some rounds late", late_majority, (lags, few_gains),
+               extends="weighted_majority"),
+        Family("majority_window", "Weighted Majority of the last rounds", majority_window, (windows, recent_gains),
+               extends="weighted_majority"),
+        Family("stopped_majority", "Weighted Majority that stops learning", stopped_majority, (ends, few_gains),
+               extends="weighted_majority"),
+        Family("deaf_majority", "Weighted Majority that never hears one expert", deaf_majority, (*unheard, few_gains),
+               extends="weighted_majority"),
         Family("sigmoid_vote", "sigmoid vote", sigmoid_vote, (Searched("gain", _GAINS, enters=("log_odds",)),)),
         Family("follow_the_leader", "follow the leader", algorithms.follow_the_leader),
         Family("follow_previous_winners", "follow the previous winners", follow_previous_winners),

@@ -145,7 +145,8 @@ def _series(p: Reals, r: Reals, x: Reals) -> Reals:
 
 
 def share(
-    weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"], advice: Integer[np.ndarray, "... expert"]
+    weights: Float[np.ndarray, "... expert"] | Bool[np.ndarray, "... expert"],
+    advice: Integer[np.ndarray, "... expert"] | Float[np.ndarray, "... expert"],
 ) -> Float[np.ndarray, ...]:
     """Share of the weight that stands behind advice 1; 1/2 where nobody has weight."""
     total = weights.sum(axis=-1)

@@ -34,11 +34,17 @@ from interp.checks import checked
 from interp.errors import require
 from interp.tasks.qlearning import bellman
 from interp.tasks.qlearning.algorithms import no_bootstrap, pair, q_learning
+from interp.tasks.qlearning.lapses import late_q, stopped_q
 
 _Array = NDArray[Any]
 
 _ALPHAS, _GAMMAS = (0.03, 0.1, 0.3, 1.0), (0.2, 0.5, 0.7, 0.9, 0.97)
 _TEMPERATURES = (0.0, 0.003, 0.01, 0.03, 0.1, 0.3)
+_FEW_ALPHAS, _FEW_GAMMAS, _FEW_TEMPERATURES = (0.1, 0.3), (0.5, 0.9), (0.0, 0.03, 0.1, 0.3)
+_LAGS, _ENDS = (1, 2), (1, 2, 3, 5, 7, 10, 12, 15, 20, 25)
+"""Rounds by which a table is late, and the last round that is learned."""
+_BEFORE = (0.0,)
+"""By a late table it is always chosen before the round: after it, a lag of one is Q-learning that chooses before it."""
 _SOFTNESS = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 """Temperatures of the soft maximum, in units of reward."""
 _COUNTS = (0.0, 0.3, 1.0, 3.0, 10.0)
@@ -49,8 +55,14 @@ def families() -> tuple[Family, ...]:
     """What a model of Q-learning is compared with."""
     alpha, gamma = Searched("alpha", _ALPHAS), Searched("gamma", _GAMMAS)
     sign = Searched("sign", (-1.0, 1.0), kind="choice")
+    few_alphas, few_gammas = Searched("alpha", _FEW_ALPHAS), Searched("gamma", _FEW_GAMMAS)
+    lags, ends = Searched("lag", _LAGS, kind="choice"), Searched("last", _ENDS, kind="choice")
     return (
         _family(q_learning, alpha, gamma),
+        _family(
+            late_q, lags, few_alphas, few_gammas, temperatures=_FEW_TEMPERATURES, moments=_BEFORE, extends="q_learning"
+        ),
+        _family(stopped_q, ends, few_alphas, few_gammas, temperatures=_FEW_TEMPERATURES, extends="q_learning"),
         _family(no_bootstrap, alpha),
         _family(mean_bootstrap, alpha, gamma),
         _family(sarsa, alpha, gamma),
@@ -71,15 +83,24 @@ def updates() -> tuple[Family, ...]:
     )
 
 
-def _family(learner: Callable[..., Algorithm], *searched: Searched,
-            temperatures: tuple[float, ...] = _TEMPERATURES) -> Family:  # fmt: skip
+def _family(
+    learner: Callable[..., Algorithm],
+    *searched: Searched,
+    temperatures: tuple[float, ...] = _TEMPERATURES,
+    moments: tuple[float, ...] = (0.0, 1.0),
+    extends: str = "",
+) -> Family:
+    """A learner with every way to act by its table: at these ``temperatures``, before (0) or after (1) the round.
+
+    Of an extension no temperature between these is tried: it says that a table is late or stopped, and costs less.
+    """
     acts = (
-        Searched("after", (0.0, 1.0), kind="choice", enters=("acting_values",)),
+        Searched("after", moments, kind="choice", enters=("acting_values",)),
         Searched("shared_ties", (0.0, 1.0), kind="choice", enters=("policy",)),
-        Searched("temperature", temperatures, enters=("policy",)),
+        Searched("temperature", temperatures, kind="choice" if extends else "real", enters=("policy",)),
     )
     known = learner()
-    return Family(known.key, known.name, partial(_acting, learner), (*searched, *acts))
+    return Family(known.key, known.name, partial(_acting, learner), (*searched, *acts), extends=extends)
 
 
 def _acting(learner: Callable[..., Algorithm], temperature: float, shared_ties: float, after: float,

@@ -24,6 +24,7 @@ the answer. They are what matched graphs must forbid.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -171,24 +172,64 @@ def breadth_first(spread: float = 0.0) -> Algorithm:
     return _algorithm("breadth_first", name, *variables, initial=_no_nodes("reached"), spread=spread)
 
 
+def _in_some_rounds(key: str, name: str, expands: Callable[[_Array], _Array], spread: float, **made: Any) -> Algorithm:
+    """Breadth-first search that expands only in rounds of which ``expands(rounds before this one)`` is true."""
+
+    def following(v: Values) -> _Array:
+        return np.where(expands(v["elapsed"])[..., None], _expanded(v), v["reached"])
+
+    return _algorithm(
+        key,
+        name,
+        _REACHED,
+        Variable("elapsed", "t", "rounds before this one", "rounds", "state"),
+        *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)),
+        _next_reached(("reached", "elapsed"), following),
+        Variable(
+            "next_elapsed",
+            "t + 1",
+            "rounds, this one included",
+            "rounds",
+            parents=("elapsed",),
+            equation=lambda v: v["elapsed"] + 1,
+        ),
+        initial=lambda episodes: {**_no_nodes("reached")(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
+        **made,
+        spread=spread,
+    )
+
+
 @checked
 def depth_limited(hops: int = 2, spread: float = 0.0) -> Algorithm:
     """Breadth-first search that stops after ``hops`` rounds, at least 1: it never sees farther than that."""
     require(hops >= 1, f"hops must be an integer >= 1, got {hops!r}")
+    name = f"breadth-first search of {hops} hop{'s' * (hops > 1)}"
+    return _in_some_rounds("depth_limited", name, lambda elapsed: elapsed < hops, spread, hops=hops)
 
-    def stopped(v: Values) -> _Array:
-        return np.where(v["elapsed"][..., None] < hops, _expanded(v), v["reached"])
 
-    return _algorithm(
-        "depth_limited",
-        f"breadth-first search of {hops} hop{'s' * (hops > 1)}",
-        _REACHED, Variable("elapsed", "t", "rounds before this one", "rounds", "state"),
-        *(_FRONTIER, _MEMBER, _ACTIVE, _prediction(spread)), _next_reached(("reached", "elapsed"), stopped),
-        Variable("next_elapsed", "t + 1", "rounds, this one included", "rounds", parents=("elapsed",),
-                 equation=lambda v: v["elapsed"] + 1),
-        initial=lambda episodes: {**_no_nodes("reached")(episodes), "elapsed": np.zeros(len(episodes), np.int64)},
-        hops=hops, spread=spread,
-    )  # fmt: skip
+@checked
+def late_search(lag: int = 1, spread: float = 0.0) -> Algorithm:
+    """Breadth-first search that is ``lag`` rounds late: it holds what it should have held so many rounds before."""
+    require(lag >= 0, f"lag must be an integer >= 0, got {lag!r}")
+    name = "breadth-first search, some rounds late"
+    return _in_some_rounds("late_search", name, lambda elapsed: elapsed >= lag, spread, lag=lag)
+
+
+@checked
+def undirected(spread: float = 0.0) -> Algorithm:
+    """Breadth-first search that follows every edge both ways."""
+
+    def active(v: Values) -> _Array:
+        ends = np.concatenate([v["source"], v["target"]], -1)
+        return (_take(v["frontier"], ends) > 0.5).astype(np.float64)
+
+    def expanded(v: Values) -> _Array:
+        return _expanded({**v, "target": np.concatenate([v["target"], v["source"]], -1)})
+
+    both = replace(_ACTIVE, parents=("frontier", "source", "target"), equation=active)
+    variables = (_REACHED, _FRONTIER, _MEMBER, both, _prediction(spread), _next_reached(("source",), expanded))
+    name = "breadth-first search along and against the edges"
+    return _algorithm("undirected", name, *variables, initial=_no_nodes("reached"), spread=spread)
 
 
 # One path.

@@ -6,18 +6,14 @@ trained on does. Heuristics search nothing and keep nothing: what a search expla
 
 from __future__ import annotations
 
-from interp.algorithm import Algorithm, Family, Searched
-from interp.tasks.reachability.algorithms import depth_limited, records
-
-
-def _depth_limited(hops: float, spread: float) -> Algorithm:
-    return depth_limited(int(hops), spread)
+from interp.algorithm import Family, Searched
+from interp.tasks.reachability.algorithms import depth_limited, late_search, records, undirected
 
 
 def families() -> tuple[Family, ...]:
     """What a model of reachability is compared with."""
     known = {record.key: record for record in records()}
-    hops = Searched("hops", (1, 2, 3), kind="choice")
+    hops, lags = Searched("hops", (1, 2, 3), kind="choice"), Searched("lag", (1, 2), kind="choice")
     spread = Searched("spread", (0.0, 0.2, 0.4, 0.6, 0.8), enters=("prediction",))
 
     def searching(key: str) -> Family:
@@ -25,7 +21,15 @@ def families() -> tuple[Family, ...]:
 
     return (
         searching("breadth_first"),
-        Family("depth_limited", "breadth-first search of few hops", _depth_limited, (hops, spread)),
+        Family("depth_limited", "breadth-first search of few hops", depth_limited, (hops, spread)),
+        Family(
+            "late_search",
+            "breadth-first search, some rounds late",
+            late_search,
+            (lags, spread),
+            extends="breadth_first",
+        ),
+        Family("undirected", undirected().name, undirected, (spread,)),
         searching("depth_first"),
         searching("random_walk"),
         *(Family(r.key, r.name, r.make, memoryless=True) for r in known.values() if not r.make().state),

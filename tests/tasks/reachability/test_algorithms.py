@@ -38,14 +38,34 @@ def test_round_t_holds_what_networkx_finds_within_t_steps(episodes: Reachability
 
 
 @settings(deadline=None, max_examples=25)
+@given(batches())
+def test_undirected_search_is_search_in_the_graph_with_every_edge_both_ways(episodes: ReachabilityEpisodes) -> None:
+    both = replace(episodes, edges=np.concatenate([episodes.edges, episodes.edges[..., ::-1]], 1))
+    made, plain = algorithms.undirected(0.4).run(episodes), algorithms.breadth_first(0.4).run(both)
+    assert np.array_equal(made["reached"], plain["reached"])
+    assert np.array_equal(made["prediction"], plain["prediction"])
+
+
+@pytest.mark.parametrize("lag", [0, 2])
+def test_a_late_search_holds_what_it_should_have_held_before(lag: int) -> None:
+    episodes = sample(6, 6, **SIZES, regime="path", seed=3)
+    made, plain = algorithms.late_search(lag).run(episodes), algorithms.breadth_first().run(episodes)
+    assert np.array_equal(made["reached"][:, lag:], plain["reached"][:, : 6 - lag])
+    assert not made["reached"][:, :lag].any() and made["reached"][:, -1].any()
+    with pytest.raises(InputError, match="lag must be an integer >= 0, got -1"):
+        algorithms.late_search(-1)
+
+
+@settings(deadline=None, max_examples=25)
 @given(batches(), st.integers(0, 1000))
 def test_permuting_names_permutes_everything(episodes: ReachabilityEpisodes, seed: int) -> None:
     names = np.random.default_rng(seed).permuted(np.tile(np.arange(9), (4, 1)), axis=1)
     renamed = episodes.renamed(names)
-    for record in TASK.algorithms.records():
-        values, other = (record.make().run(given) for given in (episodes, renamed))
+    known = [record.make() for record in TASK.algorithms.records()]
+    for algorithm in (*known, algorithms.undirected(), algorithms.late_search()):
+        values, other = (algorithm.run(given) for given in (episodes, renamed))
         back = np.take_along_axis(other["prediction"], names[:, None], -1)
-        assert np.array_equal(back, values["prediction"]), record.key
+        assert np.array_equal(back, values["prediction"]), algorithm.key
 
 
 @settings(deadline=None, max_examples=25)
