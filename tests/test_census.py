@@ -22,7 +22,7 @@ BUDGET = {
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
     "interp/model": 3529,  # checkpoints of machines that builders make; what a known machine computes
-    # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (issue 36).
+    # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
     "interp/tasks": 8800,
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
     "probes": 3010,  # places of any machine: channels, points of its own, cycles; a control that overflows, and says so
