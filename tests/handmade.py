@@ -1,92 +1,15 @@
-"""A machine whose insides are known and that is no transformer: a GRU whose weights are written by hand.
-
-:func:`majority` computes Weighted Majority whose log-weights fade. Its carried vector is a leaky sum of what each
-expert did: of two units for every expert, one says +1 where expert and truth both say 1 and -1 elsewhere, the other
-the same of 0; a last unit counts rounds. With the update gate held at z = ``decay`` and nothing reset, a GRU cell is
-such a sum::
-
-    h' = z h + (1 - z) tanh(W x)        hits = (h_both_1 + h_both_0 + 2 h_rounds) / (2 (1 - z))
-                                        P = sum_i softmax(log_gamma hits)_i votes_i
-
-so that the state is known exactly, while it is held in 2 n + 1 overlapping numbers. No GRU forgets nothing; ``decay``
-of :data:`KEPT` is as near as double precision allows, and predicts as Weighted Majority does but for 2e-5 in 30 rounds.
-"""
+"""The GRU whose weights are written by hand (:mod:`circuits.known.handmade`), and what is known of its insides."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import torch
-from torch import Tensor, nn
 
-import interp
 from circuits.benchmark import KnownMachine
-from interp.algorithm import Algorithm
+from circuits.known.handmade import KEPT, algorithm, majority
 from interp.interventions.sites import Site
 from interp.interventions.swaps import Place
-from interp.model.adapted import AdaptedMachine
-from interp.tasks.experts.families import fading_majority
 
-KEPT = 1 - 2.0**-20
-"""The decay of a machine that all but forgets nothing."""
-_SURE = 40.0
-"""So large a pre-activation makes tanh 1 exactly in double precision."""
-
-
-class Majority(nn.Module):
-    """A GRU cell that sums hits, and what votes with them."""
-
-    def __init__(self, n_experts: int, log_gamma: float, decay: float) -> None:
-        super().__init__()
-        width = 2 * n_experts + 1
-        self.cell, self.decay = nn.GRUCell(n_experts + 1, width).double(), decay
-        self.weigh = nn.Linear(width, n_experts, bias=False).double()
-        both = torch.eye(n_experts).double()
-        with torch.no_grad():
-            for parameter in self.cell.parameters():
-                parameter.zero_()
-            _, update, new = self.cell.bias_ih.split(width)
-            update.fill_(torch.tensor(decay, dtype=torch.float64).logit())
-            new[:-1], new[-1] = -_SURE, _SURE
-            says = self.cell.weight_ih[2 * width :]
-            for sign, rows in ((1, slice(0, n_experts)), (-1, slice(n_experts, 2 * n_experts))):
-                says[rows] = sign * _SURE * torch.cat([both, torch.ones(n_experts, 1)], 1)
-            counted = torch.cat([both, both, 2 * torch.ones(n_experts, 1)], 1)
-            self.weigh.weight.copy_(log_gamma / (2 * (1 - decay)) * counted)
-
-    def votes(self, carried: Tensor, said: Tensor) -> Tensor:
-        """The probability of either label, ``[batch, 2]``, from what each expert says, 0 or 1."""
-        one = (self.weigh(carried).softmax(-1) * said).sum(-1)
-        return torch.stack([1 - one, one], -1)
-
-
-def majority(n_experts: int = 4, log_gamma: float = 0.5, decay: float = KEPT, name: str = "handmade") -> AdaptedMachine:
-    """The machine; its state is the experts' log-weights ``[..., n_experts]``, and its points are the cell's gates."""
-
-    def step(module: Majority, carried: dict[str, Tensor], fed: Any) -> tuple[Tensor, dict[str, Tensor]]:
-        said = (fed.tokens[:, 3 : 3 + 2 * n_experts : 2] - 3).to(carried["h"])  # <w> <z> e_1 p_1 ... p? y w?
-        truth = (fed.tokens[:, -2:-1] - 3).to(carried["h"])
-        heard = 2 * torch.cat([said, truth], 1) - 1
-        return module.votes(carried["h"], said), {"h": module.cell(heard, carried["h"])}
-
-    module = Majority(n_experts, log_gamma, decay)
-    return interp.adapt(
-        module,
-        "experts",
-        sizes={"n_experts": n_experts},
-        step=step,
-        channels=[interp.Channel("h", (2 * n_experts + 1,))],
-        points={"update": "cell.update", "new": "cell.new", "weigh": "weigh"},
-        read=lambda carried: module.weigh(carried["h"]),
-        output="probability",
-        name=name,
-        algorithm=algorithm(log_gamma, decay),
-    )
-
-
-def algorithm(log_gamma: float = 0.5, decay: float = KEPT) -> Algorithm:
-    """What the machine computes."""
-    return fading_majority(log_gamma, decay)
+__all__ = ["KEPT", "algorithm", "known", "majority"]
 
 
 def known(log_gamma: float = 0.5, decay: float = 0.8) -> KnownMachine:

@@ -61,6 +61,35 @@ def without(model: HookedLatentTransformer, lost: Float[Tensor, "lost d_model"])
     return _moved(model, columns, "without", f"{len(columns) - columns.shape[1]} directions taken out")
 
 
+def widened(model: HookedLatentTransformer, n: int) -> HookedLatentTransformer:
+    """The model with ``n`` more coordinates in its residual stream, which nothing reads or writes: they stay 0.
+
+    Raises:
+        InputError: a model with LayerNorm, whose scale the new coordinates would change.
+    """
+    require(n >= 1, f"n must be an integer >= 1, got {n}")
+    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
+    d_model = model.config.d_model
+    return _moved(model, torch.eye(d_model, d_model + n).to(model.W_E), "wider", f"{n} coordinates added")
+
+
+def rescaled(model: HookedLatentTransformer, factor: float) -> HookedLatentTransformer:
+    """A handwired model that holds ``factor`` times its state, and whatever else lies along the same directions.
+
+    Every weight that reads them takes the factor out again, so it computes the same; a power of two rounds nothing.
+
+    Raises:
+        InputError: a factor of 0, or a model with LayerNorm or without an exact state readout.
+    """
+    require(factor != 0, "factor must be a number other than 0, got 0")
+    require(model.is_handwired, f"{model.name!r} is a learned model; give a handwired one, whose state is known")
+    require(model.config.normalization_type is None, f"{model.name!r} has LayerNorm; give a model without it")
+    held = torch.linalg.pinv(model.state_map) @ model.state_map
+    whole = torch.eye(len(held)).to(held)
+    columns, back = whole + (factor - 1) * held, whole + (1 / factor - 1) * held
+    return _moved(model, columns, "rescaled", f"state times {factor:g}", back)
+
+
 def columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_model left"]:
     """An orthonormal basis of everything that is orthogonal to ``lost``."""
     _, sizes, rows = torch.linalg.svd(lost, full_matrices=True)
@@ -68,15 +97,23 @@ def columns_without(lost: Float[Tensor, "lost d_model"]) -> Float[Tensor, "d_mod
 
 
 def _moved(
-    model: HookedLatentTransformer, columns: Float[Tensor, "d_model new"], suffix: str, edit: str
+    model: HookedLatentTransformer,
+    columns: Float[Tensor, "d_model new"],
+    suffix: str,
+    edit: str,
+    back: Float[Tensor, "new d_model"] | None = None,
 ) -> HookedLatentTransformer:
-    """The model in the coordinates that orthonormal ``columns`` give its residual stream."""
+    """The model in the coordinates that ``columns`` give its residual stream, and ``back`` takes back to its own.
+
+    ``back`` is the transpose where it is None, as for orthonormal columns.
+    """
     config = replace(_renamed(model.config, suffix, edit), d_model=columns.shape[1])
-    moved = HookedLatentTransformer(config, model.state_map @ columns).to(model.W_E)
+    back = columns.T if back is None else back
+    moved = HookedLatentTransformer(config, model.state_map @ back.T).to(model.W_E)
     own = dict(model.named_parameters())
     with torch.no_grad():
         for name, parameter in moved.named_parameters():
-            parameter.copy_(_in_columns(name, own[name], columns))
+            parameter.copy_(_in_columns(name, own[name], columns, back))
     return moved.train(model.training)
 
 
@@ -85,10 +122,12 @@ _WRITES = ("W_E", "W_val", "W_pos", "init", "W_O", "b_O", "W_out", "b_out", "W_w
 """Parameters that meet the residual stream, by the last part of their names; ``W_write`` does both."""
 
 
-def _in_columns(name: str, weight: Tensor, columns: Float[Tensor, "d_model new"]) -> Tensor:
+def _in_columns(
+    name: str, weight: Tensor, columns: Float[Tensor, "d_model new"], back: Float[Tensor, "new d_model"]
+) -> Tensor:
     """A parameter in the new coordinates of the residual stream; the same where it does not meet it."""
     last = name.rpartition(".")[2]
-    weight = columns.T @ weight if last in _READS else weight
+    weight = back @ weight if last in _READS else weight
     return weight @ columns if last in _WRITES else weight
 
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import interp
-from circuits.compare.variants import noisy, rotated, with_distractors, without
+from circuits.compare.variants import noisy, rescaled, rotated, widened, with_distractors, without
 from interp import tasks
 from interp.errors import InputError
 from interp.model.replay import replay
@@ -31,6 +31,31 @@ def test_the_same_machine_predicts_the_same(name, arguments, tolerance, variant)
     assert other.digest() != model.digest()
     if model.is_handwired:
         assert (model.read_state(here.latents) - other.read_state(there.latents)).abs().max() < tolerance
+
+
+@pytest.mark.parametrize(("name", "arguments", "tolerance"), MODELS[:2])
+def test_a_wider_or_rescaled_machine_predicts_the_same_and_reads_out_the_same_state(name, arguments, tolerance):
+    model = interp.load(name, **arguments)
+    episodes, first = tasks.of(model).sample_for(model, 4, 6, 0), model.config.d_model
+    here, wider, scaled = (interp.rollout(m, episodes) for m in (model, widened(model, 2), rescaled(model, -4.0)))
+    assert wider.latents.shape[-1] == first + 2 and not wider.latents[..., first:].any()
+    for other, run in ((widened(model, 2), wider), (rescaled(model, -4.0), scaled)):
+        assert (here.predictions - run.predictions).abs().max() < tolerance
+        assert (model.read_state(here.latents) - other.read_state(run.latents)).abs().max() < tolerance
+    held = [model.read_state(run.latents) for run in (here, scaled)]
+    assert held[0].any() and torch.allclose(held[1], -4 * held[0])
+
+
+def test_what_cannot_be_rescaled_or_widened_is_refused():
+    learned, wired = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=2)
+    with pytest.raises(InputError, match="'wma-learned' is a learned model"):
+        rescaled(learned, 2.0)
+    with pytest.raises(InputError, match="'wma-learned' has LayerNorm"):
+        widened(learned, 1)
+    with pytest.raises(InputError, match="other than 0"):
+        rescaled(wired, 0.0)
+    with pytest.raises(InputError, match="n must be an integer >= 1, got 0"):
+        widened(wired, 0)
 
 
 def test_a_rotation_changes_every_coordinate_and_cannot_be_rebuilt_by_name():
