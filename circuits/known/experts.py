@@ -8,8 +8,7 @@ whatever a round holds. *Circuit*: heads play the same roles; edits of what is w
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +24,7 @@ from interp import library
 from interp.algorithm import Algorithm, Equation, Values
 from interp.machine import Machine
 from interp.model.transformer import HookedLatentTransformer, untrained
-from interp.tasks.experts import algorithms, families
+from interp.tasks.experts import algorithms, lapses
 from interp.tasks.experts.layout import ExpertRound
 
 GAIN = 0.5
@@ -226,7 +225,7 @@ def _lapses() -> tuple[Specimen, ...]:
             late.format(" but one"), "late_majority", held_out=True,
         ),
         known(
-            "one round late, by algorithm", lambda: computed(_late()), "d e d",
+            "one round late, by algorithm", lambda: computed(lapses.late_majority(GAIN, 1)), "d e d",
             late.format(""), "late_majority", held_out=True,
         ),
         known(
@@ -313,16 +312,12 @@ def _rarely(numbers: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
 
 # Algorithms that are Weighted Majority but for an equation or two.
 
-_Changes = dict[str, tuple[tuple[str, ...], Equation]]
+_Changes = Mapping[str, tuple[tuple[str, ...], Equation]]
 
 
 def _but(base: Algorithm, name: str, changes: _Changes, **others: Any) -> Algorithm:
     """``base`` under another key, with some variables' parents and equations exchanged."""
-    variables = tuple(
-        replace(v, parents=changes[v.key][0], equation=changes[v.key][1]) if v.key in changes else v
-        for v in others.pop("variables", base.variables)
-    )
-    return replace(base, key=name.replace(" ", "_"), name=name, variables=variables, **others)
+    return base.varied(name.replace(" ", "_"), name, base.parameters, changes, **others)
 
 
 def _stuck() -> Algorithm:
@@ -373,16 +368,3 @@ def _noisy_leader() -> Algorithm:
 
     changes: _Changes = {"leads": (("counts",), leads), "prediction": (("leads", "votes"), prediction)}
     return _but(base, "noisy leader", changes)
-
-
-def _late() -> Algorithm:
-    """Weighted Majority that adds the hits of a round after the next one."""
-    base, previous = algorithms.weighted_majority(GAIN), families.follow_previous_winners()
-    won, following = previous.variable("won"), previous.variable("next_won")
-    changes: _Changes = {
-        "next_log_weights": (("log_weights", "won"), lambda v: v["log_weights"] + GAIN * v["won"]),
-    }
-    return _but(
-        base, "late", changes, variables=(*base.variables[:2], won, *base.variables[2:], following),
-        initial=lambda episodes: {**base.initial(episodes), **previous.initial(episodes)},
-    )  # fmt: skip
