@@ -16,6 +16,7 @@ import platform
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -23,10 +24,14 @@ from contextlib import contextmanager
 from dataclasses import is_dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TextIO
 
+from interp import foreign
 from interp.checks import file_path
 from interp.errors import InputError, require
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _LOG = logging.getLogger(__name__)
 
@@ -36,7 +41,7 @@ _TEMPORARY = re.compile(r"^\..*\.~([0-9a-f]{8})-(\d+)-[0-9a-f]{8}")
 
 def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
     """Call ``write(temporary_path)``, then rename the result to ``path``; nothing is left behind on failure."""
-    path = Path(file_path(path))
+    path = file_to_write(path)
     with writing(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = temporary_beside(path)
@@ -50,6 +55,36 @@ def write_atomic(path: str | Path, write: Callable[[Path], object]) -> Path:
         finally:
             temporary.unlink(missing_ok=True)
     return path
+
+
+def file_to_write(path: str | Path) -> Path:
+    """``path``, where nothing is yet or a regular file: nothing else that exists is replaced."""
+    path = Path(file_path(path))
+    with writing(path):
+        try:
+            mode = path.stat().st_mode
+        except FileNotFoundError:
+            require(not path.is_symlink(), f"{str(path)!r} is a link to nothing; remove it, or choose another name")
+            return path
+    what = next((said for is_one, said in _NO_FILES if is_one(mode)), "no regular file")
+    require(stat.S_ISREG(mode), f"{str(path)!r} is {what}, which nothing is written over; choose another name")
+    return path
+
+
+_NO_FILES = (
+    (stat.S_ISDIR, "a folder"),
+    (stat.S_ISCHR, "a device"),
+    (stat.S_ISBLK, "a device"),
+    (stat.S_ISFIFO, "a pipe"),
+    (stat.S_ISSOCK, "a socket"),
+)
+
+
+@contextmanager
+def appending(path: str | Path) -> Iterator[TextIO]:
+    """A regular file that lines are added to, each written as it ends."""
+    with open(file_to_write(path), "a", buffering=1, encoding="utf-8") as stream:
+        yield stream
 
 
 def writable(folder: str | Path) -> Path:
@@ -95,7 +130,7 @@ def read_json(path: str | Path, *needed: str) -> dict[str, Any]:
     path = Path(file_path(path))
     require(path.is_file(), f"{str(path.parent)!r} lacks {path.name}")
     with reading(path):
-        about = json.loads(path.read_text(encoding="utf-8"))
+        about = foreign.loaded(path.read_text(encoding="utf-8"))
     require(isinstance(about, dict), f"{str(path)!r} holds no JSON object; fetch or make it again")
     for name in needed:
         require(name in about, f"{str(path)!r} lacks the field {name!r}; fetch or make it again")
@@ -146,6 +181,16 @@ def _remedy(error: OSError) -> str:
 def write_text(path: str | Path, text: str) -> Path:
     """Write ``text`` to ``path`` atomically, as UTF-8."""
     return write_atomic(path, lambda temporary: temporary.write_text(text, encoding="utf-8"))
+
+
+def write_csv(path: str | Path, frame: pd.DataFrame) -> Path:
+    """Write a frame to ``path`` atomically, as CSV without its index; text in it is never a spreadsheet's formula."""
+    return write_text(path, foreign.csv(frame))
+
+
+def write_figure(path: str | Path, figure: Any, **saving: Any) -> Path:
+    """Write a figure of matplotlib to ``path`` atomically, as SVG; the same figure gives the same bytes."""
+    return write_text(path, foreign.svg(figure, **saving))
 
 
 def json_values(value: Any) -> Any:

@@ -7,6 +7,8 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Protocol
 
+from interp.foreign import one_line, rich_text
+
 _SILENT: ContextVar[bool] = ContextVar("silent", default=False)
 
 
@@ -27,14 +29,15 @@ def display(text: str, total: int, completed: int = 0, shown: bool = True) -> It
     from rich.console import Console
 
     console = Console(stderr=True)
-    columns = (rich.TextColumn("{task.description}"), rich.BarColumn(), rich.MofNCompleteColumn())
+    columns = (rich.TextColumn("{task.description}", markup=False), rich.BarColumn(), rich.MofNCompleteColumn())
     times = (rich.TimeElapsedColumn(), rich.TimeRemainingColumn())
     hidden = _SILENT.get() or not (shown and console.is_terminal)
     with rich.Progress(*columns, *times, console=console, disable=hidden, transient=True) as bars:
-        task = bars.add_task(text, total=total, completed=completed)
+        task = bars.add_task(one_line(text), total=total, completed=completed)
 
         def update(*, advance: int | None = None, completed: int | None = None, text: str | None = None) -> None:
-            bars.update(task, advance=advance, completed=completed, description=text)
+            said = None if text is None else one_line(text)
+            bars.update(task, advance=advance, completed=completed, description=said)
 
         yield update
 
@@ -55,7 +58,7 @@ def working(text: str) -> Iterator[None]:
     if _SILENT.get() or not console.is_terminal:
         yield
         return
-    with console.status(text):
+    with console.status(rich_text(text)):
         yield
 
 

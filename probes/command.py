@@ -12,7 +12,7 @@ import interp.tasks
 from interp.algorithm import Episodes
 from interp.checks import checked
 from interp.errors import InputError
-from interp.files import writable, write_atomic, write_json, write_text
+from interp.files import writable, write_csv, write_figure, write_json, write_text
 from interp.interventions.sites import COMPONENTS
 from interp.machine import Machine
 from probes.activations import OF_LATENTS, UPDATE, places
@@ -64,7 +64,7 @@ def fit_at(
     results = probe(model, episodes, names, site=site, seed=seed)
     frame = pd.concat([result.to_frame() for result in results], ignore_index=True)
     write_text(folder / "probes.txt", "\n\n".join(map(str, results)) + "\n")
-    write_atomic(folder / "probes.csv", lambda path: frame.to_csv(path, index=False))
+    write_csv(folder / "probes.csv", frame)
     write_json(folder / "probes.json", {result.target.key: result.to_json() for result in results})
     for result in results:
         if result.metric == "r2":
@@ -76,7 +76,7 @@ def fit_at(
 def write_sweep(result: SweepResult, folder: Path) -> None:
     """Writes ``sweep.csv``, ``sweep.json`` and a map per target and window."""
     frame = result.to_frame()
-    write_atomic(folder / "sweep.csv", lambda path: frame.to_csv(path, index=False))
+    write_csv(folder / "sweep.csv", frame)
     write_json(folder / "sweep.json", result.settings)
     for target, start, stop in frame[["target", "start", "stop"]].drop_duplicates().itertuples(index=False):
         _save(result.heatmap(target, window=(start, stop)), folder / f"{_file_name(target)}-{start}-{stop}.svg")
@@ -97,7 +97,7 @@ def window(text: str) -> Window:
 
 
 def _save(figure: Any, path: Path) -> None:
-    write_atomic(path, lambda temporary: figure.savefig(temporary, format="svg"))
+    write_figure(path, figure)
 
 
 def _file_name(target: str) -> str:

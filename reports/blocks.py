@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import re
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -21,11 +22,25 @@ from typing import Any, ClassVar, Literal, get_args
 import numpy as np
 import pandas as pd
 
+from interp import foreign
 from interp.errors import require_known
 from interp.statistics import Interval
 
 _SMALL = 1e-3
 """An interval of numbers all smaller than this is shown in powers of ten."""
+
+
+LINK = f"\ue000{secrets.token_hex(8)}"
+"""What stands before a link in prose and cells: nobody who writes a name can know it, and no page holds it."""
+
+
+def link(text: str, target: str) -> str:
+    """Words of :class:`Prose`, or of a cell, that lead to a section, ``#section``, or to a page below the folder.
+
+    >>> Prose(f"See {link('the edges', '#edges')}.").kind
+    'prose'
+    """
+    return f"{LINK}{foreign.plain(text)}\ue001{foreign.plain(target)}\ue002"
 
 
 @dataclass(frozen=True)
@@ -45,7 +60,7 @@ class Verdict:
 class Prose:
     """Paragraphs (separated by a blank line); ``code`` in backticks and **bold** are marked up, the rest is text.
 
-    So are links within the page, ``[text](#section)``, and to pages below its folder, ``[text](folder/page.html)``.
+    So are links that :func:`link` makes; a name that reads like one is text.
     """
 
     text: str
@@ -181,7 +196,7 @@ def csv_of(frame: pd.DataFrame) -> str:
                 columns[f"{name}{end}"] = [getattr(value, key, None) for value in values]
         else:
             columns[name] = [value.text if isinstance(value, Verdict) else value for value in values]
-    return pd.DataFrame(columns).to_csv(index=False, float_format="%.6g", lineterminator="\n")
+    return foreign.csv(pd.DataFrame(columns), float_format="%.6g", lineterminator="\n")
 
 
 def cell(value: Any, spec: str | None = None) -> str | Verdict:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from interp import tasks
 from interp.checks import checked, unique
 from interp.errors import require
-from interp.files import writable
+from interp.files import file_to_write, writable
 from interp.library import models
 from interp.machine import Machine
 from interp.progress import display
@@ -110,6 +110,8 @@ def write_report(
     context.left_out = tuple(part.title for part in slow)
     title, total = f"Report on {context.name}", len(context.parts)
     with session(), one_thread(), display(title, total, completed=-1) as update:
+        for file in (_page_name(context), INDEX):
+            file_to_write(folder / file)
         report = _compose(context, lambda what: update(advance=1, text=f"{title}: {what}"))
         path = report.write(folder / _page_name(context))
         update(completed=total)

@@ -13,7 +13,7 @@ from matplotlib.figure import Figure
 
 from interp.checks import checked
 from interp.evaluation.plan import MODEL, notes
-from interp.files import write_atomic
+from interp.files import write_figure
 from reports import figures
 
 SHOWN = ("model", "bayes", "weighted_majority_best", "follow_the_leader", "follow_previous_winners", "oracle")
@@ -38,7 +38,7 @@ def save(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
 
 def save_figure(figure: Figure, path: Path) -> Path:
     """Write one figure as SVG, atomically."""
-    return write_atomic(path, lambda temporary: figure.savefig(temporary, format="svg", bbox_inches="tight"))
+    return write_figure(path, figure, bbox_inches="tight")
 
 
 def _regret(curves: pd.DataFrame) -> _Pictures:

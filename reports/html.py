@@ -10,8 +10,9 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from interp.foreign import plain
 from reports import palette
-from reports.blocks import cell, csv_of
+from reports.blocks import LINK, cell, csv_of
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -41,10 +42,17 @@ def environment() -> Any:
     from markupsafe import Markup, escape
 
     def prose(text: str) -> Markup:
-        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text)))
-        marked = re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked)
-        target = r"#[\w-]+|(?:[\w.-]+/)*[\w.-]+\.html(?:#[\w-]+)?"
-        return Markup(re.sub(rf"\[([^\]]+)\]\(({target})\)", r'<a href="\2">\1</a>', marked))
+        parts = re.split(f"({LINK}[^\ue001]*\ue001[^\ue002]*\ue002)", text)
+        return Markup("").join(linked(part) if i % 2 else worded(part) for i, part in enumerate(parts))
+
+    def worded(text: str) -> Markup:
+        marked = re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(plain(text))))
+        return Markup(re.sub(r"\*\*(.+?)\*\*", r"<strong>\1</strong>", marked))
+
+    def linked(text: str) -> Markup:
+        words, target = text.removeprefix(LINK)[:-1].split("\ue001")
+        within = re.fullmatch(r"#[\w-]+|(?:[\w.%~-]+/)*[\w.%~-]+\.html(?:#[\w-]+)?", target)
+        return Markup('<a href="{}">{}</a>').format(target, worded(words)) if within else worded(words)
 
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
@@ -52,6 +60,7 @@ def environment() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
+        finalize=lambda shown: plain(shown) if isinstance(shown, str) and not isinstance(shown, Markup) else shown,
     )
     environment.filters["prose"] = prose
     environment.filters["paragraphs"] = lambda text: [prose(part) for part in re.split(r"\n\s*\n", text.strip())]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import require
-from interp.files import writable
+from interp.files import file_to_write, writable
 from interp.llm.behaviour import Behaviour, behaviour
 from interp.llm.loading import Reading, read
 from interp.llm.notes import FORMATS
@@ -54,10 +54,10 @@ def build(
         duplicates: what to do with instances that were played twice, see :mod:`interp.llm.loading`.
         seed: of the bootstrap.
     """
+    page = file_to_write(writable(Path(out)) / "llm.html")
     others = {name: transformer(name) for name in models}
     reading = read(path, regime, duplicates)
-    folder = writable(Path(out))
-    return report(reading, others, Path(path), seed=seed).write(folder / "llm.html")
+    return report(reading, others, Path(path), seed=seed).write(page)
 
 
 def transformer(name: str) -> Predictor:

@@ -9,20 +9,23 @@ what the folder holds; it is written again, atomically, whenever a report or a c
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import unescape
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
 from interp import files
 from interp.checks import checked
 from interp.errors import require
+from interp.foreign import loaded
 from reports import attention
-from reports.blocks import Figure, Prose, Table, cell
+from reports.blocks import Figure, Prose, Table, cell, link
 from reports.html import environment, policy, stylesheet
 
 
@@ -133,12 +136,27 @@ def index_of(page: Path) -> Path | None:
 
 
 def _pages(folder: Path) -> Iterator[Mapping[str, str]]:
-    """What every page of a folder says about itself, with a link."""
+    """What every report of a folder says about itself, with a link; what is no page of ours is passed over."""
     for path in sorted([*folder.glob("*.html"), *folder.glob(f"{COMPARISONS}/*/comparison.html")]):
-        with path.open(encoding="utf-8", errors="replace") as page:
-            head = page.read(_HEAD)
+        if not path.is_file():
+            continue  # a folder, a pipe, a link to nothing
+        try:
+            with path.open(encoding="utf-8", errors="replace") as page:
+                head = page.read(_HEAD)
+        except OSError:
+            continue
         title = re.search(r"<title>(.*?)</title>", head)
         about = re.search(r'<meta name="report" content="(.*?)">', head)
-        if title and about:
-            link = f"[{unescape(title[1])}]({path.relative_to(folder).as_posix()})"
-            yield {"report": link, **json.loads(unescape(about[1]))}
+        if title and about and (said := _said(unescape(about[1]))):
+            where = quote(os.fsencode(path.relative_to(folder).as_posix()))
+            yield {"report": link(unescape(title[1]), where), **said}
+
+
+def _said(about: str) -> Mapping[str, str] | None:
+    """What a page says of itself, where it is a report of a kind that is listed."""
+    try:
+        said = loaded(about)
+    except (ValueError, RecursionError):
+        return None
+    texts = isinstance(said, dict) and all(isinstance(value, str) for value in said.values())
+    return said if texts and said.get("kind") in _KINDS and "report" not in said else None

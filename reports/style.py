@@ -8,7 +8,6 @@ the same bytes: there is no date, and the salt of ids is fixed.
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Callable
 from functools import wraps
@@ -18,6 +17,7 @@ from typing import Any, TypeVar
 import matplotlib
 from matplotlib.figure import Figure
 
+from interp import foreign
 from interp.checks import checked
 from reports.palette import INK, LIGHT, PAPER
 
@@ -81,10 +81,8 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
 
     Colours of the ``palette`` follow the theme; ``title`` is for screen readers; ``prefix`` is put before every id.
     """
-    buffer = io.StringIO()
     with house_style(**_SAVING):
-        figure.savefig(buffer, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
-    svg = buffer.getvalue()
+        svg = foreign.svg(figure, metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>\s*", "", svg, flags=re.DOTALL)
     # matplotlib's own rule is `*{...}`, which on a page would reach every element; page.css has it, scoped.
@@ -103,7 +101,7 @@ def inline_svg(figure: Figure, title: str, prefix: str) -> str:
     label = f"{prefix}-title"
     return (
         f'{head} role="img" aria-labelledby="{label}" fill="currentColor" style="{style}">'
-        f'<title id="{label}">{escape(title)}</title>{_compact(body)}'
+        f'<title id="{label}">{escape(foreign.plain(title))}</title>{_compact(body)}'
     )
 
 

@@ -32,6 +32,7 @@ from interp import progress
 from interp.cli import options
 from interp.errors import InputError
 from interp.files import json_values
+from interp.foreign import markup, one_line, plain, rich_table
 from interp.lazy import named
 from interp.workers import one_thread
 
@@ -50,7 +51,7 @@ class Commands(TyperGroup):
             why, code = f"the system refuses {error.filename or 'a file'}: {error.strerror or error}", 2
         except KeyboardInterrupt as stop:
             why, code = str(stop) or "stopped; the same command goes on where finished work was kept", 130
-        typer.echo(f"interp: {why}", err=True)
+        typer.echo(f"interp: {plain(why)}", err=True)
         raise typer.Exit(code)
 
 
@@ -83,10 +84,17 @@ def main(
     options.imported(modules)
     if verbose:
         handler = logging.StreamHandler()
-        handler.setFormatter(logging.Formatter("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
+        handler.setFormatter(_Lines("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))
         logger = logging.getLogger("interp")
         logger.addHandler(handler)
         logger.setLevel(logging.INFO)
+
+
+class _Lines(logging.Formatter):
+    """Lines of the log, in which names do nothing but be read."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return plain(super().format(record))
 
 
 class _Command(TyperCommand):
@@ -120,7 +128,7 @@ class _Command(TyperCommand):
 
 def filled(text: str) -> str:
     """``text`` with every ``<module:function>`` replaced by what the function returns, a paragraph for each line."""
-    return re.sub(r"<([\w.]+:\w+)>", lambda name: str(named(name[1])()).replace("\n", "\n\n"), text)
+    return re.sub(r"<([\w.]+:\w+)>", lambda name: markup(named(name[1])()).replace("\n", "\n\n"), text)
 
 
 def command(
@@ -184,7 +192,7 @@ def _warnings_as_lines() -> Iterator[None]:
     """Warnings are a line on standard error each, without the place in the code that gave them."""
 
     def show(message: Any, *where: Any, **more: Any) -> None:
-        typer.echo(f"interp: warning: {message}", err=True)
+        typer.echo(f"interp: warning: {plain(message)}", err=True)
 
     with warnings.catch_warnings():
         warnings.showwarning = show
@@ -228,11 +236,11 @@ class Say:
     def line(self, text: object) -> None:
         """A line for people."""
         if not (self.as_json or self.quiet):
-            typer.echo(text)
+            typer.echo(plain(text))
 
     def aside(self, text: object) -> None:
         """A line on standard error: told however the result is told."""
-        typer.echo(text, err=True)
+        typer.echo(plain(text), err=True)
 
     def facts(self, **values: Any) -> None:
         """Fields of the JSON object; people read them in lines and tables."""
@@ -247,7 +255,7 @@ class Say:
             terminal = Console()
             if not terminal.is_terminal:
                 terminal = Console(width=240)  # wide enough that no table wraps
-            for table in [_table(frame, title)] if drawn is None else drawn:
+            for table in [rich_table(title, frame, title_justify="left")] if drawn is None else drawn:
                 terminal.print(table)
 
     def wrote(self, paths: Iterable[Path]) -> None:
@@ -255,21 +263,10 @@ class Say:
         for path in paths:
             self._files.append(str(path))
             if not self.as_json:
-                typer.echo(path)
+                typer.echo(one_line(path))
 
     def close(self) -> None:
         """Print the JSON object, where it was asked for."""
         if self.as_json:
             told = {**self._told, "files": self._files}
             typer.echo(json.dumps(json_values(told), indent=2, default=str))
-
-
-def _table(frame: Any, title: str) -> Any:
-    from rich.table import Table
-
-    table = Table(title=title, title_justify="left")
-    for column in frame.columns:
-        table.add_column(str(column), overflow="fold")  # a narrow terminal cuts no name
-    for row in frame.itertuples(index=False):
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in row))
-    return table

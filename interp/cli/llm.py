@@ -10,7 +10,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import require
-from interp.files import write_text
+from interp.files import write_csv
 from interp.progress import working
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _open_model(
     tables = {"probe": pd.concat(fitted), "patch": patched.to_frame()}
     for name, table in tables.items():
         say.table(table, name, name)
-        say.wrote([write_text(out / f"{name}.csv", table.to_csv(index=False))])
+        say.wrote([write_csv(out / f"{name}.csv", table)])
 
 
 @command(
@@ -196,7 +196,7 @@ def score(
     options.to_be_written(out)
     with working("scoring"):
         scores, written = write_tables(reading.runs, out, seed=seed)
-    written.append(write_text(out / "read.csv", reading.table.to_csv(index=False)))
+    written.append(write_csv(out / "read.csv", reading.table))
     say.table(readable(scores.final), "Regret after the last round, mean ± std over instances", "regret")
     say.wrote(written)
 

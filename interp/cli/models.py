@@ -7,6 +7,7 @@ from itertools import groupby
 import typer
 
 from interp.cli.command import Say, command
+from interp.foreign import plain
 
 
 @command(example="interp models --json")
@@ -23,4 +24,4 @@ def models(say: Say) -> None:
         for record in of_task:
             say.line(f"  {record.name:{width}} {record.kind:10} {record.description}")
     if say.quiet and not say.as_json:
-        typer.echo("\n".join(record.name for record in known))
+        typer.echo(plain("\n".join(record.name for record in known)))

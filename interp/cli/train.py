@@ -14,7 +14,7 @@ from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
-from interp.files import require_free, write_text
+from interp.files import require_free, write_csv
 from interp.progress import working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
@@ -97,7 +97,7 @@ def curves(
     from reports.parts.learning import draw
 
     found = learning_curves(runs)
-    written = [write_text(out / LEARNING_FILE, found.to_csv(index=False))]
+    written = [write_csv(out / LEARNING_FILE, found)]
     written.append(save_figure(draw(found, "the floor"), out / "learning.svg"))
     last = over_seeds(found).groupby("setting", sort=False).tail(1)
     say.table(last, "Loss above the floor, last shared step", "last")

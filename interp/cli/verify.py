@@ -46,7 +46,7 @@ def verify(
     and its state.
     """
     from interp import library
-    from interp.files import write_json, write_text
+    from interp.files import write_csv, write_json
 
     if out is not None:
         options.to_be_written(out)
@@ -57,7 +57,7 @@ def verify(
     say.facts(model=model, exact=result.passed, failures=len(result.failures), settings=dict(result.settings))
     say.line("exact within tolerance" if result.passed else f"NOT exact: {len(result.failures)} checks failed")
     if out is not None:
-        table = write_text(out / "verification.csv", result.to_frame().to_csv(index=False))
+        table = write_csv(out / "verification.csv", result.to_frame())
         about = {"model": model, "exact": result.passed, **result.settings}
         say.wrote([table, write_json(out / "verification.json", about)])
     raise typer.Exit(0 if result.passed else 1)

@@ -21,7 +21,8 @@ from interp import catalog
 from interp.display import Tabled
 from interp.errors import InputError, require
 from interp.evaluation.plan import EvaluationPlan, notes
-from interp.files import write_json, write_text
+from interp.files import write_csv, write_json
+from interp.foreign import rich_table
 from interp.machine import Machine
 from interp.provenance import provenance
 from interp.workers import each
@@ -52,18 +53,14 @@ class Evaluation(Tabled):
     def write(self, folder: str | Path) -> list[Path]:
         """One CSV per table and ``settings.json``, each written atomically."""
         folder = Path(folder)
-        paths = [write_text(folder / f"{name}.csv", frame.to_csv(index=False)) for name, frame in self.tables.items()]
+        paths = [write_csv(folder / f"{name}.csv", frame) for name, frame in self.tables.items()]
         return [*paths, write_json(folder / "settings.json", self.settings)]
 
 
 def _table(title: str, frame: pd.DataFrame) -> Table:
-    table = Table(title=title)
-    for column in frame.columns:
-        number = pd.api.types.is_numeric_dtype(frame[column])
-        table.add_column(str(column).replace("_", " "), justify="right" if number else "left")
-    for row in frame.to_numpy(object):
-        table.add_row(*(f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row))
-    return table
+    numbers = [pd.api.types.is_numeric_dtype(frame[column]) for column in frame.columns]
+    headers = [str(column).replace("_", " ") for column in frame.columns]
+    return rich_table(title, frame, header=headers, justify=["right" if number else "left" for number in numbers])
 
 
 def plan_of(model: Machine) -> EvaluationPlan:

@@ -18,7 +18,7 @@ from interp.algorithm import Episodes
 from interp.checks import checked, integer
 from interp.decoder import RIDGE, Decoder
 from interp.errors import InputError, require, require_known
-from interp.files import write_text
+from interp.files import write_csv
 from interp.interventions.ablation import CircuitScorer, ablate, evaluate, faithfulness_curve, smallest
 from interp.interventions.alignment import COLUMNS, AlignmentError, align
 from interp.interventions.attribution import attribute
@@ -220,4 +220,4 @@ def _not_applicable(model: Machine) -> dict[str, pd.DataFrame]:
 @checked
 def write(frames: dict[str, pd.DataFrame], folder: Path) -> list[Path]:
     """One CSV per table."""
-    return [write_text(folder / f"{name}.csv", frame.to_csv(index=False)) for name, frame in frames.items()]
+    return [write_csv(folder / f"{name}.csv", frame) for name, frame in frames.items()]

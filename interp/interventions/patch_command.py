@@ -12,7 +12,7 @@ import pandas as pd
 from interp import catalog
 from interp.checks import checked
 from interp.errors import require
-from interp.files import write_atomic, write_json, write_text
+from interp.files import write_csv, write_figure, write_json
 from interp.interventions.metrics import METRICS, exits
 from interp.interventions.metrics import metric as find_metric
 from interp.interventions.pairs import corruption as find_corruption
@@ -89,7 +89,7 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     choices = {name: getattr(first, name) for name in ("direction", "round", "propagate")}
     measured = [{name: getattr(swept, name) for name in ("metric", "read", "gap")} for swept in result.sweeps]
     frame = pd.concat([swept.to_frame() for swept in result.sweeps], ignore_index=True)
-    paths = [write_text(folder / "patching.csv", frame.to_csv(index=False))]
+    paths = [write_csv(folder / "patching.csv", frame)]
     paths.append(write_json(folder / "patching.json", {**choices, "metrics": measured, **first.settings}))
     title = f"{first.settings['model']}: {first.direction} at round {first.round}"
     for swept in result.sweeps:
@@ -103,7 +103,7 @@ def write(result: PatchCommand, folder: Path) -> list[Path]:
     if result.rounds is not None:
         table, name = result.rounds.grid(), f"{title}\nlatents, round x round"
         figure = heatmap(table, name, x="read at", y="patched at", unit=f"effect on {result.rounds.metric}")
-        paths.append(write_text(folder / "rounds.csv", result.rounds.to_frame().to_csv(index=False)))
+        paths.append(write_csv(folder / "rounds.csv", result.rounds.to_frame()))
         paths.append(_svg(figure, folder / "rounds.svg"))
     return paths
 
@@ -133,4 +133,4 @@ def _svg(figure: Any, path: Path) -> Path:
     import matplotlib
 
     with matplotlib.rc_context({"svg.fonttype": "none", "svg.hashsalt": "interp"}):
-        return write_atomic(path, lambda temporary: figure.savefig(temporary, format="svg", metadata={"Date": None}))
+        return write_figure(path, figure)

@@ -39,7 +39,6 @@ Everything else is set aside, with the reason.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -52,6 +51,7 @@ from numpy.typing import NDArray
 from interp.checks import checked
 from interp.errors import InputError, require
 from interp.files import read_json
+from interp.foreign import loaded
 from interp.llm.plan import PAPER_REGIMES
 from interp.llm.runner import tokens_of
 from interp.llm.runs import LLMRun
@@ -272,7 +272,7 @@ def _read_attempts(path: Path, condition: Condition) -> tuple[list[_Source], str
         if not line.strip():
             continue
         try:
-            call = json.loads(line)
+            call = loaded(line)
         except ValueError as error:
             if number == len(lines):  # no line end after it: the writer was stopped
                 torn = f"its last line (line {number}) is torn"

@@ -24,6 +24,7 @@ from typing import Any, Literal
 
 from interp.checks import checked
 from interp.errors import InputError, require, require_known
+from interp.foreign import loaded
 
 Turn = Literal["prediction", "note"]
 Message = dict[str, str]
@@ -195,7 +196,7 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
 def json_in(text: str | bytes, **how: Any) -> Any:
     """The JSON value that ``text`` is, read by ``json.loads`` with ``how``; None where it is none."""
     try:
-        return json.loads(text, **how)
+        return loaded(text, **how)
     except (ValueError, RecursionError):
         return None
 

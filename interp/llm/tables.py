@@ -12,7 +12,7 @@ import pandas as pd
 
 from interp.checks import checked
 from interp.errors import require
-from interp.files import write_json, write_text
+from interp.files import write_csv, write_json
 from interp.llm.behaviour import behaviour
 from interp.llm.note_counts import check_counts, read_counts
 from interp.llm.notes import FORMATS, classify
@@ -62,7 +62,7 @@ def write_notes(notes: NoteTable, folder: str | Path) -> list[Path]:
 
 def _write(tables: Mapping[str, pd.DataFrame], folder: str | Path) -> list[Path]:
     full = {name: table for name, table in tables.items() if len(table)}
-    return [write_text(Path(folder) / f"{name}.csv", table.to_csv(index=False)) for name, table in full.items()]
+    return [write_csv(Path(folder) / f"{name}.csv", table) for name, table in full.items()]
 
 
 @checked

@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 
 from interp.errors import InputError
+from interp.files import file_to_write
 from interp.llm.protocol import Session
 from interp.llm.schemes import Condition, json_in
 
@@ -53,7 +54,7 @@ class TraceFile:
         self.path = path
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+            self._file = os.open(file_to_write(path), os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         except OSError as error:
             raise _cannot_write(path, error) from error
         try:

@@ -14,7 +14,7 @@ import time
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,7 +22,7 @@ from accelerate import Accelerator, DistributedDataParallelKwargs
 
 from interp.checks import checked, folder_name, integer
 from interp.errors import InputError, require, unknown_name
-from interp.files import locked, write_json, writing
+from interp.files import appending, file_to_write, locked, write_json, writing
 from interp.library import load, models
 from interp.machine import Machine
 from interp.model.checkpoints import save_checkpoint
@@ -85,6 +85,8 @@ def train(
     with ExitStack() as stack:
         if accelerator.is_main_process:
             stack.enter_context(locked(folder))
+            for file in (STATE_FILE, METRICS_FILE, RECORD_FILE):
+                file_to_write(folder / file)
         run = _Run(config, folder, name, accelerator)
         run.resume()
         try:
@@ -158,7 +160,7 @@ class _Run:
     def loop(self, last_step: int) -> None:
         shown, path = self.accelerator.is_main_process, self.folder / METRICS_FILE
         bar = display("training", self.config.total_steps, self.at.step, shown)
-        with writing(path), bar as update, _lines_of(path) if shown else nullcontext() as stream:
+        with writing(path), bar as update, appending(path) if shown else nullcontext() as stream:
             while self.at.step < last_step and self.at.stage < len(self.config.curriculum):
                 started = time.perf_counter()
                 loss = self.step()
@@ -257,11 +259,6 @@ def _schedule(step: int, config: TrainingConfig) -> float:
         return min(1.0, 2 * (1 - step / config.total_steps))
     done = (step - config.warmup_steps) / max(1, config.total_steps - config.warmup_steps)
     return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))
-
-
-def _lines_of(path: Path) -> TextIO:
-    """A file that lines are added to, each written as it ends."""
-    return open(path, "a", buffering=1, encoding="utf-8")
 
 
 def _how(machine: str | Machine) -> dict[str, Any]:

@@ -9,13 +9,14 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pandas as pd
 
 from interp.files import read_json
 from interp.library import handwired_models
 from interp.statistics import Interval
-from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell
+from reports.blocks import Code, Finding, Prose, Table, Verdict, Word, cell, link
 from reports.page import COMPARISONS
 from reports.part import Context, Part
 
@@ -119,5 +120,6 @@ def _draw(computed: list[tuple[Path, dict[str, Any]]], context: Context) -> list
         blocks.append(Table(pd.DataFrame(rows, columns=columns), name, {"held against": ".2f"}))
         if (page := folder / PAGE).is_file():
             assert context.folder is not None
-            blocks.append(Prose(f"[The whole comparison]({Path(os.path.relpath(page, context.folder)).as_posix()})"))
+            target = quote(os.fsencode(Path(os.path.relpath(page, context.folder)).as_posix()))
+            blocks.append(Prose(link("The whole comparison", target)))
     return blocks

@@ -1,0 +1,232 @@
+"""What others wrote is text wherever it is shown: terminals, pages, pictures, tables and the list of a folder."""
+
+import csv
+import io
+import json
+import os
+import re
+import xml.etree.ElementTree as ET
+
+import matplotlib.pyplot as plt
+import pandas as pd
+import pytest
+from typer.testing import CliRunner
+
+import interp
+from interp import foreign
+from interp.cli import app
+from interp.errors import InputError
+from interp.files import file_to_write, write_figure, write_text
+from interp.llm.agents import AGENTS
+from interp.llm.backend import Settings
+from interp.llm.plan import instances, plan
+from interp.llm.schemes import Condition, built_in_prompts
+from interp.llm.trace import line_of
+from interp.model import saved
+from interp.model.checkpoints import save_checkpoint
+from reports.blocks import Prose, Table, csv_of, link
+from reports.page import Report, Section, write_index
+
+HOSTILE = (
+    "llama[q4]", "[/red]x", "[bold]x[/bold]", "\x1b[31mred\x1b[0m", "\x1b]0;title\x07", "a\x00b", "a\rb", "a\x9b2Jb",
+    "<b>&\"'</b>", "<script>alert(1)</script>", "--><x", "]]>", "[x](evil.html)", "[x](#summary)", "=1+1", "+cmd|x",
+    "-2+3", "@SUM(A1)", "\t=1", "a\u202eb", "a\u200bb", "\ud800x", "$x^$", "$\\frac$", "{x}", "{{ 7*7 }}", "%s%n",
+    "a\nb", "\ue000x\ue001evil.html\ue002", "Grüße 模型", "x" * 300,
+)  # fmt: skip
+_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0d\x0e-\x1f\x7f-\x9f\u202a-\u202e\u200b\ud800-\udfff\ue000-\ue002]")
+
+
+def no_commands(text):
+    """No code that a terminal obeys or that XML forbids, and no character that cannot be written."""
+    text.encode()
+    assert not _UNSEEN.search(text), _UNSEEN.search(text)
+    return text
+
+
+def no_formulas(text):
+    """No cell that a spreadsheet would compute."""
+    for row in csv.reader(io.StringIO(text)):
+        for cell in row:
+            assert not re.match(r"[=@\t\r]|[+-](?![\d.])", cell) and cell not in ("-2+3",), cell
+    return text
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_a_name_is_text_in_a_page_a_picture_a_table_and_a_terminal(name, tmp_path, capsys):
+    (name,) = foreign.loaded(json.dumps([name]))  # as it comes out of a file
+    frame = pd.DataFrame({"model": [name, "honest"], name: [1.5, None]})
+    page = Report(name, f"On {name}", [Section("One", [Prose(f"It is {name}."), Table(frame, name)])], {"model": name})
+    html = no_commands(page.html())
+    assert 'evil.html"' not in html and "<script>alert" not in html and "<b>" not in html
+    assert 'href="#summary"' not in html
+    write_text(tmp_path / "page.html", html)
+    figure, axis = plt.subplots()
+    axis.set_title(name)
+    axis.plot([1, 10], [1, 2], label=name)
+    axis.set_xscale("log")
+    axis.set_yticks([1, 2], [name, "honest"])
+    axis.legend()
+    for kind in ("none", "path"):
+        with plt.rc_context({"svg.fonttype": kind}):
+            content = write_figure(tmp_path / f"{kind}.svg", figure).read_text("utf-8")
+            ET.fromstring(no_commands(content))
+            assert content == write_figure(tmp_path / f"{kind}.svg", figure).read_text("utf-8")
+    plt.close(figure)
+    no_formulas(no_commands(csv_of(frame)))
+    no_formulas(no_commands(foreign.csv(frame)))
+    from rich.console import Console
+
+    Console(width=2000).print(foreign.rich_table(name, frame))
+    shown = capsys.readouterr().out
+    no_commands(shown)
+    if name.isprintable():
+        assert shown.count(name) == 3 or "\n" in name
+
+
+def test_honest_tables_are_written_as_they_were():
+    cells = {"a": ["x", None, "-0.5 [-0.6, -0.4]", "+1e-3 to 2", "-"], "b": [1, None, "y", 2.5, True]}
+    frame = pd.DataFrame({**cells, "c": range(5), "+d": list("pqrst")})
+    assert foreign.csv(frame.drop(columns="+d")) == frame.drop(columns="+d").to_csv(index=False)
+    assert foreign.csv(frame).splitlines()[0] == "a,b,c,'+d"
+
+
+def test_a_link_is_what_link_made():
+    text = (
+        f"See {link('the [x](y.html) edges', 'a/b%20c.html#x')} and {link('evil', 'https://x.html')}, `code`, **bold**."
+    )
+    html = Report("R", "L", [Section("S", [Prose(text)])]).html()
+    assert 'See <a href="a/b%20c.html#x">the [x](y.html) edges</a> and evil, <code>code</code>' in html
+
+
+def check_written(folder):
+    """Everything that a command wrote."""
+    written = [path for path in folder.rglob("*") if path.is_file()]
+    assert written
+    for path in written:
+        text = path.read_text("utf-8")
+        if path.suffix in (".csv", ".html", ".svg", ".txt"):
+            no_commands(text)
+        if path.suffix == ".csv":
+            no_formulas(text)
+        if path.suffix == ".svg":
+            ET.fromstring(text)
+        if path.suffix == ".html":
+            assert 'evil.html"' not in text and "<script>alert" not in text
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """A model of ours under every hostile name at once."""
+    model = interp.load("wma-handwired", n_experts=3)
+    model.config = type(model.config)(
+        **{**vars(model.config), "name": " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one)}
+    )
+    folder = tmp_path_factory.mktemp("named") / "m"
+    return save_checkpoint(model, folder)
+
+
+COMMANDS = (
+    ["probe", "MODEL", "--site", "latent", "--episodes", "20", "--rounds", "10", "--targets", "log_weights"],
+    ["patch", "MODEL", "--episodes", "8", "--rounds", "6"],
+    ["report", "MODEL", "--quick", "--episodes", "8", "--rounds", "10"],
+)
+
+
+@pytest.mark.slow(reason="three commands that run models: 60 CPU seconds")
+@pytest.mark.parametrize("command", COMMANDS, ids=lambda command: command[0])
+def test_every_command_shows_a_hostile_name_as_text(command, checkpoint, tmp_path):
+    given = [str(checkpoint) if word == "MODEL" else word for word in command]
+    done = CliRunner().invoke(app, [*given, "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    no_commands(done.output)
+    check_written(tmp_path)
+
+
+@pytest.mark.parametrize("command", [["score"], ["report"]], ids=" ".join)
+def test_a_trace_of_a_hostile_name_is_shown_as_text(command, tmp_path):
+    """`[/red]x` killed `llm score`, and `llama[q4]` was shown as `llama`."""
+    name = " ".join(one for one in HOSTILE if len(one) < 99 and "\ud800" not in one)
+    for i, one in enumerate([name, "llama[q4]", "[/red]x"]):
+        (job,) = plan(Settings(one), built_in_prompts(), instances(("flat",), 1, 4), [Condition("online", "note-only")])
+        session, lines = job.session(), [job.header("http://127.0.0.1/v1")]
+        while (request := session.next()) is not None:
+            reply = AGENTS["counter"](request.messages)
+            session.feed(reply)
+            at = {"round": request.round, "turn": request.turn, "messages_sha256": request.sha256, "reply": reply}
+            lines.append({**at, "finish_reason": "stop", "seconds": 0.1, "model": one, "usage": None})
+        (tmp_path / f"{i}.jsonl").write_bytes(b"".join(map(line_of, [*lines, {"end": "complete"}])))
+    done = CliRunner().invoke(app, ["llm", *command, str(tmp_path), "--out", str(tmp_path / "out")])
+    assert done.exit_code == 0, (done.output, done.exception)
+    no_commands(done.output)
+    if command == ["score"]:
+        assert "llama[q4]" in done.output and "[/red]x" in done.output
+    check_written(tmp_path / "out")
+
+
+# ------------------------------------------------------------------------------------------------ refusals and the list
+
+
+@pytest.mark.parametrize("kind", ["device", "pipe", "folder", "dangling", "socket"])
+def test_what_is_no_file_is_not_written_over(kind, tmp_path):
+    import socket
+
+    path = tmp_path / "x"
+    if kind == "device":
+        path.symlink_to("/dev/full")
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "socket":
+        socket.socket(socket.AF_UNIX).bind(str(path))
+    else:
+        path.symlink_to(tmp_path / "nowhere")
+    before = path.lstat().st_mode
+    with pytest.raises(InputError, match=r"is a (device|pipe|folder|link to nothing|socket)"):
+        write_text(path, "new")
+    assert path.lstat().st_mode == before and [one.name for one in tmp_path.iterdir()] == ["x"]
+    (tmp_path / "real").write_text("old")
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert file_to_write(tmp_path / "link") and file_to_write(tmp_path / "new")
+
+
+def test_a_rollout_is_not_saved_over_a_device(tmp_path):
+    from interp.tasks import experts
+
+    run = interp.rollout(interp.load("wma-handwired", n_experts=2), experts.sample(2, 3, 2, seed=0))
+    with pytest.raises(InputError, match=r"'/dev/full' is a device"):
+        saved.save(run, "/dev/full")
+
+
+def test_the_list_of_a_folder_passes_over_what_is_no_page_of_ours(tmp_path):
+    Report(
+        "Ours [x](evil.html)", "L", [Section("S", [Prose("x")])], about={"kind": "learned", "verdicts": "1 pass"}
+    ).write(tmp_path / "ours one.html")
+    head = '<title>T</title><meta name="report" content="{}">'
+    foreign_pages = (
+        "not json",
+        "[1]",
+        "{}",
+        '{"kind": 1}',
+        '{"kind": "x"}',
+        "[" * 9000,
+        '{"kind": "learned", "v": []}',
+    )
+    for i, about in enumerate(foreign_pages):
+        (tmp_path / f"foreign-{i}.html").write_text(head.format(about.replace('"', "&quot;")))
+    (tmp_path / "dangling.html").symlink_to(tmp_path / "nowhere.html")
+    (tmp_path / "folder.html").mkdir()
+    os.mkfifo(tmp_path / "pipe.html")
+    (tmp_path / "binary.html").write_bytes(bytes(range(256)) * 20)
+    odd = os.fsencode(tmp_path) + b"/odd-\xff\xfe.html"
+    with open(odd, "wb") as stream:
+        stream.write((tmp_path / "ours one.html").read_bytes())
+    html = no_commands(write_index(tmp_path).read_text("utf-8"))
+    assert '<a href="ours%20one.html">Ours [x](evil.html)</a>' in html and 'href="odd-%FF%FE.html"' in html
+    assert html.count("<a href=") - html.count('<a href="#') == 2
+
+
+def test_a_log_line_and_an_error_do_not_reach_the_terminal_as_commands(tmp_path):
+    name = "\x1b[31mx"
+    done = CliRunner().invoke(app, ["--verbose", "patch", name])
+    assert done.exit_code == 2 and "\x1b" not in done.output
