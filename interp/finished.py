@@ -22,6 +22,7 @@ import re
 import types
 import typing
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -66,7 +67,7 @@ class Finished:
             content = json.loads(path.read_text(encoding="utf-8"))
             if content.pop("sha256") == _digest(content) and content["about"] == about:
                 return typing.cast(_T, self._decoded(kind, content["part"]))
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        except Exception:  # whatever its contents break: a file is no reason to stop
             pass
         _LOG.warning("%s is damaged or was edited; this part is computed again", path)
         return None
@@ -82,9 +83,10 @@ class Finished:
     def clear(self) -> None:
         """Remove the folder with every part in it, of other settings, too: the work is done, and its result saved."""
         if self.folder is not None and Path(self.folder).is_dir():
-            for path in Path(self.folder).glob("*.json"):
-                path.unlink(missing_ok=True)
-            Path(self.folder).rmdir()
+            with suppress(OSError):  # what someone else put there stays, with the folder
+                for path in Path(self.folder).glob("*.json"):
+                    path.unlink(missing_ok=True)
+                Path(self.folder).rmdir()
 
     def _place(self, name: str, kind: Any) -> tuple[Path | None, dict[str, Any]]:
         """The file of a part, and all that the part depends on."""

@@ -124,7 +124,7 @@ def csv(frame: pd.DataFrame, **options: Any) -> str:
             given = frame.iloc[:, i].tolist()
             cells = [shown(value) for value in given]
             if any(one is not other and one != other for one, other in zip(cells, given, strict=True)):
-                own.isetitem(i, type(frame.iloc[:, i])(cells, dtype=object, index=frame.index))
+                own.isetitem(i, cells)
     own.columns = [shown(name) for name in frame.columns]
     return str(own.to_csv(index=False, **options))
 

@@ -1,5 +1,8 @@
 """Rollouts on disk: one safetensors file, with what is no tensor as JSON in its header.
 
+The header holds a SHA-256 of every tensor and of itself, and a rollout that is read must fit together: a file that was
+damaged or edited is refused, in what of it is read.
+
 A rollout's cache can be larger than memory holds: :func:`load` reads only the activations that are asked for.
 
     >>> import tempfile, interp
@@ -15,22 +18,28 @@ A rollout's cache can be larger than memory holds: :func:`load` reads only the a
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import Tensor
 
 from interp.checks import checked
-from interp.errors import InputError, require, unknown_name
+from interp.errors import InputError, require, require_known, unknown_name
 from interp.files import json_values, reading, write_atomic
+from interp.foreign import loaded
 from interp.model.layout import EncodedRounds, layout_from_dict
 from interp.model.run import Rollout
 
 _FED = ("tokens", "values", "slots")
 _CACHE = "cache."
-_FORMAT = 1
+_FORMAT = 2
+_EDITED = "it was cut short or edited; save the rollout again"
 
 
 @checked
@@ -47,8 +56,10 @@ def save(run: Rollout, path: str | Path) -> Path:
         "cached_rounds": list(run.cached_rounds),
         "settings": json_values(run.settings),
     }
-    stored = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
-    header = {"rollout": json.dumps(about)}
+    # Cloned, because a tensor that stands in two places of a rollout is refused by safetensors.
+    stored = {name: value.detach().cpu().contiguous().clone() for name, value in tensors.items()}
+    about["sha256"] = {name: hashlib.sha256(content_of(name, tensor)).hexdigest() for name, tensor in stored.items()}
+    header = {"rollout": json.dumps({**about, "digest": _digest(about)})}
     return write_atomic(Path(path), lambda temporary: save_file(stored, temporary, metadata=header))
 
 
@@ -57,24 +68,73 @@ def load(path: str | Path, names: Sequence[str] | None = None) -> Rollout:
     """The rollout in a file, on the CPU, with the cached activations of these ``names``: all when None."""
     path = Path(path)
     require(path.is_file(), f"no file {str(path)!r}; give one that interp.model.saved.save wrote")
-    with reading(path), safe_open(path, framework="pt") as stored:
+    with reading(path, _EDITED), safe_open(path, framework="pt") as stored:
         header = (stored.metadata() or {}).get("rollout")
         if header is None:
             raise InputError(f"{str(path)!r} holds no rollout; give a file that interp.model.saved.save wrote")
-        about, held = json.loads(header), list(stored.keys())
+        about, held = loaded(header), list(stored.keys())
         version = about["format_version"]
         require(version == _FORMAT, f"{str(path)!r} has format version {version!r}; this version reads {_FORMAT}")
+        digest = about.pop("digest", None)
+        require(digest == _digest(about) and set(about["sha256"]) == set(held), f"{str(path)!r} was edited: {_EDITED}")
         cached = [name.removeprefix(_CACHE) for name in held if name.startswith(_CACHE)]
         for name in names or ():
             if name not in cached:
                 raise unknown_name(f"cached activation in {str(path)!r}", name, cached)
-        return Rollout(
-            stored.get_tensor("predictions"),
-            stored.get_tensor("latents"),
-            EncodedRounds(*(stored.get_tensor(name) for name in _FED)),
+
+        def read(name: str) -> Tensor:
+            tensor = stored.get_tensor(name)
+            known = hashlib.sha256(content_of(name, tensor)).hexdigest() == about["sha256"][name]
+            require(known, f"{str(path)!r} holds another {name!r} than was written: {_EDITED}")
+            return tensor
+
+        run = Rollout(
+            read("predictions"),
+            read("latents"),
+            EncodedRounds(*map(read, _FED)),
             layout=layout_from_dict(about["layout"]),
             commit=about["commit"],
-            cache={name: stored.get_tensor(f"{_CACHE}{name}") for name in (cached if names is None else names)},
+            cache={name: read(f"{_CACHE}{name}") for name in (cached if names is None else names)},
             cached_rounds=tuple(about["cached_rounds"]),
             settings=about["settings"],
         )
+        _fits_together(run, str(path))
+        return run
+
+
+def _fits_together(run: Rollout, where: str) -> None:
+    """Refuse a rollout whose parts are of different sizes: it would be read as of others."""
+    require_known("commit", run.commit, ("own", "target"))
+    require(run.tokens.ndim == 3, f"{where!r}: tokens must be [episode, round, position], got {_size(run.tokens)}")
+    n_episodes, n_rounds, n_positions = run.tokens.shape
+    require(
+        n_positions == run.layout.n_positions,
+        f"{where!r}: tokens have {n_positions} positions a round, its layout {run.layout.n_positions}; {_EDITED}",
+    )
+    wanted = {
+        "values": (run.values, (n_episodes, n_rounds, n_positions)),
+        "slots": (run.slots, (n_episodes, n_rounds)),
+        "predictions": (run.predictions, (n_episodes, n_rounds)),
+        "latents": (run.latents, (n_episodes, n_rounds + 1)),
+        **{name: (tensor, (n_episodes, len(run.cached_rounds))) for name, tensor in run.cache.items()},
+    }
+    for name, (tensor, shape) in wanted.items():
+        whole = name in ("values", "slots")
+        fits = tuple(tensor.shape) == shape if whole else tuple(tensor.shape[:2]) == shape
+        require(fits, f"{where!r}: {name!r} is {_size(tensor)}, where {shape} must stand first; {_EDITED}")
+    inside = all(isinstance(t, int) and 0 <= t < n_rounds for t in run.cached_rounds)
+    require(inside, f"{where!r}: cached rounds {run.cached_rounds} are not among the {n_rounds}; {_EDITED}")
+
+
+def _size(tensor: Tensor) -> str:
+    return str(tuple(tensor.shape))
+
+
+def content_of(name: str, tensor: Tensor) -> bytes:
+    """A tensor as bytes that no other tensor has: its name, type and sizes, then its numbers."""
+    head = f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode()
+    return head + tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+
+
+def _digest(about: Mapping[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()

@@ -33,6 +33,7 @@ from interp.files import read_json, reading, write_atomic
 from interp.library import SHIPPED
 from interp.machine import Machine
 from interp.model.checkpoints import built
+from interp.model.saved import content_of
 from interp.model.transformer import HookedLatentTransformer
 from interp.training.config import TrainingConfig
 
@@ -176,8 +177,7 @@ def cut_metrics(folder: Path, step: int) -> None:
 def _digest(about: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> str:
     sha = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
     for name, tensor in sorted(tensors.items()):
-        sha.update(f"{name} {tensor.dtype} {tuple(tensor.shape)}".encode())
-        sha.update(tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
+        sha.update(content_of(name, tensor))
     return sha.hexdigest()
 
 

@@ -34,7 +34,16 @@ from interp.training.config import TrainingConfig
 from interp.training.goal import TrainingGoal
 from interp.training.machine import settled, this_machine
 from interp.training.muon import Muon, is_stack
-from interp.training.runs import METRICS_FILE, RECORD_FILE, Progression, cut_metrics, made, read_state, write_state
+from interp.training.runs import (
+    METRICS_FILE,
+    RECORD_FILE,
+    STATE_FILE,
+    Progression,
+    cut_metrics,
+    made,
+    read_state,
+    write_state,
+)
 
 _SAID = ("name", "origin")
 """What a configuration says of a model's history, not of its shape."""
