@@ -21,11 +21,13 @@ import json
 import random
 import re
 import time
+import zlib
 from collections.abc import Sequence
 from importlib.util import find_spec
 from typing import Any
 
 from interp.errors import InputError, require
+from interp.files import json_values
 from interp.llm.backend import (
     THINKING_OFF,
     Backend,
@@ -41,6 +43,8 @@ from interp.llm.schemes import RESPONSE_FORMATS, Condition, Message, Turn, json_
 # Keys shorter than this are placeholders ("EMPTY", "none"), not secrets: taking them out of texts would damage these.
 _SHORTEST_SECRET = 8
 _LONGEST_PAUSE = 60.0
+_LARGEST = 32 * 10**6
+"""Bytes of an answer: a million tokens with what a server tells of each take less."""
 _TRANSIENT = (408, 409, 425, 429)
 # OpenAI: context_length_exceeded; vLLM and DeepSeek: "maximum context length"; llama.cpp: exceed_context_size_error.
 _OVERFLOW = re.compile(
@@ -72,7 +76,7 @@ class Client(Backend):
         self._secret = key if len(key) >= _SHORTEST_SECRET else None
         self._httpx = httpx
         self._http = httpx.AsyncClient(
-            headers={"Authorization": f"Bearer {key}"} if key else {},
+            headers={"Accept-Encoding": "gzip, deflate"} | ({"Authorization": f"Bearer {key}"} if key else {}),
             timeout=connection.timeout,
             limits=httpx.Limits(max_connections=connection.concurrency),
             trust_env=not connection.is_local,
@@ -100,6 +104,8 @@ class Client(Backend):
                 async with asyncio.timeout(self.connection.timeout):
                     found = await self._post(body)
                 return self._read(found, time.monotonic() - start)
+            except RecursionError:
+                problem, pause = "what it sent is nested too deeply", None
             except _TransientError as error:
                 problem, pause = str(error), error.pause
             except (self._httpx.RequestError, TimeoutError) as error:
@@ -115,11 +121,11 @@ class Client(Backend):
         """Post once, going along with redirects on the same server; the body of a completion."""
         url = self._url
         for _ in range(4):
-            response = await self._http.post(url, json=body)
-            if not response.is_redirect:
+            async with self._http.stream("POST", url, json=body) as response:
+                text = "" if response.has_redirect_location else await self._text(response)
+            if not response.has_redirect_location:
                 break
             url = self._same_server(url, response)
-        text = response.text
         found, status = json_in(text), response.status_code
         if status < 300 and isinstance(found, dict) and found.get("choices"):
             return found
@@ -132,8 +138,31 @@ class Client(Backend):
             raise ContextOverflowError(self.scrub(words))
         raise _TransientError(f"what it sent is not a chat completion: {words}")
 
+    async def _text(self, response: Any) -> str:
+        """The body of a response, which may be no longer than :data:`_LARGEST` bytes, packed or not."""
+        packing = response.headers.get("content-encoding", "identity").strip().lower()
+        if packing not in ("identity", "", "gzip", "x-gzip", "deflate"):
+            raise RefusedError(self.scrub(f"the server packs its answer by {packing[:60]!r}, which was not asked for"))
+        # Unpacked here, so that a small body that unpacks to a large one is noticed before it is large.
+        unpack = zlib.decompressobj(wbits=47) if packing not in ("identity", "") else None
+        body = bytearray()
+        try:
+            async for piece in response.aiter_raw():
+                body += piece if unpack is None else unpack.decompress(piece, _LARGEST + 1 - len(body))
+                if len(body) > _LARGEST:
+                    raise RefusedError(f"the server's answer is larger than {_LARGEST // 10**6} MB")
+        except zlib.error as error:
+            raise _TransientError(f"its answer cannot be unpacked: {error}") from None
+        try:
+            return body.decode(response.charset_encoding or "utf-8", "replace")
+        except LookupError:
+            return body.decode("utf-8", "replace")
+
     def _same_server(self, url: Any, response: Any) -> Any:
-        target = url.join(response.headers["location"])
+        try:
+            target = url.join(response.headers["location"])
+        except self._httpx.InvalidURL as error:
+            raise InputError(f"{url.host} redirects to what is no address ({error}); give another base URL") from None
         if (target.host, target.scheme) == (url.host, url.scheme) and target.port == url.port:
             return target
         raise InputError(
@@ -150,7 +179,7 @@ class Client(Backend):
 
     def _read(self, found: dict[str, Any], seconds: float) -> Reply:
         """A completion as a reply; what has no field of its own goes into ``more``, so that nothing is lost."""
-        more = self.scrub({key: value for key, value in found.items() if value is not None})
+        more = json_values(self.scrub({key: value for key, value in found.items() if value is not None}))
         choice = more["choices"][0] if isinstance(more["choices"], list) else None
         message = choice.get("message") if isinstance(choice, dict) else None
         if not isinstance(choice, dict) or not isinstance(message, dict):

@@ -50,10 +50,10 @@ from numpy.typing import NDArray
 
 from interp.checks import checked
 from interp.errors import InputError, require
-from interp.files import read_json
+from interp.files import read_json, reading
 from interp.foreign import loaded
 from interp.llm.plan import PAPER_REGIMES
-from interp.llm.runner import tokens_of
+from interp.llm.runner import counted, tokens_of
 from interp.llm.runs import LLMRun
 from interp.llm.schemes import Condition, read_answer
 
@@ -68,7 +68,11 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
     Args:
         regime: its regime, where the file does not name it.
     """
-    path = Path(path)
+    with reading(Path(path), "it is no result that can be imported; move it away"):
+        return _imported(Path(path), regime)
+
+
+def _imported(path: Path, regime: str | None) -> tuple[LLMRun, str, list[tuple[str, str]]]:
     result = read_json(path)
     advice, labels = _instance(path, result)
     name = str(_first(result, "meta.prompt prompt meta.scheme scheme") or "")
@@ -80,7 +84,8 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
     rounds = source.rounds
     played = np.array([source.predictions[t] for t in range(rounds)])
     by_round, prompt_tokens, completion_tokens = tokens_of(source.calls, "step", rounds)
-    total = _first(result, "token_usage") or {}
+    said = _first(result, "token_usage")
+    total = said if isinstance(said, dict) else {}
     run = LLMRun(
         model=str(_first(result, "meta.model model") or "unknown"),
         condition=condition,
@@ -92,11 +97,11 @@ def import_result(path: str | Path, regime: str | None = None) -> tuple[LLMRun, 
         predictions=played,
         notes=tuple(source.notes.get(t) if condition.has_note else None for t in range(rounds)),
         ended="complete" if rounds == len(labels) else "unfinished",
-        calls=len(source.calls) or int(total.get("n_calls") or rounds * condition.calls_per_round),
+        calls=len(source.calls) or counted(total.get("n_calls")) or rounds * condition.calls_per_round,
         malformed=int(np.isnan(played).sum()),
         prompt_tokens=by_round,
-        total_prompt_tokens=prompt_tokens or int(total.get("prompt_tokens") or 0),
-        total_completion_tokens=completion_tokens or int(total.get("completion_tokens") or 0),
+        total_prompt_tokens=prompt_tokens or counted(total.get("prompt_tokens")),
+        total_completion_tokens=completion_tokens or counted(total.get("completion_tokens")),
         seconds=float(np.mean([call["elapsed_s"] for call in source.calls if "elapsed_s" in call] or [np.nan])),
         wording=f"imported: {name or 'unknown prompt'}",
         served=(),

@@ -273,10 +273,24 @@ def _usage_tokens(usage: dict[str, Any] | None) -> tuple[int, int, int]:
 
     OpenAI and vLLM report cached tokens in ``prompt_tokens_details``, DeepSeek as ``prompt_cache_hit_tokens``.
     """
-    usage = usage or {}
-    details = usage.get("prompt_tokens_details") or {}
-    cached = details.get("cached_tokens") or usage.get("prompt_cache_hit_tokens") or usage.get("cached_tokens") or 0
-    return int(usage.get("prompt_tokens") or 0), int(cached), int(usage.get("completion_tokens") or 0)
+    usage = usage if isinstance(usage, dict) else {}
+    details = usage.get("prompt_tokens_details")
+    told = details.get("cached_tokens") if isinstance(details, dict) else None
+    cached = counted(told) or counted(usage.get("prompt_cache_hit_tokens")) or counted(usage.get("cached_tokens"))
+    return counted(usage.get("prompt_tokens")), cached, counted(usage.get("completion_tokens"))
+
+
+def counted(value: Any) -> int:
+    """A count that somebody else wrote; 0 for what is no number, not finite, negative, or more than any count is.
+
+    >>> [counted(value) for value in (12, "12", 3.0, None, float("nan"), 10**400, -1, [1])]
+    [12, 12, 3, 0, 0, 0, 0, 0]
+    """
+    try:
+        count = int(value)
+    except (TypeError, ValueError, OverflowError):
+        return 0
+    return count if 0 <= count <= 10**15 else 0
 
 
 @contextmanager

@@ -34,6 +34,8 @@ Agent = Callable[[Sequence[Message]], str]
 _FRAMINGS = ("online", "weather")
 PROTOCOLS = ("no-note", "note", "note-only")
 MAX_NOTE_WORDS = 500
+LONGEST_NOTE, _LONGEST_ANSWER = 20_000, 1_000_000
+"""Characters: a note of 500 words has 3,000, and one that is seven times as long is no note. So many are analysed."""
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,8 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
         return Answer(None, problem="the answer was cut off at the token limit")
     if not text or not text.strip():
         return Answer(None, problem="the answer was empty")
+    if len(text) > _LONGEST_ANSWER:
+        return Answer(None, problem=f"the answer was longer than {_LONGEST_ANSWER:,} characters")
     said = json_in(text.strip(), object_pairs_hook=_no_duplicates)
     alone = said is not None
     if not alone:
@@ -184,6 +188,8 @@ def read_answer(condition: Condition, turn: Turn, text: str | None, finish_reaso
     if turn == "note":
         if not isinstance(value, str):
             return Answer(None, problem="the note is not a text")
+        if len(value) > LONGEST_NOTE:
+            return Answer(None, problem=f"the note was longer than {LONGEST_NOTE:,} characters")
         # A lone surrogate is valid JSON but cannot be sent back as UTF-8.
         return Answer(value.encode("utf-8", "replace").decode("utf-8"), strict)
     words = [str(word) for word in label_words(condition.framing)]

@@ -17,7 +17,7 @@ from interp.llm.behaviour import behaviour
 from interp.llm.note_counts import check_counts, read_counts
 from interp.llm.notes import FORMATS, classify
 from interp.llm.runs import LLMRun
-from interp.llm.schemes import MAX_NOTE_WORDS, expert_letters
+from interp.llm.schemes import LONGEST_NOTE, MAX_NOTE_WORDS, expert_letters
 from interp.llm.scores import LLMScores, Predictor, score
 
 _GROUP = ["model", "condition", "regime"]
@@ -170,6 +170,7 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
     for t, note in enumerate(run.notes):
         if note is None:
             continue
+        whole, note = note, note[:LONGEST_NOTE]  # an imported note may be longer
         check = check_counts(note, correct[t], t + 1)
         rows.append(
             {
@@ -178,8 +179,8 @@ def _rows(run: LLMRun) -> list[dict[str, object]]:
                 "round": t + 1,
                 "last_round": run.rounds,
                 **vars(classify(note, run.advice.shape[1])),
-                "note": note,
-                "chars": len(note),
+                "note": whole,
+                "chars": len(whole),
                 **vars(check),
                 "most_accurate": _names(note, run, 1) if check.readable else None,
                 "least_accurate": _names(note, run, -1) if check.readable else None,

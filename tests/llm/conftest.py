@@ -30,6 +30,7 @@ class Raw:
 
     data: bytes
     content_type: str = "application/json"
+    headers: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass
@@ -143,7 +144,7 @@ class Server:
                 data = json.dumps(said.body).encode() if isinstance(said, Status) else said.data
                 kind = "application/json" if isinstance(said, Status) else said.content_type
                 self.send_response(code)
-                for name, value in (said.headers if isinstance(said, Status) else {}).items():
+                for name, value in (said.headers if isinstance(said, (Status, Raw)) else {}).items():
                     self.send_header(name, value)
                 self.send_header("Content-Type", kind)
                 self.send_header("Content-Length", str(len(data)))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fcntl
+import gzip
 import json
+import resource
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -162,6 +164,84 @@ def test_everything_the_server_said_is_in_the_trace(serve: Serve, tmp_path: Path
     assert calls[1]["reply"] == '{"prediction": 1}' and calls[1]["more"]["choices"][0]["message"]["content"] == parts
     assert calls[2]["more"]["choices"][0]["message"]["refusal"] == "No." and calls[2]["reply"] == ""
     assert all(call["address"] == server.url for call in calls)
+
+
+def whole(**fields: Any) -> dict[str, Any]:
+    message = {"role": "assistant", "content": '{"prediction": 1}'}
+    return {"choices": [{"message": message, "finish_reason": "stop"}], **fields}
+
+
+@pytest.mark.parametrize("location", [None, "http://[", "//\x00", "http://elsewhere.example/v1"])
+@pytest.mark.parametrize("code", [301, 302, 307, 308])
+def test_a_redirect_to_nowhere_is_a_refusal(
+    location: str | None, code: int, serve: Serve, tmp_path: Path, raw: Any
+) -> None:
+    headers = {} if location is None else {"Location": location}
+    server = serve(lambda n, body: raw.Status(code, headers=headers))
+    with pytest.raises(InputError, match=r"redirect|refused the request|gave no answer"):
+        go(server.url, tmp_path, jobs(n=3), max_retries=0)
+
+
+@pytest.mark.parametrize(
+    "usage",
+    ["NaN", "1e400", "-1", "1" + "0" * 400, '"many"', "[1]", '{"cached_tokens": NaN}', "null", "true", "1.5"],
+)
+def test_counts_that_are_none_do_not_stop_a_run(usage: str, serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """And the traces, which hold what was said as far as JSON can say it, are scored."""
+    names = ("prompt_tokens", "completion_tokens", "prompt_tokens_details", "prompt_cache_hit_tokens", "x")
+    said = json.dumps(whole(usage="USAGE", created="USAGE"))
+    every = "{" + ", ".join(f'"{name}": {usage}' for name in names) + "}"
+    for text in (said.replace('"USAGE"', every), said.replace('"USAGE"', usage)):
+        folder = tmp_path / str(len(list(tmp_path.iterdir())))
+        server = serve(lambda n, body, text=text: raw.Raw(text.encode()))
+        summary = go(server.url, folder, jobs(rounds=2))
+        assert summary.complete and 0 <= summary.prompt_tokens < 10
+        (one,) = load(folder)
+        assert one.rounds == 2 and one.total_prompt_tokens < 10
+
+
+def bombs() -> dict[str, tuple[bytes, dict[str, str]]]:
+    """Answers that are large, or become large, or cannot be unpacked."""
+    padding = json.dumps(whole(padding="")).encode()[:-2] + b" " * (100 * 10**6) + b'"}'
+    packed = gzip.compress(padding, 1)
+    return {
+        "large": (padding, {}),
+        "gzip": (packed, {"Content-Encoding": "gzip"}),
+        "gzip twice": (gzip.compress(packed), {"Content-Encoding": "gzip, gzip"}),
+        "unknown": (b"{}", {"Content-Encoding": "br"}),
+        "broken": (b"{}" * 99, {"Content-Encoding": "gzip"}),
+    }
+
+
+@pytest.mark.parametrize("kind", ["large", "gzip", "gzip twice", "unknown", "broken"])
+def test_the_size_of_an_answer_is_bounded(kind: str, serve: Serve, tmp_path: Path, raw: Any) -> None:
+    """.4 MB that unpacked to 400 MB filled the memory; what is honestly packed is read."""
+    data, headers = bombs()[kind]
+    server = serve(lambda n, body: raw.Raw(data, headers=headers))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with pytest.raises(InputError, match=r"larger than 32 MB|not asked for|cannot be unpacked"):
+        go(server.url, tmp_path / "a", jobs(n=3), max_retries=0)
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 150_000, "kilobytes"
+    honest = gzip.compress(json.dumps(whole()).encode())
+    server = serve(lambda n, body: raw.Raw(honest, headers={"Content-Encoding": "gzip"}))
+    assert go(server.url, tmp_path / "b", jobs(rounds=2)).complete
+
+
+@pytest.mark.parametrize("note", ["A 3/5, B 2/5, " * 10**6, " " * 10**7, "x" * 25_000])
+def test_a_note_of_megabytes_is_malformed(note: str, serve: Serve, tmp_path: Path) -> None:
+    """It was recorded, and then scoring took more than a minute."""
+    server = serve(lambda n, body: json.dumps({"note": note}) if "note" in body["messages"][-1]["content"] else "{}")
+    summary = go(server.url, tmp_path, jobs(rounds=2, conditions=NOTE_ONLY), malformed_limit=0)
+    assert summary.malformed > 0
+    (one,) = load(tmp_path)
+    assert all(len(one or "") <= 20_000 for one in one.notes)
+
+
+def test_an_answer_that_is_nested_too_deeply_is_no_answer(serve: Serve, tmp_path: Path, raw: Any) -> None:
+    said = json.dumps(whole(deep="DEEP")).replace('"DEEP"', "[" * 900 + "]" * 900)
+    server = serve(lambda n, body: raw.Raw(said.encode()))
+    with pytest.raises(InputError, match=r"nested too deeply|not a chat completion"):
+        go(server.url, tmp_path, jobs(n=3), max_retries=0)
 
 
 # ------------------------------------------------------------------------------------------------ pace, locks
