@@ -39,7 +39,7 @@ from interp.algorithm import Algorithm
 from interp.checks import checked
 from interp.errors import InputError, require, unknown_name
 from interp.machine import Channel, Component, Stepped
-from interp.model.cells import OPEN
+from interp.model.cells import OPEN, gates
 from interp.model.checks import check_machine
 from interp.model.hooked import HookedMachine
 from interp.model.layout import EncodedRounds, RoundLayout
@@ -159,7 +159,7 @@ class AdaptedMachine(HookedMachine):
         self.taps = {key: _Tap(point) for key, point in points.items()}
         self.tapped = nn.ModuleList(self.taps.values())
         asked = {point.module.rpartition(".")[0] for point in points.values()}
-        cells = {name: part for name, part in module.named_modules() if name in asked and type(part) in OPEN}
+        cells = {name: part for name, part in module.named_modules() if name in asked and gates(part)}
         self.opened = {name: OPEN[type(part)](part) for name, part in cells.items()}
         self.setup()
 
@@ -307,10 +307,7 @@ def adapt(
         origin: how to make it again, for results and checkpoints.
         check: whether :func:`check_machine` runs; it says in a sentence what part of the contract is not kept.
     """
-    layout = task
-    if not isinstance(layout, RoundLayout):
-        record = task if isinstance(task, Task) else catalog.get(task)
-        layout = record.layout(**{size.name: size.default for size in record.sizes} | dict(sizes or {}))
+    layout = layout_for(task, sizes)
     real = layout.kind != "classes"
     output = output or ("value" if real else "logits")
     require(
@@ -327,8 +324,7 @@ def adapt(
     names = [channel.name for channel in channels]
     require(len(set(names)) == len(names), f"channels must have names of their own, got {', '.join(names)}")
     parts = dict(module.named_modules())
-    gates = [f"{name}.{gate}" for name, part in parts.items() if type(part) in OPEN for gate in OPEN[type(part)].gates]
-    known = [*parts, *gates]
+    known = [*parts, *(f"{name}.{gate}" for name, part in parts.items() for gate in gates(part))]
     where = {key: point if isinstance(point, Point) else Point(point) for key, point in (points or {}).items()}
     for key, point in where.items():
         require(
@@ -344,6 +340,14 @@ def adapt(
     if check:
         check_machine(machine, cheap=True)
     return machine
+
+
+def layout_for(task: str | Task | RoundLayout, sizes: Mapping[str, Any] | None = None) -> RoundLayout:
+    """The layout of a task's rounds, of the sizes given and of the task's own where none is; a layout is itself."""
+    if isinstance(task, RoundLayout):
+        return task
+    record = task if isinstance(task, Task) else catalog.get(task)
+    return record.layout(**{size.name: size.default for size in record.sizes} | dict(sizes or {}))
 
 
 def _grown(channel: Channel, cache: Tensor, length: Tensor, new: Tensor | None) -> tuple[Tensor, Tensor]:

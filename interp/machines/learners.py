@@ -1,0 +1,157 @@
+"""Learners to train here: each kind of core between two small parts that know a task's rounds, for any task.
+
+    >>> import interp
+    >>> machine = learner("lstm", "experts", width=8)
+    >>> [channel.name for channel in machine.channels], machine.name
+    (['h', 'c'], 'lstm')
+    >>> interp.check_machine(machine)
+
+To train one, import :mod:`interp.machines.presets`, where a builder of each kind is registered for each task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from interp.checks import checked, integer
+from interp.errors import require, require_known
+from interp.machines.cells import cell
+from interp.machines.loops import loop
+from interp.machines.said import Embedded, Said
+from interp.machines.spaces import state_space
+from interp.machines.thinking import thoughts
+from interp.model.adapted import AdaptedMachine, layout_for
+from interp.model.layout import RoundLayout
+from interp.task import Task
+
+N_ROUNDS, CYCLES, HIDDEN = 100, 3, 64
+"""Rounds that a cache has room for, cycles of a loop in a round, and hidden units of what hears and what reads."""
+
+
+class Learner(nn.Module):
+    """A core that hears a round with its truth, and a readout of its state and of what the round asks."""
+
+    def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int, n_state: int) -> None:
+        super().__init__()
+        self.hear = nn.Sequential(nn.Linear(said.n_told, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, width))
+        self.core = core
+        self.read = nn.Sequential(nn.Linear(n_state + said.n_asked, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, n_outcomes))
+
+
+class Reader(nn.Module):
+    """A core that reads a round as two inputs, what is asked and then all with the truth; it predicts between them."""
+
+    def __init__(self, said: Said, core: nn.Module, width: int, n_outcomes: int) -> None:
+        super().__init__()
+        self.ask, self.hear = (
+            nn.Sequential(nn.Linear(n, HIDDEN), nn.ReLU(), nn.Linear(HIDDEN, width))
+            for n in (said.n_asked, said.n_told)
+        )
+        self.begin, self.core, self.read = nn.Linear(1, width, bias=False), core, nn.Linear(width, n_outcomes)
+
+
+class Refine(nn.Sequential):
+    """A block that adds a little to what it is given."""
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z + 0.1 * super().forward(z)
+
+
+@checked
+def learner(
+    kind: str,
+    task: str | Task | RoundLayout,
+    *,
+    width: int = 48,
+    n_layers: int = 1,
+    n_rounds: int = N_ROUNDS,
+    sizes: Mapping[str, Any] | None = None,
+) -> AdaptedMachine:
+    """An untrained machine of a kind, one of :data:`KINDS`.
+
+    Args:
+        task, sizes: as ``interp.adapt`` takes them.
+        width: of its state, or of its embeddings.
+        n_layers: of cells, state spaces and thoughts; a loop has one block.
+        n_rounds: how many rounds the cache of "thoughts" has room for; the others take any number.
+    """
+    require_known("kind of learner", kind, list(KINDS))
+    require(integer("n_layers", n_layers, 1) == 1 or kind != "loop", "a loop has one block: n_layers must be 1")
+    layout = layout_for(task, sizes)
+    machine: AdaptedMachine = KINDS[kind](layout, integer("width", width, 1), n_layers, n_rounds)
+    machine.name = kind
+    return machine
+
+
+def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Callable[..., nn.Module]) -> AdaptedMachine:
+    said = Said(layout)
+    module = Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
+    return cell(module, layout, hear=_heard(said), read=_read(said))
+
+
+def _loop(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    said = Said(layout)
+    block = Refine(nn.LayerNorm(width), nn.Linear(width, 2 * width), nn.GELU(), nn.Linear(2 * width, width))
+    module = Learner(said, block, width, layout.n_outputs, width)
+
+    def inject(module: Any, z: Tensor, heard: Tensor) -> Tensor:
+        return z + heard / CYCLES
+
+    given: dict[str, Any] = {"hear": _heard(said), "read": _read(said), "inject": inject}
+    return loop(module, layout, block="core", cycles=CYCLES, shape=(width,), **given)
+
+
+def _mamba(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    from transformers import MambaConfig, MambaModel
+
+    said = Said(layout)
+    config = MambaConfig(vocab_size=1, hidden_size=width, state_size=8, num_hidden_layers=n_layers)
+    module = Reader(said, MambaModel(config), width, layout.n_outputs)
+    del module.begin  # it has no place for a thought
+    del module.core.embeddings
+
+    def embed(module: Any, fed: Any) -> Tensor:
+        return torch.stack([module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
+
+    return state_space(module, layout, embedded=Embedded(embed, 2, at=0, slot=0), read=lambda m, y, fed: m.read(y))
+
+
+def _thoughts(layout: RoundLayout, width: int, n_layers: int, n_rounds: int) -> AdaptedMachine:
+    from transformers import GPT2Config, GPT2Model
+
+    said = Said(layout)
+    heads = max(n for n in (1, 2, 4) if width % n == 0)
+    sizes = {"n_embd": width, "n_layer": n_layers, "n_head": heads, "n_positions": 3 * n_rounds}
+    config = GPT2Config(vocab_size=1, bos_token_id=0, eos_token_id=0, **sizes)
+    module = Reader(said, GPT2Model(config), width, layout.n_outputs)
+    del module.core.wte
+
+    def embed(module: Any, fed: Any) -> Tensor:
+        begin = module.begin(fed.values.new_ones(len(fed.values), 1))
+        return torch.stack([begin, module.ask(said.before(fed)), module.hear(said.after(fed))], 1)
+
+    rounds = Embedded(embed, 3, at=1, slot=0)
+    return thoughts(module, layout, n_rounds=n_rounds, embedded=rounds, read=lambda m, y, fed: m.read(y), core="core")
+
+
+def _heard(said: Said) -> Callable[[Any, Any], Tensor]:
+    return lambda module, fed: module.hear(said.after(fed))
+
+
+def _read(said: Said) -> Callable[[Any, Tensor, Any], Tensor]:
+    return lambda module, state, fed: module.read(torch.cat([state, said.before(fed)], 1))
+
+
+KINDS: dict[str, Callable[..., AdaptedMachine]] = {
+    "gru": partial(_cell, fused=nn.GRU),
+    "lstm": partial(_cell, fused=nn.LSTM),
+    "loop": _loop,
+    "mamba": _mamba,
+    "thoughts": _thoughts,
+}
+"""Kind -> its builder, of a layout, a width, a number of layers and of rounds."""

@@ -1,0 +1,114 @@
+"""One small untrained machine of every kind that there is an adapter for, of expert advice and of Q-learning."""
+
+from __future__ import annotations
+
+import io
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from transformers import GPT2Config, GPT2LMHeadModel, HrmTextConfig, HrmTextForCausalLM
+
+from interp import machines
+from interp.machines.learners import learner
+from interp.machines.said import Said
+from interp.tasks import experts, qlearning
+
+LAYOUT, MDP = experts.TASK.layout(n_experts=4), qlearning.TASK.layout(n_states=4, n_actions=3)
+SAID, IDS = Said(LAYOUT), LAYOUT.token_ids
+OUTCOMES, N_ROUNDS, WIDTH = [IDS["q0"], IDS["q1"]], 12, 12
+REAL = Path(__file__).parent / "recurrent_ppo.npz"
+"""Weights of a RecurrentPPO of sb3-contrib 2.9.2, six observations, and the ``h`` and actions that it gave for them."""
+
+
+class Mine(nn.Module):
+    """A module of a user's, with a core of any name and size."""
+
+    def __init__(self, core: nn.Module) -> None:
+        super().__init__()
+        self.memory, self.head = core, nn.Linear(WIDTH + SAID.n_asked, 2)
+
+
+def cells(core: nn.Module, **options: Any) -> Any:
+    """A cell or layers in a module of a user's own."""
+
+    def read(module: Any, h: Tensor, fed: Any) -> Tensor:
+        return module.head(torch.cat([h, SAID.before(fed)], 1))
+
+    hear = {"hear": lambda module, fed: SAID.after(fed), "read": read}
+    return machines.cell(Mine(core), LAYOUT, core="memory", **hear, **options)
+
+
+def coconut(**options: Any) -> Any:
+    """A GPT-2 with the task's vocabulary."""
+    sizes = {"n_positions": 13 * N_ROUNDS, "n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
+    config = GPT2Config(vocab_size=len(LAYOUT.vocabulary), bos_token_id=0, eos_token_id=0, **sizes)
+    return machines.thoughts(GPT2LMHeadModel(config), LAYOUT, n_rounds=N_ROUNDS, outcomes=OUTCOMES, **options)
+
+
+def hrm(**options: Any) -> Any:
+    """HRM-Text in small: two slow cycles of two fast ones."""
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_layers_per_stack": 1}
+    loops = {"H_cycles": 2, "L_cycles": 2, "pad_token_id": 0, "initializer_range": 0.5}
+    config = HrmTextConfig(vocab_size=len(LAYOUT.vocabulary), **sizes, **loops)
+    return machines.hrm(HrmTextForCausalLM(config), LAYOUT, outcomes=OUTCOMES, **options)
+
+
+def observed(actor: Any, fed: Any) -> Tensor:
+    """What the environment of the agent showed: its state, the last action and the last reward."""
+    one_hot, at = nn.functional.one_hot, {label: MDP.position(label) for label in ("s'", "a", "r")}
+    state = one_hot(fed.tokens[:, at["s'"]] - MDP.token_ids["s_1"], 4)
+    action = one_hot(fed.tokens[:, at["a"]] - MDP.token_ids["a_1"], 3)
+    return torch.cat([state.to(fed.values), action.to(fed.values), fed.values[:, [at["r"]]]], 1)
+
+
+def agent_file(folder: Path, **more: Tensor) -> Path:
+    """A file as RecurrentPPO saves it, of the weights in :data:`REAL`."""
+    held = np.load(REAL)
+    weights = {name.removeprefix("policy/"): torch.tensor(held[name]) for name in held.files if "/" in name}
+    tensors = io.BytesIO()
+    torch.save({**weights, **more}, tensors)
+    with zipfile.ZipFile(folder / "agent.zip", "w") as archive:
+        archive.writestr("data", json.dumps({"policy_kwargs": {}}))
+        archive.writestr("policy.pth", tensors.getvalue())
+    return folder / "agent.zip"
+
+
+def agent(folder: Path) -> Any:
+    """The agent in that file."""
+    return machines.agent(machines.read_agent(agent_file(folder)), MDP, hear=observed, name="agent")
+
+
+KINDS = {
+    "GRUCell": lambda folder: cells(nn.GRUCell(SAID.n_told, WIDTH)),
+    "LSTMCell": lambda folder: cells(nn.LSTMCell(SAID.n_told, WIDTH)),
+    "GRU of 2 layers": lambda folder: cells(nn.GRU(SAID.n_told, WIDTH, num_layers=2)),
+    "LSTM of 2 layers": lambda folder: cells(nn.LSTM(SAID.n_told, WIDTH, num_layers=2, batch_first=True)),
+    "GRU": lambda folder: learner("gru", LAYOUT, width=WIDTH),
+    "LSTM": lambda folder: learner("lstm", LAYOUT, width=WIDTH),
+    "loop": lambda folder: learner("loop", LAYOUT, width=WIDTH),
+    "HRM": lambda folder: hrm(),
+    "Mamba": lambda folder: learner("mamba", LAYOUT, width=WIDTH, n_layers=2),
+    "thoughts": lambda folder: learner("thoughts", LAYOUT, width=WIDTH, n_layers=2, n_rounds=N_ROUNDS),
+    "Coconut": lambda folder: coconut(),
+    "agent": agent,
+}
+"""Kind -> the function of a folder to write to that makes one."""
+
+
+def make(kind: str, folder: Path, seed: int = 0) -> Any:
+    """A machine of that kind, whose weights a seed says."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return KINDS[kind](folder)
+
+
+def pair(machine: Any, n_episodes: int = 6, n_rounds: int = 6) -> tuple[Any, Any]:
+    """Two batches of episodes that a machine reads."""
+    if machine.layout.task == "experts":
+        return tuple(experts.sample(n_episodes, n_rounds, 4, seed=seed) for seed in (1, 2))
+    return tuple(qlearning.TASK.sample_for(machine, n_episodes, n_rounds, seed) for seed in (1, 2))

@@ -1,0 +1,298 @@
+"""Each adapter makes a machine that keeps the contract, and computes what the model itself computes."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from transformers import HrmTextForCausalLM
+
+import interp
+from interp import machines
+from interp.errors import InputError
+from interp.machines.hierarchy import refined
+from interp.machines.learners import learner
+from interp.machines.spaces import mixed
+from interp.model.cells import OPEN
+from tests.machines_of_others.kinds import (
+    KINDS,
+    LAYOUT,
+    N_ROUNDS,
+    OUTCOMES,
+    REAL,
+    SAID,
+    WIDTH,
+    agent_file,
+    cells,
+    coconut,
+    hrm,
+    make,
+    observed,
+    pair,
+)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_keeps_the_contract_of_machines(kind, tmp_path):
+    interp.check_machine(make(kind, tmp_path))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cached_round_is_that_of_an_unroll_by_hand_bit_for_bit(kind, tmp_path):
+    """One step after the other, from zeros: what each leaves, predicts, and shows at every point."""
+    machine = make(kind, tmp_path)
+    episodes, _ = pair(machine)
+    names = [part.hook.format(layer=run) for part in machine.points.values() for run in range(part.n_layers or 1)]
+    run = interp.rollout(machine, episodes, commit="target", names_filter=names)
+    carried, held = machine.initial(len(episodes)), {}
+    hooks = [(name, lambda x, hook: held.update({hook.name: x})) for name in names]
+    for t in range(episodes.n_rounds):
+        with torch.no_grad():
+            assert torch.equal(carried, run.latents[:, t])
+            done = machine.step(carried, run.fed.at(t))
+            with machine.hooks(fwd_hooks=hooks):
+                machine.step(carried, run.fed.at(t))
+        assert torch.equal(done.prediction, run.predictions[:, t])
+        for name in names:  # replayed with all rounds in one batch, whose sums may be taken in another order
+            torch.testing.assert_close(run.cache[name][:, t], held[name], rtol=1e-4, atol=1e-5)
+        carried = done.carried
+    assert torch.equal(carried, run.latents[:, -1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_patch_at_a_round_leaves_earlier_rounds_untouched(kind, tmp_path):
+    """And changes later ones: at every point, in round 3 alone."""
+    machine = make(kind, tmp_path)
+    episodes, _ = pair(machine)
+    clean = interp.rollout(machine, episodes, commit="target")
+    for component in machine.points.values():
+        hook = component.hook.format(layer=0)
+        patch = {3: [(hook, lambda x, hook: x + 0.7 * torch.linspace(-1, 1, x.shape[-1]).cos())]}
+        run = interp.rollout(machine, episodes, commit="target", fwd_hooks=patch)
+        assert torch.equal(run.predictions[:, :3], clean.predictions[:, :3])
+        assert torch.equal(run.latents[:, :4], clean.latents[:, :4])
+        later = torch.equal(run.predictions[:, 3:], clean.predictions[:, 3:])
+        assert not (later and torch.equal(run.latents[:, 4:], clean.latents[:, 4:]))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_untrained_copy_has_no_weight_of_the_machine(kind, tmp_path):
+    """Of the weights that are drawn at all: not the ones that begin as zeros, ones or a fixed grid."""
+    machine = make(kind, tmp_path)
+    fresh, other = (dict(machine.fresh(seed).named_parameters()) for seed in (5, 6))
+    for name, weight in machine.named_parameters():
+        if weight.requires_grad and not torch.equal(fresh[name], other[name]):
+            assert not torch.equal(weight, fresh[name]), name
+    drawn = [name for name in fresh if fresh[name].ndim == 2 and not torch.equal(fresh[name], other[name])]
+    assert len(drawn) >= sum(weight.ndim == 2 for weight in fresh.values()) - 2 * (kind == "Mamba")  # A_log is a grid
+
+
+# Cells.
+
+
+@pytest.mark.parametrize("core", [nn.GRUCell, nn.LSTMCell, nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("n_layers", [1, 3])
+def test_cells_without_gates_are_their_own_kernels_bit_for_bit_and_open_ones_to_rounding(core, n_layers):
+    if issubclass(core, nn.RNNCellBase) and n_layers > 1:
+        return
+    layers = {} if issubclass(core, nn.RNNCellBase) else {"num_layers": n_layers}
+    torch.manual_seed(0)
+    fused = core(SAID.n_told, WIDTH, **layers)
+    plain, opened = cells(fused, show_gates=False), cells(fused)
+    episodes, _ = pair(plain)
+    run = interp.rollout(plain, episodes)
+    torch.testing.assert_close(interp.rollout(opened, episodes).latents, run.latents, rtol=0, atol=1e-6)
+    state = None
+    with torch.no_grad():
+        for t in range(episodes.n_rounds):
+            x = SAID.after(run.fed.at(t))
+            held = fused(x, state) if not layers else fused(x.unsqueeze(0), state)[1]
+            parts = held if isinstance(held, tuple) else (held,)
+            rows = torch.cat([part.unsqueeze(0) if not layers else part for part in parts]).transpose(0, 1)
+            assert torch.equal(run.latents[:, t + 1], rows)
+            state = held
+
+
+@pytest.mark.parametrize("core", [nn.GRU, nn.LSTM])
+@pytest.mark.parametrize("options", [{"batch_first": True, "num_layers": 2}, {"bias": False}])
+def test_open_layers_are_the_fused_ones_to_rounding(core, options):
+    torch.manual_seed(0)
+    fused = core(5, 8, **options).double()
+    opened, x = OPEN[core](fused), torch.randn(6, 4, 5).double()
+    n = options.get("num_layers", 1), (6 if "batch_first" in options else 4), 8
+    state = torch.randn(n).double() if core is nn.GRU else (torch.randn(n).double(), torch.randn(n).double())
+    for given in ((x, state), (x,)):
+        (shown, held), (same, kept) = fused(*given), opened(*given)
+        torch.testing.assert_close(same, shown, rtol=0, atol=1e-14)
+        for one, other in zip(*(h if isinstance(h, tuple) else (h,) for h in (held, kept)), strict=True):
+            torch.testing.assert_close(other, one, rtol=0, atol=1e-14)
+    assert list(opened.parameters()) == []
+
+
+def test_a_cell_that_hears_before_it_predicts_and_one_that_has_heard_something():
+    layout, said = LAYOUT, SAID
+    module = nn.ModuleDict({"core": nn.GRUCell(said.n_asked, 5), "head": nn.Linear(5, 2)})
+    begun = torch.ones(1, said.n_asked)
+    told = {"hear": lambda m, fed: said.before(fed), "read": lambda m, h, fed: m["head"](h), "first": lambda m: begun}
+    machine = machines.cell(module, layout, **told, hears="before", show_gates=False)
+    episodes, _ = pair(machine)
+    run = interp.rollout(machine, episodes)
+    start = module["core"](begun)
+    assert torch.equal(run.latents[:, 0, 0], start.expand(len(episodes), -1))
+    after = module["core"](said.before(run.fed.at(0)), start.expand(len(episodes), -1))
+    torch.testing.assert_close(run.predictions[:, 0], module["head"](after).softmax(1)[:, 1])
+
+
+def test_cells_that_cannot_be_machines_are_refused():
+    n = SAID.n_told
+    for core in (nn.GRU(n, WIDTH, bidirectional=True), nn.LSTM(n, WIDTH, proj_size=3), nn.Linear(n, WIDTH)):
+        with pytest.raises(InputError, match=r"core 'memory' must name an nn\.GRUCell"):
+            cells(core)
+
+
+# Loops.
+
+
+def test_every_cycle_of_a_loop_is_seen_and_the_block_is_applied_by_hand():
+    machine = learner("loop", LAYOUT, width=WIDTH)
+    episodes, _ = pair(machine)
+    run = interp.rollout(machine, episodes, names_filter=[f"points.cycle.{i}" for i in range(3)])
+    module, z = machine.module, torch.zeros(len(episodes), WIDTH)
+    with torch.no_grad():
+        for t in range(episodes.n_rounds):
+            heard = module.hear(SAID.after(run.fed.at(t)))
+            for i in range(3):
+                z = module.core(z + heard / 3)
+                torch.testing.assert_close(run.cache[f"points.cycle.{i}"][:, t], z, rtol=0, atol=1e-6)
+            assert torch.equal(run.latents[:, t + 1, 0], z)
+    with pytest.raises(InputError, match="a loop has one block"):
+        learner("loop", LAYOUT, n_layers=2)
+
+
+def test_hrm_with_nothing_carried_is_the_models_own_pass_bit_for_bit():
+    machine = hrm()
+    model: HrmTextForCausalLM = machine.module
+    tokens = torch.randint(0, 9, (3, 13))
+    with torch.no_grad():
+        whole = model.model(input_ids=tokens, use_cache=False).last_hidden_state
+        nothing = torch.zeros(3, 16)
+        z_H, _ = refined(model.model, model.model.embed_tokens(tokens), nothing, nothing)
+    assert torch.equal(z_H, whole)
+    assert machine.points["fast"].n_layers == 4 and machine.points["slow"].n_layers == 2
+
+
+# Thoughts.
+
+
+def test_thoughts_are_what_the_whole_sequence_without_a_cache_gives():
+    """Round after round the thought is put into one ever longer sequence, as Coconut is trained."""
+    machine = coconut()
+    episodes, _ = pair(machine, 4, 5)
+    run = interp.rollout(machine, episodes)
+    model = machine.module.model
+    sequence = torch.zeros(4, 0, 16)
+    with torch.no_grad():
+        for t in range(5):
+            x = model.transformer.wte(run.fed.at(t).tokens)
+            if t:
+                x[:, 1] = thought
+            sequence = torch.cat([sequence, x], 1)
+            done = model(inputs_embeds=sequence, output_hidden_states=True)
+            thought = done.hidden_states[-1][:, -1]
+            predicted = done.logits[:, -3, OUTCOMES].softmax(1)[:, 1]  # p? stands before y and w?
+            torch.testing.assert_close(run.predictions[:, t], predicted, rtol=1e-4, atol=1e-5)
+            torch.testing.assert_close(run.latents[:, t + 1, 0, :16], thought, rtol=1e-4, atol=1e-4)
+
+
+def test_thoughts_without_a_part_do_not_read_it():
+    for used, dead in (("thought", "cache"), ("cache", "thought")):
+        machine = coconut(uses=[used])
+        episodes, _ = pair(machine)
+        plain = interp.rollout(machine, episodes)
+        changed = interp.rollout(machine, episodes, fwd_hooks={3: [(f"points.{dead}", lambda x, hook: x + 1)]})
+        assert torch.equal(plain.predictions, changed.predictions)
+    for uses in ([], ["memory"]):
+        with pytest.raises(InputError, match="uses says which of 'thought', 'cache' a round reads"):
+            coconut(uses=uses)
+
+
+def test_thoughts_have_room_for_as_many_rounds_as_they_were_given():
+    machine = coconut()
+    with pytest.raises(InputError, match=f"no round fits after {N_ROUNDS}"):
+        interp.rollout(machine, pair(machine, 2, N_ROUNDS + 1)[0])
+    with pytest.raises(InputError, match="13 rounds of 13 take 169 positions, and the model has 156: no more than 12"):
+        machines.thoughts(machine.module.model, LAYOUT, n_rounds=13, outcomes=OUTCOMES)
+
+
+def test_a_checkpoint_of_coconut_is_read(tmp_path):
+    model = coconut().module.model
+    held = {f"base_causallm.{name}": value for name, value in model.state_dict().items()}
+    held["embedding.weight"] = model.transformer.wte.weight
+    torch.save(held, tmp_path / "checkpoint_33")
+    again = machines.read_coconut(tmp_path / "checkpoint_33", n_head=2)
+    assert again.config.n_layer == 2 and again.config.n_positions == 156
+    tokens = torch.randint(0, 9, (2, 7))
+    assert torch.equal(again(tokens).logits, model.eval()(tokens).logits)
+    torch.save({"weight": torch.zeros(1)}, tmp_path / "other")
+    with pytest.raises(InputError, match="is no checkpoint of Coconut: its keys begin with"):
+        machines.read_coconut(tmp_path / "other")
+    with pytest.raises(InputError, match="does not divide the 16 dimensions"):
+        machines.read_coconut(tmp_path / "checkpoint_33", n_head=3)
+
+
+# State spaces.
+
+
+def test_one_input_after_the_other_is_what_mamba_gives_for_the_whole_sequence():
+    from transformers import MambaConfig, MambaModel
+
+    torch.manual_seed(0)
+    model = MambaModel(MambaConfig(vocab_size=5, hidden_size=8, state_size=4, num_hidden_layers=2)).eval()
+    x = torch.randn(3, 9, 8)
+    with torch.no_grad():
+        whole = model(inputs_embeds=x, use_cache=False).last_hidden_state
+        held = [(torch.zeros(3, 16, 4), torch.zeros(3, 16, 3)) for _ in range(2)]
+        for t in range(9):
+            y = x[:, t]
+            for i, layer in enumerate(model.layers):
+                out, *held[i] = mixed(layer.mixer, layer.norm(y), *held[i])
+                y = y + out
+            torch.testing.assert_close(model.norm_f(y), whole[:, t], rtol=1e-4, atol=1e-5)
+
+
+# Agents.
+
+
+def test_an_agent_acts_as_it_did_in_sb3(tmp_path):
+    """Its ``h`` and its actions for what it saw are those that ``RecurrentPPO.predict`` gave, of the file it saved."""
+    actor, held = machines.read_agent(agent_file(tmp_path)), np.load(REAL)
+    state = None
+    with torch.no_grad():
+        for seen, action, h in zip(held["obs"], held["actions"], held["h"], strict=True):
+            out, state = actor.core(torch.tensor(seen).view(1, 1, -1), state)
+            np.testing.assert_allclose(out[0, 0], h, rtol=0, atol=1e-6)
+            assert int(actor.scores(out[0]).argmax()) == action
+
+
+def test_an_agent_plays_in_our_worlds(tmp_path):
+    from interp.tasks import mdp
+
+    machine = make("agent", tmp_path)
+    episodes, run = interp.play(machine, mdp.sample_mdps(5, 4, 3, seed=0), n_rounds=7, seed=0)
+    assert np.array_equal(run.predictions.argmax(-1)[:, :-1].numpy(), episodes.actions[:, 1:])
+    state, fed = None, run.fed.at(0)
+    out, state = machine.module.core(observed(None, fed).unsqueeze(0), state)
+    torch.testing.assert_close(run.latents[:, 1, 0], out[0].detach(), rtol=0, atol=1e-6)
+
+
+def test_files_that_hold_no_agent_are_refused(tmp_path):
+    with pytest.raises(InputError, match=re.escape("with weights (features_extractor.cnn.0.weight)")):
+        machines.read_agent(agent_file(tmp_path, **{"features_extractor.cnn.0.weight": torch.zeros(1)}))
+    (tmp_path / "text.zip").write_text("nothing")
+    with pytest.raises(InputError, match="give the file that model"):
+        machines.read_agent(tmp_path / "text.zip")
+    with pytest.raises(InputError, match="activation"):
+        machines.read_agent(agent_file(tmp_path), activation="sine")
