@@ -160,12 +160,13 @@ def _fixed(record: ModelRecord, name: str, arguments: Mapping[str, Any]) -> Inpu
 
 
 def serving(task: str, **sizes: int) -> str:
-    """The names of the models of a task that read episodes of these sizes, for sentences.
+    """The names of the models of a task, wired or learned, that read episodes of these sizes, for sentences.
 
     >>> serving("experts", n_experts=16)
     'wma-handwired'
     """
-    return ", ".join(record.name for record in models() if record.task == task and record.reads(sizes)) or "none"
+    known = [record for record in models() if record.task == task and record.kind != "built"]
+    return ", ".join(record.name for record in known if record.reads(sizes)) or "none"
 
 
 def _shipped() -> list[Path]:

@@ -88,7 +88,7 @@ def learner(
     return machine
 
 
-def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Callable[..., nn.Module]) -> AdaptedMachine:
+def _cell(layout: RoundLayout, width: int, n_layers: int, n_rounds: int, fused: Any) -> AdaptedMachine:
     said = Said(layout)
     module = Learner(said, fused(width, width, num_layers=n_layers), width, layout.n_outputs, width)
     return cell(module, layout, hear=_heard(said), read=_read(said))

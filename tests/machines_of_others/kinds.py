@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,14 +41,15 @@ def cells(core: nn.Module, **options: Any) -> Any:
         return module.head(torch.cat([h, SAID.before(fed)], 1))
 
     hear = {"hear": lambda module, fed: SAID.after(fed), "read": read}
-    return machines.cell(Mine(core), LAYOUT, core="memory", **hear, **options)
+    return machines.cell(drawn(lambda: Mine(core)), LAYOUT, core="memory", **hear, **options)
 
 
 def coconut(**options: Any) -> Any:
     """A GPT-2 with the task's vocabulary."""
     sizes = {"n_positions": 13 * N_ROUNDS, "n_embd": 16, "n_layer": 2, "n_head": 2, "initializer_range": 0.5}
     config = GPT2Config(vocab_size=len(LAYOUT.vocabulary), bos_token_id=0, eos_token_id=0, **sizes)
-    return machines.thoughts(GPT2LMHeadModel(config), LAYOUT, n_rounds=N_ROUNDS, outcomes=OUTCOMES, **options)
+    model = drawn(lambda: GPT2LMHeadModel(config))
+    return machines.thoughts(model, LAYOUT, n_rounds=N_ROUNDS, outcomes=OUTCOMES, **options)
 
 
 def hrm(**options: Any) -> Any:
@@ -55,7 +57,7 @@ def hrm(**options: Any) -> Any:
     sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2, "num_layers_per_stack": 1}
     loops = {"H_cycles": 2, "L_cycles": 2, "pad_token_id": 0, "initializer_range": 0.5}
     config = HrmTextConfig(vocab_size=len(LAYOUT.vocabulary), **sizes, **loops)
-    return machines.hrm(HrmTextForCausalLM(config), LAYOUT, outcomes=OUTCOMES, **options)
+    return machines.hrm(drawn(lambda: HrmTextForCausalLM(config)), LAYOUT, outcomes=OUTCOMES, **options)
 
 
 def observed(actor: Any, fed: Any) -> Tensor:
@@ -83,6 +85,13 @@ def agent(folder: Path) -> Any:
     return machines.agent(machines.read_agent(agent_file(folder)), MDP, hear=observed, name="agent")
 
 
+def drawn(build: Callable[[], Any], seed: int = 0) -> Any:
+    """What ``build`` makes, with weights that a seed says."""
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(seed)
+        return build()
+
+
 KINDS = {
     "GRUCell": lambda folder: cells(nn.GRUCell(SAID.n_told, WIDTH)),
     "LSTMCell": lambda folder: cells(nn.LSTMCell(SAID.n_told, WIDTH)),
@@ -102,9 +111,7 @@ KINDS = {
 
 def make(kind: str, folder: Path, seed: int = 0) -> Any:
     """A machine of that kind, whose weights a seed says."""
-    with torch.random.fork_rng(devices=[]):
-        torch.default_generator.manual_seed(seed)
-        return KINDS[kind](folder)
+    return drawn(lambda: KINDS[kind](folder), seed)
 
 
 def pair(machine: Any, n_episodes: int = 6, n_rounds: int = 6) -> tuple[Any, Any]:

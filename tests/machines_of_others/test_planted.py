@@ -1,0 +1,77 @@
+"""What is planted is found: which channel of a thinking model is used, and what a GRU of known weights computes."""
+
+from __future__ import annotations
+
+import pytest
+
+from circuits import compare
+from circuits.compare.question import Effort, Samples, Subject, shared_sizes
+from circuits.compare.update import updates
+from interp.interventions import mediation
+from interp.tasks.experts.algorithms import weighted_majority
+from interp.tasks.experts.families import fading_majority
+from tests import handmade
+from tests.machines_of_others.kinds import coconut, pair
+
+SMALL = Effort(known=40, test=16, rounds=20, starts=3, horizon=4, battery=8, untrained=1)
+FORGETS = "one that forgets 5 % a round"
+
+
+@pytest.mark.parametrize(
+    ("uses", "through", "beside"), [(["thought"], "thought", "cache"), (["cache"], "cache", "thought")]
+)
+def test_mediation_between_channels_tells_which_of_the_two_is_used(uses, through, beside):
+    """All that is carried comes from another episode: its whole effect passes one channel, and nothing the other."""
+    machine = coconut(uses=uses)
+    found = mediation.mediate(machine, *pair(machine, 16, 6), "latent", [through, beside], rounds=[2, 5], n_random=0)
+    assert found.reason == ""
+    for share in (found.blocked, found.carried):
+        assert share(through).low > 0.999 and share(beside).low == share(beside).high == 0
+    # Something is carried in both: a probe, or a look at what moves, would not tell.
+    assert found.moved[0] == found.moved[1] == 1
+
+
+def test_a_model_that_uses_both_shows_both():
+    """Of random weights: how much each carries is the draw's; that both together carry all is not."""
+    machine = coconut().fresh(2)
+    found = mediation.mediate(machine, *pair(machine, 32, 6), "latent", ["thought", "cache"], rounds=[2, 5], n_random=0)
+    thought, cache = found.carried("thought"), found.carried("cache")
+    assert 0.1 < thought.low < thought.high < 0.9 and 0.1 < cache.low < cache.high < 0.9
+    assert found.carried("all").low > 0.999
+
+
+@pytest.fixture(scope="module")
+def subjects():
+    """Weighted Majority by hand, one that forgets, an untrained one and the handwired transformer."""
+    import interp
+
+    every = {
+        "sums": handmade.majority(name="sums"),
+        FORGETS: handmade.majority(decay=0.95, name=FORGETS),
+        "untrained": handmade.majority().fresh(1),
+        "wired": interp.load("wma-handwired", n_experts=4),
+    }
+    samples = Samples.draw(every["sums"], SMALL, shared_sizes(list(every.values())))
+    return {name: Subject(machine, samples) for name, machine in every.items()}
+
+
+@pytest.mark.parametrize(("name", "same"), [("sums", True), (FORGETS, False)])
+def test_a_gru_of_known_weights_updates_as_weighted_majority_does_or_otherwise(subjects, name, same):
+    algorithms = {"wm": weighted_majority(0.5), "fading": fading_majority(0.5, 0.95)}
+    part = updates(subjects[name], algorithms, [subjects["untrained"]], SMALL)
+    scores = [update.r2 for update in part.of("wm")]
+    assert len(scores) == 4
+    assert all(r2.low > 0.99 for r2 in scores) if same else all(r2.high < 0.99 for r2 in scores)
+    if not same:
+        assert all(update.r2.low > 0.999 for update in part.of("fading"))
+
+
+@pytest.mark.slow(reason="two comparisons with all their controls: 20 seconds of one core")
+@pytest.mark.parametrize(("decay", "word"), [(handmade.KEPT, "same"), (0.95, "different")])
+def test_the_verdicts_on_a_gru_of_known_weights(decay, word):
+    """What fades by 5 % a round is another behaviour and update; its state holds .97 of the other's (measured)."""
+    found = compare.run(handmade.majority(decay=decay), "wma-handwired", effort=compare.QUICK)
+    words = {name: getattr(verdict, "word", "not applicable") for name, verdict in found.verdicts.items()}
+    assert words["behaviour"] == words["update"] == word
+    assert words["state"] == ("same" if word == "same" else "undecided")
+    assert words["circuit"] == "not applicable"
