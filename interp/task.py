@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+_SCORED = 2**31 - 1
+"""The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
+
+
 @dataclass(frozen=True)
 class Size:
     """A size of a task's episodes: an argument ``name`` of sampler, layout and circuits, and a shell's ``--option``."""
@@ -48,6 +52,9 @@ class Corruption:
         delay: rounds after the corrupted one until a prediction can differ.
         build: ``(episodes, round, **options) -> (clean, corrupted)``.
         changes_history: whether it changes what came before the round, and so the latents that the round reads.
+        possible: whether the corrupted episodes are such as the task can draw; not where what all rounds share is
+            changed in one.
+        each: episodes to the options of ``build`` for each single input that it can change, by a name for tables.
     """
 
     key: str
@@ -55,6 +62,8 @@ class Corruption:
     delay: int
     build: Callable[..., tuple[Any, Any]]
     changes_history: bool = False
+    possible: bool = True
+    each: Callable[[Any], Mapping[str, Mapping[str, Any]]] = lambda episodes: {"": {}}
 
 
 def chosen_indices(index: Any, size: int) -> NDArray[np.int64]:
@@ -337,9 +346,12 @@ class Task:
         return unique(self.algorithms.updates(), f"family of updates of {self.key!r}")
 
     @checked
-    def sets_for(self, layout: Any, n_episodes: int, n_rounds: int, seed: int) -> dict[str, tuple[Any, Any]]:
+    def sets_for(
+        self, layout: Any, n_episodes: int, n_rounds: int, seed: int, n_scored: int | None = None
+    ) -> dict[str, tuple[Any, Any]]:
         """Per set of the battery, ``n_episodes`` to fit on and as many others to score on.
 
+        With ``n_scored`` so many are scored, the same ones for every seed: scores are then of one set of episodes.
         Sizes are the task's defaults where the layout serves them, so that models of a range share sets, else the
         nearest ones that it serves.
         """
@@ -348,12 +360,13 @@ class Task:
             low, high = getattr(layout, f"{size.name}_range", None) or (own[size.name], own[size.name])
             sizes[size.name] = int(np.clip(size.default, low, high))
 
-        def drawn(seed: int) -> Mapping[str, Any]:
+        def drawn(n: int, seed: int) -> Mapping[str, Any]:
             if self.algorithms.battery is not None:
-                return self.algorithms.battery(n_episodes, n_rounds, seed=seed, **sizes)
-            return {"default": self.sample(n_episodes, n_rounds, seed=seed, **sizes)}
+                return self.algorithms.battery(n, n_rounds, seed=seed, **sizes)
+            return {"default": self.sample(n, n_rounds, seed=seed, **sizes)}
 
-        fits, scores = drawn(2 * seed), drawn(2 * seed + 1)
+        fits = drawn(n_episodes, 2 * seed)
+        scores = drawn(n_episodes, 2 * seed + 1) if n_scored is None else drawn(n_scored, _SCORED)
         return {name: (fits[name], scores[name]) for name in fits}
 
     @checked

@@ -18,6 +18,7 @@ import pandas as pd
 from circuits.compare import Comparison
 from circuits.compare.circuit import CircuitPart
 from circuits.compare.question import NotApplicable
+from circuits.compare.response import Cell
 from circuits.compare.state import StatePart, Trajectory
 from circuits.compare.where import WherePart
 from interp import tasks
@@ -42,6 +43,17 @@ _MEASURES = {
     "normal": ("mean of both Kullback-Leibler divergences", "nats", "nats a round", "predicted mean"),
 }
 """Kind of prediction -> by what predictions are apart, in what, what a memory is worth in, and what is drawn."""
+_BEHAVIOUR = (
+    "**Average, rounds, responses.** The average says how far apart the predictions are, as a share of what the two "
+    "memories are worth. It hides what is rare: so the share of rounds in which they are plainly apart stands beside "
+    "it, and the response to single inputs. One input is changed in one round of one episode, and the change of every "
+    "later prediction compared; 1 is the same response, 0 none or an unrelated one."
+)
+_RESPONSE = (
+    "**Through the state.** The response to a changed input is compared with the effect of moving the decoded state, "
+    "just before the prediction, as the algorithm says that the input changes it. A machine that hears an input late, "
+    "or predicts from something else, responds otherwise."
+)
 _STATE = (
     "**Stitching.** An affine map takes one model's latents to the other's. It is fitted on other episodes, and the "
     "other model then runs on from the mapped latents. A score of 1 means its own predictions, 0 those of its empty "
@@ -65,6 +77,8 @@ _WHERE = (
     "activations elsewhere. The maps show which share of an effect each activation of the residual stream carries by "
     "itself, on one scale for both models. They show where a cause arrives, and in which layer two causes meet."
 )
+_N_RESPONSES = 6
+"""So many responses are listed on the page; the tables have all."""
 _N_HEADS = 8
 """So many heads are listed on the page; the tables have all."""
 
@@ -269,9 +283,15 @@ def _where(part: WherePart, comparison: Comparison) -> list[Any]:
     return blocks
 
 
-def _failures(part: Any, comparison: Comparison) -> list[Any]:
+def _behaviour(part: Any, comparison: Comparison) -> list[Any]:
+    frame = comparison.frames["behaviour"]
+    averages = joined(frame[frame["name"] != "response"][["name", "read-out", "value", "low", "high", "untrained"]])
+    blocks: list[Any] = [Table(averages, "Agreement on average, and the share of rounds plainly apart")]
+    if part.plain.cells:
+        caption = f"The {_N_RESPONSES} responses that are least alike, of {len(part.plain.cells)} cells"
+        blocks.append(Table(_responses(part.plain.cells), caption))
     if not part.failures:
-        return []
+        return blocks
     same = " (reference)" if comparison.reference == comparison.model else ""
     unit, names = _measures(comparison)[1], (comparison.model, f"{comparison.reference}{same}")
     columns = ["set", "episode", "round", unit, *names]
@@ -279,18 +299,31 @@ def _failures(part: Any, comparison: Comparison) -> list[Any]:
         (f.set, f.episode, f.round, f.nats, *(" ".join(f"{p:.3f}" for p in of) for of in (f.model, f.reference)))
         for f in part.failures
     ]
-    seed = part.failures[0].seed
-    caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., seed={seed})"
-    return [Table(pd.DataFrame(rows, columns=columns), caption)]
+    scored = part.failures[0].n_scored
+    caption = f"The rounds that differ most; the second episodes of each set of sets_for(..., n_scored={scored})"
+    return [*blocks, Table(pd.DataFrame(rows, columns=columns), caption)]
+
+
+def _through_state(part: Any, comparison: Comparison) -> list[Any]:
+    if not part.cells:
+        return []
+    caption = f"The {_N_RESPONSES} responses that are least like a move of the state, of {len(part.cells)} cells"
+    return [Table(_responses(part.cells), caption)]
+
+
+def _responses(cells: Sequence[Cell]) -> pd.DataFrame:
+    rows = [(c.what, c.when, c.alike, f"{c.size:.3f}", f"{c.reference_size:.3f}") for c in cells[:_N_RESPONSES]]
+    return pd.DataFrame(rows, columns=["input", "when", "alike", "response", "held against"])
 
 
 _DRAWINGS: dict[str, tuple[str, str, Callable[[Any, Comparison], Sequence[Any]]]] = {
     "algorithm": ("Which algorithm", "", _algorithm),
+    "behaviour": ("Behaviour", _BEHAVIOUR, _behaviour),
     "state": ("State", _STATE, _state),
     "update": ("Update", _UPDATE, _update),
+    "response": ("Response through the state", _RESPONSE, _through_state),
     "effects": ("Effects", _EFFECTS, _effects),
     "circuit": ("Circuit", _CIRCUIT, _circuit),
     "where": ("Where", _WHERE, _where),
-    "behaviour": ("Where they differ most", "", _failures),
 }
 """The key of a question of :mod:`circuits.compare` -> its title, its text and what draws its blocks, in page order."""

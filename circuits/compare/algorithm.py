@@ -16,17 +16,17 @@ answer is "none of these". A family that extends another one (a memory that fade
 it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not; the two are no
 rivals.
 
-The verdict on *behaviour* holds the model against the reference in the same way, on the same episodes::
-
-    alike = 1 - JS(model, reference) / JS(model, best without a memory)
+Averages hide what happens rarely: a family that explains must also respond to single inputs as the model does
+(:mod:`circuits.compare.response`), to every input at every lag and in every round: no cell may lie below
+:data:`RESPONDS` with its whole interval.
 
 What this is NOT: evidence of how the model computes. A lookup table with the same predictions scores the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache
 from typing import Any
 
@@ -34,8 +34,9 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
-from circuits.compare.fitting import Predict, asked_rounds, checked_distributions, divergence, fit, predictor, task_of
-from circuits.compare.question import Compared, Question, Verdict, above, bounds
+from circuits.compare.fitting import asked_rounds, checked_distributions, divergence, fit, predictor, task_of
+from circuits.compare.question import Compared, Question, above, bounds
+from circuits.compare.response import Cell, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Family, Predicted
 from interp.checks import checked, unique
@@ -52,14 +53,14 @@ by its extension. ``python -m tests.compare.calibrate_algorithm`` prints what th
 mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
 model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
 times as much."""
-_ALIKE = 0.95
-"""Behaviour. Handwired against itself 1; Weighted Majority against the Bayes predictor .5 to .9 by regime."""
+RESPONDS = 0.5
+"""Responses of the closest family, worst cell: .98 to .99 of ``wma-learned`` and the Bayes predictor, 0 where a machine
+never hears an input, or hears it late."""
+_N_EDITS = 400
+"""Single inputs that are changed."""
 _EVENLY = "evenly"
 """The name of the guess that gives every outcome the same probability, or of a real number that is the same at every
 round; it needs no memory and serves every task."""
-_N_FAILURES = 20
-"""How many rounds of largest difference are kept."""
-
 Array = NDArray[np.float64]
 Divergences = Mapping[str, Array]
 """Nats a round by set, ``[episode]`` each."""
@@ -108,6 +109,8 @@ class AlgorithmPart:
         ratio: its divergence over that of the runner-up.
         runner_up, baseline: keys of the best other family, and of the best one without a memory.
         by_set: set to (explained, ratio).
+        response: the input, lag or round at which its response is least like the model's; None where no input can be
+            changed, or no family was close enough to ask.
         scores: every family by key, the closest first.
     """
 
@@ -121,13 +124,14 @@ class AlgorithmPart:
     by_set: Mapping[str, tuple[Interval, Interval]]
     scores: Mapping[str, FamilyScore]
     settings: Mapping[str, Any] = field(repr=False, default_factory=dict)
+    response: Cell | None = None
 
     def __str__(self) -> str:
         made = ", ".join(f"{k} {v:.3g}" if isinstance(v, float) else f"{k} {v}" for k, v in self.parameters.items())
         answer = self.scores[self.closest].name if self.family else f"none of these; closest {self.closest}"
         return (
             f"{answer} ({made}): explained {self.explained}, {self.ratio} of what the runner-up leaves "
-            f"({self.runner_up})"
+            f"({self.runner_up})" + (f", response to {self.response}" if self.response else "")
         )
 
     @property
@@ -144,11 +148,11 @@ class AlgorithmPart:
             for name in (*score.divergences, "all"):
                 chosen = None if name == "all" else name
                 quantities = {
-                    "divergence": _ratio(score.divergences, nats, seed, chosen),
-                    "explained": _ratio(score.divergences, base, seed, chosen).complement,
+                    "divergence": pooled_ratio(score.divergences, nats, seed, chosen),
+                    "explained": pooled_ratio(score.divergences, base, seed, chosen).complement,
                 }
                 if score.key == self.closest:
-                    quantities["ratio"] = _ratio(score.divergences, rival, seed, chosen)
+                    quantities["ratio"] = pooled_ratio(score.divergences, rival, seed, chosen)
                 for quantity, value in quantities.items():
                     rows.append({"name": quantity, "set": name, "family": score.key, **bounds(value)})
         return pd.DataFrame(rows)
@@ -207,16 +211,42 @@ def explain(
     require(task_of(sets) == task.key, f"these episodes are of {task_of(sets)!r}, not of {task.key!r}")
     asked = task.rivals() if families is None else unique(families, "family")
     require(bool(asked), "no family of algorithms to ask; give families=None for all of the task's")
+    scores = _scores(subject, task, sets, asked.values())
+    n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
+    decided = _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
+    return decided if decided.family is None else _responding(decided, subject, task, sets)
+
+
+def _responding(part: AlgorithmPart, subject: Any, task: Task, sets: Mapping[str, tuple[Any, Any]]) -> AlgorithmPart:
+    """The same, with the family's worst response; it explains no longer where that is another one."""
+    edits = edits_of(task, next(iter(sets.values()))[1], _N_EDITS)
+    found = cells(edits, responses(subject, edits), responses(part.algorithm, edits))
+    if not found:
+        return part
+    worst = min(found, key=lambda cell: cell.alike.high)
+    return replace(part, response=worst, family=None if above(worst.alike, RESPONDS) == "different" else part.family)
+
+
+def memoryless_divergences(subject: Any, sets: Mapping[str, tuple[Any, Any]]) -> Divergences:
+    """How far predictions are from those of the best algorithm without a memory, which is chosen on other episodes."""
+    task = tasks.get(task_of(sets))
+    families = [family for family in task.rivals().values() if family.memoryless]
+    return min(_scores(subject, task, sets, families), key=lambda score: score.fitted).divergences
+
+
+def _scores(
+    subject: Any, task: Task, sets: Mapping[str, tuple[Any, Any]], families: Collection[Family]
+) -> list[FamilyScore]:
+    """The guess that is even, then every family, fitted."""
     predict = predictor(subject)
     fits = {name: checked_distributions(predict(pair[0]), pair[0]) for name, pair in sets.items()}
     given = {name: checked_distributions(predict(pair[1]), pair[1]) for name, pair in sets.items()}
     scores = [_even(fits, given, task.kind)]
-    with bar("families", len(asked)) as done:
-        for family in asked.values():
+    with bar("families", len(families)) as done:
+        for family in families:
             scores.append(_scored(family, sets, fits, given, task.kind))
             done(1)
-    n_episodes = {name: (len(pair[0]), len(pair[1])) for name, pair in sets.items()}
-    return _decided(scores, provenance(seed=seed, task=task.key, n_episodes=n_episodes))
+    return scores
 
 
 def _even(fits: Mapping[str, Array], given: Mapping[str, Array], kind: Predicted) -> FamilyScore:
@@ -264,8 +294,8 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     rival = next(score for score in ranked if score.group != ranked[0].group)
 
     def judged(score: FamilyScore, name: str | None = None) -> tuple[Interval, Interval]:
-        explained = _ratio(score.divergences, base.divergences, seed, name).complement
-        return explained, _ratio(score.divergences, rival.divergences, seed, name)
+        explained = pooled_ratio(score.divergences, base.divergences, seed, name).complement
+        return explained, pooled_ratio(score.divergences, rival.divergences, seed, name)
 
     def explains(score: FamilyScore) -> bool:
         explained, ratio = judged(score)
@@ -274,7 +304,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     closest = next((score for score in group if score.key == score.group), group[0])
     extended = next((score for score in group if score.key != score.group), None)
     if extended is not None and extended.fitted < closest.fitted:
-        left = _ratio(extended.divergences, closest.divergences, seed)
+        left = pooled_ratio(extended.divergences, closest.divergences, seed)
         if left.high <= EXTENDED or (explains(extended) and not explains(closest)):
             closest = extended
     explained, ratio = judged(closest)
@@ -292,13 +322,14 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
     )
 
 
-def _ratio(over: Divergences, under: Divergences, seed: int, name: str | None = None) -> Interval:
-    """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes."""
+def pooled_ratio(over: Divergences, under: Divergences, seed: int, name: str | None = None) -> Interval:
+    """The ratio of two mean divergences, of one set or of all alike; both from the same draws of episodes.
+
+    Sets are drawn with one seed, and their i-th episodes share the luck of it: they are drawn together.
+    """
     chosen = list(over) if name is None else [name]
-    draws = [_draws(len(over[key]), seed + 7919 * list(over).index(key)) for key in chosen]
-    parts = [np.concatenate([values[key] / len(values[key]) for key in chosen]) for values in (over, under)]
-    weights = np.concatenate([draw * draw.shape[1] for draw in draws], axis=1)
-    return ratio_interval(*parts, weights=weights)
+    weights = np.concatenate([_draws(len(over[key]), seed) for key in chosen], axis=1)
+    return ratio_interval(*(np.concatenate([of[key] for key in chosen]) for of in (over, under)), weights=weights)
 
 
 @lru_cache(maxsize=16)
@@ -307,77 +338,8 @@ def _draws(n_episodes: int, seed: int) -> Array:
     return resample_weights(n_episodes, seed=seed)
 
 
-@dataclass(frozen=True)
-class Failure:
-    """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.
-
-    ``task.sets_for`` with this seed gives the set (the second of its pair).
-    """
-
-    set: str
-    seed: int
-    episode: int
-    round: int
-    nats: float
-    model: tuple[float, ...]
-    reference: tuple[float, ...]
-
-
-@dataclass(frozen=True)
-class _Behaviour:
-    """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
-
-    Failures are the rounds of the largest difference, worst first.
-    """
-
-    alike: Interval
-    failures: tuple[Failure, ...] = ()
-
-
-def _compare(
-    model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]], explained: AlgorithmPart, seed: int
-) -> _Behaviour:
-    """How alike two models predict on the episodes that ``explained`` was scored on."""
-    base = explained.scores[explained.baseline].divergences
-    apart, rounds, kind = {}, list[Failure](), tasks.get(task_of(sets)).kind
-    for name, (_, episodes) in sets.items():
-        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
-        apart[name] = divergence(p, q, kind)
-        rounds += _failures(name, seed, p, q, episodes.n_rounds - p.shape[1], kind)
-    parts = [np.concatenate([values[name] / len(values[name]) for name in sets]) for values in (apart, base)]
-    worst = sorted(rounds, key=lambda failure: -failure.nats)[:_N_FAILURES]
-    return _Behaviour(ratio_interval(*parts, seed=seed).complement, tuple(worst))
-
-
-def _failures(name: str, seed: int, p: Array, q: Array, first: int, kind: Predicted) -> list[Failure]:
-    """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
-    nats = divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(p.shape[:2])
-    order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
-    worst = []
-    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
-        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
-        worst.append(Failure(name, seed, int(episode), first + int(t), float(nats[episode, t]), *distributions))
-    return worst
-
-
-def judge_behaviour(alike: Interval) -> Verdict:
-    """By how alike the two models predict."""
-    return Verdict("behaviour", above(alike, _ALIKE), "", "predictions alike", alike, _ALIKE)
-
-
 def _explain(compared: Compared) -> AlgorithmPart:
     return explain(compared.model.model, compared.model.task, compared.sets, seed=compared.effort.seed)
 
 
-def _behave(compared: Compared) -> _Behaviour:
-    explained = compared.parts["algorithm"]
-    if compared.reference is None:
-        return _Behaviour(explained.explained)
-    model, reference = (predictor(subject.model) for subject in compared.pair)
-    return _compare(model, reference, compared.sets, explained, compared.effort.seed)
-
-
 ALGORITHM = Question("algorithm", AlgorithmPart, _explain)
-BEHAVIOUR = Question(
-    "behaviour", _Behaviour, _behave, lambda compared: judge_behaviour(compared.parts["behaviour"].alike)
-)

@@ -6,6 +6,7 @@ its own and an entry here.
 
 from __future__ import annotations
 
+import copy
 import inspect
 import time
 from collections.abc import Iterator, Mapping
@@ -18,7 +19,8 @@ import numpy as np
 import pandas as pd
 import torch
 
-from circuits.compare.algorithm import ALGORITHM, BEHAVIOUR, Failure
+from circuits.compare.algorithm import ALGORITHM
+from circuits.compare.behaviour import BEHAVIOUR, Failure
 from circuits.compare.circuit import CIRCUIT
 from circuits.compare.effects import EFFECTS
 from circuits.compare.question import (
@@ -32,6 +34,7 @@ from circuits.compare.question import (
     bounds,
     shared_sizes,
 )
+from circuits.compare.response import RESPONSE
 from circuits.compare.state import STATE
 from circuits.compare.update import UPDATE
 from circuits.compare.where import WHERE
@@ -49,8 +52,10 @@ from interp.progress import bar
 from interp.provenance import provenance
 from interp.session import session
 
-QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, UPDATE, EFFECTS, CIRCUIT, WHERE)
+QUESTIONS = (ALGORITHM, BEHAVIOUR, STATE, RESPONSE, UPDATE, EFFECTS, CIRCUIT, WHERE)
 """In the order in which they are computed, tabled and judged; a question may read the parts before it."""
+_HALVINGS = 12
+"""How often the weights of an untrained copy are halved before it is given up."""
 FORMAT = 1
 """Version of the JSON."""
 
@@ -214,16 +219,23 @@ def _compared(model: Machine, other: Machine | None, effort: Effort, sizes: dict
         untrained=list(_controls(model, samples, effort)),
         reference_untrained=[] if other is None else list(_controls(other, samples, effort)),
         effort=effort,
-        sets=tasks.of(model).sets_for(built, effort.battery, effort.rounds, effort.seed),
+        sets=tasks.of(model).sets_for(built, effort.battery, effort.rounds, effort.seed, effort.scored),
     )
 
 
 def _controls(model: Machine, samples: Samples, effort: Effort) -> Iterator[Subject]:
-    """Untrained copies, but for those whose latents grow beyond all numbers, as unbounded attention lets some."""
+    """Untrained copies. One that grows beyond all numbers, as unbounded attention lets some, gets smaller weights."""
     for i in range(effort.untrained):
         subject = Subject(untrained(model, effort.seed + i), samples)
-        if all(bool(subject.run(e).latents.isfinite().all()) for e in (samples.known, samples.test)):
-            yield subject
+        for _ in range(_HALVINGS):
+            if all(bool(subject.run(e).latents.isfinite().all()) for e in (samples.known, samples.test)):
+                yield subject
+                break
+            bounded = copy.deepcopy(subject.model)
+            with torch.no_grad():
+                for weight in bounded.parameters():  # type: ignore[attr-defined]
+                    weight.mul_(0.5)
+            subject = Subject(bounded, samples)
 
 
 def _loaded(model: Machine, reference: Machine | str | None) -> Machine | None:

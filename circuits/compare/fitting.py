@@ -14,7 +14,8 @@ A fit finds a local best near the best grid point, never a proof that no better 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from itertools import product
 from typing import Any
 
@@ -111,6 +112,20 @@ def checked_distributions(predictions: Any, episodes: Episodes) -> Array:
         f"predictions must be probabilities that sum to 1, got sums {total.min():.4g} to {total.max():.4g}",
     )
     return asked_rounds(np.asarray(np.clip(given, 0.0, None) / total), episodes)
+
+
+def read_out(family: Family, algorithm: Algorithm) -> Family | None:
+    """The family with what it carries fixed as in ``algorithm``: only how a prediction is read from the state is free.
+
+    None where the family searches no such parameter, or names one that the algorithm has not got.
+    """
+    state = {NEXT + key for key in algorithm.state}
+    free = [s for s in family.searched if s.enters and not algorithm.downstream(s.enters) & state]
+    fixed = [s.name for s in family.searched if s not in free]
+    if not free or not set(fixed) <= set(algorithm.parameters):
+        return None
+    given = {name: algorithm.parameters[name] for name in fixed}
+    return replace(family, make=partial(family.make, **given), searched=tuple(free))
 
 
 class _OnDemand(dict[str, NDArray[Any]]):

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import pandas as pd
 
 from interp import tasks
@@ -46,7 +47,9 @@ class Effort:
         known, test: episodes that maps are fitted on, and scored on.
         horizon: rounds that a model runs on from latents that were put in.
         starts: how many rounds they are put in at.
-        battery: episodes of each set on which algorithms are told apart.
+        battery: episodes of each set that algorithms are fitted on.
+        scored: episodes of each set that predictions are compared on: the same ones for every seed.
+        edits: single inputs that are changed, to see the response.
         untrained: how many untrained models are the control.
     """
 
@@ -56,6 +59,8 @@ class Effort:
     horizon: int = 5
     starts: int = 8
     battery: int = 48
+    scored: int = 96
+    edits: int = 1200
     untrained: int = 5
     seed: int = 0
 
@@ -69,6 +74,8 @@ class Effort:
             self.horizon >= 1 and self.starts >= 1 and self.horizon + self.starts < self.rounds,
             f"{self.rounds} rounds are too few for {self.starts} starts and {self.horizon} rounds on from each",
         )
+        require(self.scored >= 2, f"intervals over episodes need at least 2 of a set, got scored={self.scored}")
+        require(self.edits >= 1, f"responses need at least 1 input that is changed, got edits={self.edits}")
         require(self.untrained >= 1, f"the control needs at least 1 untrained model, got {self.untrained}")
 
     def of_rounds(self, rounds: int) -> Effort:
@@ -90,7 +97,7 @@ class Effort:
 
 
 FULL = Effort()
-QUICK = Effort(known=48, test=24, rounds=20, starts=4, battery=12, untrained=2)
+QUICK = Effort(known=48, test=24, rounds=20, starts=4, battery=12, scored=48, edits=400, untrained=2)
 
 
 @dataclass(frozen=True)
@@ -241,6 +248,15 @@ def above(value: Interval, threshold: float) -> Word:
     if value.low >= threshold:
         return "same"
     return "different" if value.high < threshold else "undecided"
+
+
+def controlled(word: Word, value: Interval, control: float) -> tuple[Word, str]:
+    """The word, and why it is "undecided" where it cannot stand: "same" needs a control, and to be above it."""
+    if word == "same" and np.isnan(control):
+        return "undecided", "there is no untrained control"
+    if word == "same" and control >= value.low:
+        return "undecided", "an untrained model does as well"
+    return word, ""
 
 
 @dataclass(frozen=True, eq=False)

@@ -24,7 +24,8 @@ import pandas as pd
 
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, search
-from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
+from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, bounds
+from circuits.compare.response import ResponsePart
 from interp.algorithm import Algorithm, Family
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
@@ -36,6 +37,9 @@ _STEPPED = 0.95
 """Step R2. Learned .997 and .98; a memory that forgets 2 % a round .87, a window of 10 rounds below 0."""
 _GRADED = 0.9
 """Score of an input in what a round writes: 1 where it is handwired, .999 for the label in ``wma-learned``."""
+RESPONDS = 0.5
+"""Response, worst cell: 0 where an input is not heard in time; ``wma-learned`` .9 and more, noise of .1 in the latents
+.2; a memory that fades by .9 a round .55 after 17 rounds."""
 _STRANGE = 1.0
 """How far states are moved off the manifold: standard deviations of each element at the round."""
 
@@ -187,8 +191,22 @@ def _decoded(writer: Writer, subject: Subject, algorithm: Algorithm) -> float:
     return float(min(scores))
 
 
-def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
-    """From the step R2 of ``algorithm``'s state, and the scores of inputs in what a round writes."""
+def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str, response: ResponsePart) -> Verdict:
+    """From the step R2 of ``algorithm``'s state, the scores of inputs in what a round writes, and the responses."""
+    by_writing = _by_writing(part, effects, algorithm)
+    cell = min(response.cells, key=lambda cell: cell.alike.low, default=None)
+    if by_writing.word == "different" or cell is None:
+        return by_writing
+    sure = min(response.cells, key=lambda cell: cell.alike.high)
+    cell = sure if sure.alike.high < RESPONDS else cell
+    by_response = above(cell.alike, RESPONDS)
+    if by_response == "same" or (by_response, by_writing.word) == ("undecided", "undecided"):
+        return by_writing
+    label = f"response to {cell.where}, against the move of the state"
+    return Verdict("update", by_response, "", label, cell.alike, RESPONDS, response.untrained)
+
+
+def _by_writing(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
     steps = part.of(algorithm)
     worst = min(steps, key=lambda u: u.r2.low)
     control = max((score for u in steps for score in u.untrained), default=float("nan"))
@@ -209,9 +227,14 @@ def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verd
     return Verdict("update", by_input, "", label, score, _GRADED, weakest.untrained)
 
 
+def _judged(compared: Compared) -> Verdict:
+    parts = compared.parts
+    return judge_update(parts["update"], parts["effects"], list(compared.candidates)[-1], parts["response"])
+
+
 UPDATE = Question(
     "update",
     UpdatePart,
     lambda compared: updates(compared.model, compared.candidates, compared.untrained, compared.effort),
-    lambda compared: judge_update(compared.parts["update"], compared.parts["effects"], list(compared.candidates)[-1]),
+    _judged,
 )

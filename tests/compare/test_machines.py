@@ -176,7 +176,9 @@ def test_the_handmade_machine_is_the_handwired_one_but_has_no_circuit_to_compare
 def test_tables_json_and_pages_say_what_is_not_applicable_in_its_place(found, tmp_path):
     found.save(tmp_path)
     read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
-    assert set(read["parts"]) == {"algorithm", "state", "update", "effects", "circuit", "where"}
+    assert {"algorithm", "behaviour", "state", "response", "update", "effects", "circuit", "where"} == set(
+        read["parts"]
+    )
     (row,) = read["parts"]["circuit"]
     assert row == {"name": "not applicable", "what": "handmade has no attention heads"} | dict.fromkeys(
         ("value", "low", "high")

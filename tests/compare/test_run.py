@@ -38,7 +38,9 @@ def test_the_learned_machine_has_the_handwired_state_and_update_another_output_a
 def test_a_failure_can_be_replayed(found):
     """The set, the episode and the round that it names give the prediction that it quotes."""
     worst = found.failures[0]
-    sets = experts.TASK.sets_for(interp.load("wma-handwired", n_experts=4).layout, SMALL.battery, SMALL.rounds, 0)
+    sets = experts.TASK.sets_for(
+        interp.load("wma-handwired", n_experts=4).layout, SMALL.battery, SMALL.rounds, 0, SMALL.scored
+    )
     run = interp.rollout(interp.load("wma-learned"), sets[worst.set][1])
     assert float(run.predictions[worst.episode, worst.round]) == pytest.approx(worst.model[1], abs=1e-5)
 
@@ -49,7 +51,16 @@ def test_tables_json_and_page_hold_the_verdicts(found, tmp_path):
     read = json.loads((tmp_path / "comparison.json").read_text(), parse_constant=lambda name: pytest.fail(name))
     assert [v["question"] for v in read["verdicts"]] == ["behaviour", "state", "update", "circuit"]
     assert set(read) == {"format", "model", "reference", "verdicts", "algorithm", "parts", "failures", "settings"}
-    assert set(read["parts"]) == {"algorithm", "state", "update", "effects", "circuit", "where"}
+    assert set(read["parts"]) == {
+        "algorithm",
+        "behaviour",
+        "state",
+        "response",
+        "update",
+        "effects",
+        "circuit",
+        "where",
+    }
     for part, rows in read["parts"].items():
         assert rows and all({"name", "value", "low", "high"} <= set(row) for row in rows), part
     assert {path.name for path in paths} >= {"verdicts.csv", "state.csv", "circuit.csv"}
@@ -62,10 +73,7 @@ def test_a_part_without_a_drawing_is_a_table_of_the_page(found):
     """A new question needs no edit of the page; what has a drawing keeps it."""
     page = comparison.page(replace(found, parts={**found.parts, "new_question": found.effects}))
     titles = [section.title for section in page.sections]
-    assert titles[1:4] == ["Which algorithm", "State", "Update"] and titles[-2:] == [
-        "Where they differ most",
-        "New question",
-    ]
+    assert titles[1:4] == ["Which algorithm", "Behaviour", "State"] and titles[-2:] == ["Where", "New question"]
     (table,) = page.sections[-1].blocks
     pd.testing.assert_frame_equal(table.frame, found.effects.to_frame())
 
@@ -112,9 +120,9 @@ def test_without_a_reference_only_behaviour_and_update_are_judged_and_finished_p
     with pytest.raises(KeyboardInterrupt):
         compare.run(model, effort=SMALL, folder=tmp_path)
     kept = sorted((tmp_path / ".parts").iterdir())
-    assert [path.name.split("-")[0] for path in kept] == ["algorithm", "behaviour", "update"]
+    assert [path.name.split("-")[0] for path in kept] == ["algorithm", "behaviour", "response", "update"]
     monkeypatch.undo()
-    stopping("algorithm", "behaviour", "update")
+    stopping("algorithm", "behaviour", "response", "update")
     with pytest.raises(KeyboardInterrupt):  # other settings: nothing that was kept counts
         compare.run(model, effort=replace(SMALL, seed=1), folder=tmp_path)
     found = compare.run(model, effort=SMALL, folder=tmp_path)

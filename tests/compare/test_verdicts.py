@@ -7,16 +7,17 @@ out here: a change of one must be made here, too.
 from __future__ import annotations
 
 import math
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from circuits.compare.algorithm import FamilyScore, _compare, _decided, judge_behaviour
+from circuits.compare.algorithm import FamilyScore, _decided
+from circuits.compare.behaviour import Agreement, Behaviour, differences, judge_behaviour
 from circuits.compare.circuit import CircuitPart, Needed, Path, judge_circuit
 from circuits.compare.effects import Effect, EffectsPart
 from circuits.compare.fitting import divergence
-from circuits.compare.question import Verdict
+from circuits.compare.question import Verdict, controlled
+from circuits.compare.response import Cell, ResponsePart
 from circuits.compare.state import StatePart, Stitching, judge_state
 from circuits.compare.update import Update, UpdatePart, judge_update
 from interp.statistics import Interval
@@ -30,6 +31,23 @@ def between(low: float, high: float) -> Interval:
     return Interval((low + high) / 2, low, high)
 
 
+# Behaviour.
+
+NEVER = Interval(0.0, 0.0, 0.0)
+
+
+def _cell(low, high, what="label"):
+    return Cell(what, "one round later", between(low, high), 0.1, 0.2)
+
+
+def _agreement(alike=SURE, apart=NEVER, cells=((0.92, 0.99), (0.98, 0.99))):
+    return Agreement(alike, apart, tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells)))
+
+
+def _behaviour(plain, fitted=None, untrained=(0.3, 0.1)):
+    return judge_behaviour(Behaviour(plain, fitted, {"spread": 0.6}, untrained))
+
+
 @pytest.mark.parametrize(
     ("bounds", "word"),
     [
@@ -41,9 +59,73 @@ def between(low: float, high: float) -> Interval:
     ],
 )
 def test_behaviour_is_same_from_95_percent_on_different_below_and_undecided_across(bounds, word):
-    verdict = judge_behaviour(between(*bounds))
+    verdict = _behaviour(_agreement(between(*bounds)))
     assert (verdict.question, verdict.word, verdict.note) == ("behaviour", word, "")
-    assert verdict.bound == between(*bounds) and verdict.threshold == 0.95 and math.isnan(verdict.control)
+    assert verdict.bound == between(*bounds) and verdict.threshold == 0.95 and verdict.control == 0.3
+
+
+@pytest.mark.parametrize(
+    ("apart", "word", "threshold"),
+    [
+        ((0.0, 0.001), "same", 0.95),
+        ((0.0, 0.0011), "undecided", 0.001),
+        ((0.02, 0.03), "undecided", 0.001),
+        ((0.0201, 0.03), "different", 0.02),
+    ],
+)
+def test_behaviour_is_not_the_same_where_more_than_one_round_in_a_thousand_is_plainly_apart(apart, word, threshold):
+    verdict = _behaviour(_agreement(apart=between(*apart)))
+    assert (verdict.word, verdict.threshold) == (word, threshold)
+    assert word == "same" or verdict.decided_by == "share of rounds apart by more than 0.1 nats"
+
+
+@pytest.mark.parametrize(
+    ("cells", "word", "decided_by"),
+    [
+        (((0.9, 0.95), (0.95, 0.99)), "same", "predictions alike"),
+        (((0.89, 0.95), (0.95, 0.99)), "undecided", "response to input 0, one round later"),
+        (((0.95, 0.99), (0.89, 0.95)), "undecided", "response to input 1, one round later"),
+        (((0.2, 0.9), (0.5, 0.89)), "different", "response to input 1, one round later"),
+        ((), "same", "predictions alike"),
+    ],
+)
+def test_behaviour_is_decided_by_the_response_that_is_least_alike(cells, word, decided_by):
+    verdict = _behaviour(_agreement(cells=cells))
+    assert (verdict.word, verdict.decided_by) == (word, decided_by)
+    assert word == "same" or verdict.threshold == 0.9
+
+
+def test_behaviour_that_differs_in_one_number_differs_whatever_is_undecided():
+    assert _behaviour(_agreement(ACROSS, cells=((0.4, 0.5),))).decided_by.startswith("response")
+    assert _behaviour(_agreement(BELOW, cells=((0.4, 0.99),))).decided_by == "predictions alike"
+
+
+def test_a_fitted_read_out_is_said_only_where_it_alone_makes_two_models_the_same():
+    told = _behaviour(_agreement(BELOW), _agreement())
+    assert told.word == "same" and told.bound == SURE
+    assert told.note == f"once its read-out is fitted: spread 0.6; as it is, alike {BELOW}"
+    for fitted in (_agreement(ACROSS), _agreement(cells=((0.1, 0.2),)), _agreement(apart=between(0.5, 0.6))):
+        kept = _behaviour(_agreement(BELOW), fitted)
+        assert (kept.word, kept.bound, kept.note) == ("different", BELOW, "")
+
+
+@pytest.mark.parametrize(
+    ("untrained", "word", "note"),
+    [
+        ((), "undecided", "there is no untrained control"),
+        ((0.98, 0.2), "undecided", "an untrained model does as well"),
+        ((0.2, 0.979), "same", ""),
+    ],
+)
+def test_behaviour_needs_a_control_and_to_be_above_all_of_it(untrained, word, note):
+    verdict = _behaviour(_agreement(), untrained=untrained)
+    assert (verdict.word, verdict.note) == (word, note)
+    assert _behaviour(_agreement(BELOW), untrained=untrained).word == "different"
+
+
+def test_only_same_needs_a_control():
+    assert controlled("different", SURE, math.nan) == ("different", "")
+    assert controlled("same", SURE, 0.98) == ("undecided", "an untrained model does as well")
 
 
 # Algorithm.
@@ -123,9 +205,8 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
     sets = dict(list(REACHABILITY.sets_for(ReachabilityRound(16, 24), 8, 6, seed=0).items())[:2])
     rng = np.random.default_rng(0)
     drawn = {id(pair[1]): rng.dirichlet(np.ones(3), (2, len(pair[1]), 6)) for pair in sets.values()}
-    base = SimpleNamespace(divergences={name: np.full(len(pair[1]), 2.0) for name, pair in sets.items()})
     model, reference = (lambda episodes, i=i: drawn[id(episodes)][i] for i in (0, 1))
-    found = _compare(model, reference, sets, SimpleNamespace(scores={"base": base}, baseline="base"), 7)
+    apart, failures = differences(model, reference, sets)
     nats = {
         (name, episode, t): divergence(*(p[None, None, episode, t] for p in drawn[id(pair[1])]))[0]
         for name, pair in sets.items()
@@ -133,16 +214,18 @@ def test_behaviour_keeps_the_twenty_rounds_of_all_sets_that_differ_most_worst_fi
         for t in range(1, 6)
     }
     worst = sorted(nats, key=lambda place: -nats[place])[:20]
-    assert [(f.set, f.episode, f.round) for f in found.failures] == worst
-    for failure in found.failures:
+    ranked = sorted(failures, key=lambda failure: -failure.nats)[:20]
+    assert [(f.set, f.episode, f.round) for f in ranked] == worst
+    for failure in ranked:
         p, q = drawn[id(sets[failure.set][1])][:, failure.episode, failure.round]
-        assert failure.model == pytest.approx(p) and failure.reference == pytest.approx(q) and failure.seed == 7
+        assert failure.model == pytest.approx(p) and failure.reference == pytest.approx(q) and failure.n_scored == 8
         assert failure.nats == pytest.approx(nats[failure.set, failure.episode, failure.round])
-    assert found.alike.estimate == pytest.approx(1 - np.mean(list(nats.values())) / 2)
+    for name, values in apart.items():
+        assert values == pytest.approx(np.array([[nats[name, i, t] for t in range(1, 6)] for i in range(8)]))
 
 
 def test_a_verdict_says_its_word_its_note_and_what_decided():
-    plain = judge_behaviour(Interval(0.99, 0.98, 0.995))
+    plain = _behaviour(_agreement())
     assert str(plain) == "behaviour: same; predictions alike 0.99 [0.98, 0.995], threshold 0.95"
     noted = Verdict("state", "same", "a needs the round", "stitched", SURE, 0.95)
     assert str(noted).startswith("state: same (a needs the round); stitched")
@@ -229,9 +312,31 @@ def _effect(score, variable="label", what="input", outcome="state", algorithm="w
     return Effect(variable, what, "embed@y", outcome, algorithm, score, score, None, 0.0, untrained, None)
 
 
-def _update(steps, effects=()):
+UNASKED = ResponsePart()
+
+
+def _update(steps, effects=(), response=UNASKED):
     other = _step(BELOW, untrained=(1.0,), algorithm="another")
-    return judge_update(UpdatePart((other, *steps, other)), EffectsPart(tuple(effects)), "wm")
+    return judge_update(UpdatePart((other, *steps, other)), EffectsPart(tuple(effects)), "wm", response)
+
+
+@pytest.mark.parametrize(
+    ("step", "cells", "word", "decided_by"),
+    [
+        (SURE, ((0.5, 0.6), (0.9, 0.95)), "same", "step R2"),
+        (SURE, ((0.9, 0.95), (0.49, 0.95)), "undecided", "response to input 1"),
+        (SURE, ((0.1, 0.9), (0.4, 0.49)), "different", "response to input 1"),
+        (ACROSS, ((0.1, 0.9),), "undecided", "step R2"),
+        (ACROSS, ((0.1, 0.2),), "different", "response to input 0"),
+        (BELOW, ((0.1, 0.2),), "different", "step R2"),
+    ],
+)
+def test_update_needs_every_response_to_go_through_the_state(step, cells, word, decided_by):
+    found = tuple(_cell(*pair, what=f"input {i}") for i, pair in enumerate(cells))
+    verdict = _update([_step(step)], response=ResponsePart("wm", found, 0.4))
+    assert (verdict.question, verdict.word) == ("update", word) and verdict.decided_by.startswith(decided_by)
+    if decided_by != "step R2":
+        assert (verdict.threshold, verdict.control) == (0.5, 0.4)
 
 
 @pytest.mark.parametrize(

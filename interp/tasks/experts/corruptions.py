@@ -58,11 +58,15 @@ def exchange_history(episodes: ExpertEpisodes, round: int) -> Pair:
 def records() -> tuple[Corruption, ...]:
     """The corruptions of this task."""
     return (
-        Corruption("flip-vote", "flip one expert's vote", 0, flip_vote),
+        Corruption("flip-vote", "flip one expert's vote", 0, flip_vote, each=_each_expert),
         Corruption("flip-label", "flip the label", 1, flip_label),
         Corruption("swap-histories", "swap two experts' histories", 0, swap_histories, changes_history=True),
         Corruption("exchange-history", "take another episode's history", 0, exchange_history, changes_history=True),
     )
+
+
+def _each_expert(episodes: ExpertEpisodes) -> dict[str, dict[str, int]]:
+    return {f"p_{i + 1}": {"expert": i} for i in range(episodes.n_experts)}
 
 
 def _expert(episodes: ExpertEpisodes, expert: int) -> None:

@@ -87,9 +87,9 @@ def records() -> tuple[Corruption, ...]:
     """The corruptions of this task."""
     return (
         Corruption("exchange-history", "take another episode's history", 0, _exchange_history, changes_history=True),
-        Corruption("swap-candidates", "ask about the root instead of the target", 0, _swap_candidates),
-        Corruption("add-edge", "add an edge from the root to the negative", 1, _add_edge),
-        Corruption("remove-edges", "take away the edges into the target", 1, _remove_edges),
-        Corruption("move-target", "lead the edges into the target to the negative", 1, _move_target),
-        Corruption("change-root", "make the negative the root", 1, _change_root),
+        Corruption("swap-candidates", "ask about the root instead of the target", 0, _swap_candidates, possible=False),
+        Corruption("add-edge", "add an edge from the root to the negative", 1, _add_edge, possible=False),
+        Corruption("remove-edges", "take away the edges into the target", 1, _remove_edges, possible=False),
+        Corruption("move-target", "lead the edges into the target to the negative", 1, _move_target, possible=False),
+        Corruption("change-root", "make the negative the root", 1, _change_root, possible=False),
     )

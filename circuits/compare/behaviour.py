@@ -1,0 +1,272 @@
+"""Do two models predict the same: on average, in every round, and in response to every input?
+
+Three numbers, of which the worst decides, on the scored episodes of every set of the battery (the same for every seed)
+and on episodes in which one input is changed:
+
+* **average**: how far apart the predictions are, as a share of what the memories of the two are worth, which is how far
+  each of them is from the best algorithm without a memory. It is symmetric in the two::
+
+      alike = 1 - 2 JS(model, reference) / (JS(model, its best without) + JS(reference, its best without))
+
+* **rounds apart**: the share of rounds in which the predictions are plainly different (:data:`PLAIN` nats). An average
+  hides one round in two hundred;
+* **response** (:mod:`circuits.compare.response`): the input, lag or round at which the two respond least alike.
+
+Where the two differ, the same is asked of the reference's algorithm with its read-out fitted to the model: how a
+prediction is read from the state (a temperature, a share that is spread over what was reached), with what is carried
+left as it is. A model that was trained on another read-out is the same but for that; the verdict says so, and its note
+gives both numbers. Only a reference that says which algorithm it computes can be asked.
+
+Beside the average stands that of untrained copies of the model. Without a reference the closest algorithm stands in its
+place, by what it explains (:mod:`circuits.compare.algorithm`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from circuits.compare.algorithm import AlgorithmPart, memoryless_divergences, pooled_ratio
+from circuits.compare.fitting import (
+    Array,
+    Predict,
+    checked_distributions,
+    divergence,
+    fit,
+    predictor,
+    read_out,
+    task_of,
+)
+from circuits.compare.question import Compared, Question, Verdict, Word, above, bounds, controlled
+from circuits.compare.response import Cell, cells, edits_of, responses
+from interp import tasks
+from interp.algorithm import Algorithm, Predicted
+from interp.statistics import Interval, mean_interval
+
+ALIKE = 0.95
+"""Average. Handwired against itself 1; Weighted Majority against the Bayes predictor .3 to .7."""
+RESPONSE = 0.9
+"""Response, worst cell. Seeds of ``wma-learned`` .97 and more; Weighted Majority of gain .35 against .5 .94, of gain .2
+.7; 0 where an input, a lag or a round is ignored."""
+PLAIN = 0.1
+"""Nats by which predictions are plainly different: .9 against .55; seeds of ``wma-learned`` are never .01 apart."""
+RARE, OFTEN = 0.001, 0.02
+"""Share of rounds plainly apart: at most the first one where two predict the same, more than the second where not."""
+_N_FAILURES = 20
+"""How many rounds of largest difference are kept."""
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A round at which the two models differ most: the Jensen-Shannon divergence of the two predicted distributions.
+
+    ``task.sets_for`` with ``n_scored`` gives the set (the second of its pair).
+    """
+
+    set: str
+    n_scored: int
+    episode: int
+    round: int
+    nats: float
+    model: tuple[float, ...]
+    reference: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a model predicts what something else predicts.
+
+    Attributes:
+        alike: the average, with an interval over episodes.
+        apart: share of rounds plainly apart.
+        cells: responses, the least alike first; none where no input of the task can be changed.
+    """
+
+    alike: Interval
+    apart: Interval
+    cells: tuple[Cell, ...] = field(repr=False)
+
+    def judged(self) -> tuple[Word, str, Interval, float]:
+        """The word, what decided it, its number and its threshold: the first one to differ, or the one undecided."""
+        rare = Interval(self.apart.estimate, self.apart.low, self.apart.high)
+        often: Word = "same" if rare.high <= RARE else "different" if rare.low > OFTEN else "undecided"
+        asked: list[tuple[Word, str, Interval, float]] = [
+            (above(self.alike, ALIKE), "predictions alike", self.alike, ALIKE),
+            (often, f"share of rounds apart by more than {PLAIN} nats", rare, RARE if often != "different" else OFTEN),
+        ]
+        for cell in self.cells:
+            asked.append((above(cell.alike, RESPONSE), f"response to {cell.where}", cell.alike, RESPONSE))
+        for word in ("different", "undecided"):
+            if found := [judged for judged in asked if judged[0] == word]:
+                return found[0]
+        return asked[0]
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """How alike two models predict; without a reference, how much of the predictions the closest algorithm explains.
+
+    Attributes:
+        plain: as they are.
+        fitted: with the read-out of the reference's algorithm fitted to the model; None where it has none to fit.
+        read_out: the parameters of the read-out that were found.
+        untrained: the average of each untrained copy of the model.
+        failures: the rounds of the largest difference, worst first.
+    """
+
+    plain: Agreement
+    fitted: Agreement | None = None
+    read_out: Mapping[str, float] = field(default_factory=dict)
+    untrained: tuple[float, ...] = ()
+    failures: tuple[Failure, ...] = ()
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a number: average, rounds apart and every response, as the two are and with the read-out fitted."""
+        rows: list[dict[str, Any]] = []
+        for read, agreement in (("", self.plain), (self.said, self.fitted)):
+            if agreement is None:
+                continue
+            fresh = max(self.untrained, default=float("nan")) if agreement is self.plain else float("nan")
+            rows.append({"name": "predictions alike", "read-out": read, **bounds(agreement.alike), "untrained": fresh})
+            rows.append({"name": "rounds apart", "read-out": read, **bounds(agreement.apart)})
+            for cell in agreement.cells:
+                rows.append({"name": "response", "read-out": read, **cell.row()})
+        return pd.DataFrame(rows)
+
+    @property
+    def said(self) -> str:
+        """The read-out in words."""
+        return ", ".join(f"{key} {value:.3g}" for key, value in self.read_out.items())
+
+
+def judge_behaviour(part: Behaviour) -> Verdict:
+    """By the worst of average, rounds and responses; with a fitted read-out where that makes the two the same."""
+    word, label, bound, threshold = part.plain.judged()
+    control, note = max(part.untrained, default=float("nan")), ""
+    if word != "same" and part.fitted is not None and part.fitted.judged()[0] == "same":
+        word, label, bound, threshold = part.fitted.judged()
+        note = f"once its read-out is fitted: {part.said}; as it is, alike {part.plain.alike}"
+    if label == "predictions alike":
+        word, why = controlled(word, bound, control)
+        note = why or note
+    return Verdict("behaviour", word, note, label, bound, threshold, control)
+
+
+def compare(compared: Compared) -> Behaviour:
+    """How alike the two predict; without a reference, what the closest algorithm explains."""
+    explained, effort = compared.parts["algorithm"], compared.effort
+    model, sets = compared.model, compared.sets
+    edits = edits_of(model.task, model.samples.test, effort.edits)
+    ours = responses(model.model, edits)
+
+    def agreement(other: Any, base: Mapping[str, Array]) -> tuple[Agreement, list[Failure]]:
+        apart, failures = differences(predictor(model.model), predictor(other), sets)
+        alike = _alike({name: nats.mean(1) for name, nats in apart.items()}, own, base, effort.seed)
+        found = cells(edits, ours, responses(other, edits))
+        return Agreement(alike, _plainly(apart, effort.seed), found), failures
+
+    own = explained.scores[explained.baseline].divergences
+    if compared.reference is None:
+        closest = explained.algorithm
+        if closest is None:
+            nothing = Interval(float("nan"), float("nan"), float("nan"))
+            return Behaviour(Agreement(explained.explained, nothing, ()))
+        found, _ = agreement(closest, own)
+        return Behaviour(
+            Agreement(explained.explained, found.apart, found.cells), untrained=_untrained(compared, closest)
+        )
+    reference = compared.reference.model
+    base = memoryless_divergences(reference, sets)
+    plain, failures = agreement(reference, base)
+    read = None if plain.judged()[0] == "same" else _read_out(compared, explained)
+    fitted = None if read is None else agreement(read[0], memoryless_divergences(read[0], sets))[0]
+    worst = tuple(sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES])
+    return Behaviour(plain, fitted, {} if read is None else read[1], _untrained(compared, reference), worst)
+
+
+def _read_out(compared: Compared, explained: AlgorithmPart) -> tuple[Algorithm, Mapping[str, float]] | None:
+    """The reference's algorithm as the model would read it out, and the parameters found."""
+    assert compared.reference is not None
+    machine, task = compared.reference.model, compared.model.task
+    if not (machine.is_handwired or isinstance(getattr(machine, "algorithm", None), Algorithm)):
+        return None
+    algorithm = task.explains(machine)
+    family = task.rivals().get(algorithm.key)
+    free = None if family is None else read_out(family, algorithm)
+    if free is None:
+        return None
+    predict, batches = predictor(compared.model.model), [pair[0] for pair in compared.sets.values()]
+    found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
+    return found.algorithm, found.searched
+
+
+def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
+    """The average agreement of each untrained copy of the model."""
+    base, found = memoryless_divergences(other, compared.sets), []
+    for copy in compared.untrained:
+        guess = partial(_probable, predictor(copy.model), copy.task.kind)
+        apart, _ = differences(guess, predictor(other), compared.sets)
+        own = memoryless_divergences(guess, compared.sets)
+        found.append(_alike({name: nats.mean(1) for name, nats in apart.items()}, own, base, 0).estimate)
+    return tuple(found)
+
+
+def _probable(predict: Predict, kind: Predicted, episodes: Any) -> Array:
+    """Predictions as probabilities: an untrained copy of a handwired model may say others. Even where none is left."""
+    given = predict(episodes)
+    if kind != "classes":
+        return given
+    kept = np.clip(np.nan_to_num(given), 0.0, 1.0) + np.finfo(float).tiny
+    return np.asarray(kept / kept.sum(-1, keepdims=True))
+
+
+def _alike(apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[str, Array], seed: int) -> Interval:
+    """1 less the divergence of the two over what their memories are worth, half of either's."""
+    worth = {name: (own[name] + base[name]) / 2 for name in apart}
+    return pooled_ratio(apart, worth, seed).complement
+
+
+def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:
+    """The share of rounds that are plainly apart; the i-th episodes of all sets are drawn together."""
+    shares = np.concatenate([nats > PLAIN for nats in apart.values()], 1).mean(1)
+    return mean_interval(shares, seed=seed)
+
+
+def differences(
+    model: Predict, reference: Predict, sets: Mapping[str, tuple[Any, Any]]
+) -> tuple[dict[str, Array], list[Failure]]:
+    """How far apart two predict in every round that is asked for, by set ``[episode, round]``, and the worst rounds.
+
+    In nats; of a predicted mean, in its own variance.
+    """
+    kind, apart, failures = tasks.get(task_of(sets)).kind, {}, list[Failure]()
+    for name, (_, episodes) in sets.items():
+        p, q = (checked_distributions(predict(episodes), episodes) for predict in (model, reference))
+        unit = max(float(np.var(q)), np.finfo(float).tiny) if kind == "mean" else 1.0
+        apart[name] = _by_round(p, q, kind) / unit
+        failures += _failures(name, len(episodes), p, q, episodes.n_rounds - p.shape[1], kind)
+    return apart, failures
+
+
+def _by_round(p: Array, q: Array, kind: Predicted) -> Array:
+    return divergence(p.reshape(-1, 1, p.shape[-1]), q.reshape(-1, 1, q.shape[-1]), kind).reshape(p.shape[:2])
+
+
+def _failures(name: str, n_scored: int, p: Array, q: Array, first: int, kind: Predicted) -> Sequence[Failure]:
+    """The rounds of one set at which two predictions, from round ``first`` on, differ most."""
+    nats = _by_round(p, q, kind)
+    order = np.argsort(-nats, axis=None, kind="stable")[:_N_FAILURES]
+    worst = []
+    for episode, t in zip(*np.unravel_index(order, nats.shape), strict=True):
+        distributions = [tuple(float(x) for x in d[episode, t]) for d in (p, q)]
+        place = name, n_scored, int(episode), first + int(t), float(nats[episode, t])
+        worst.append(Failure(*place, *distributions))
+    return worst
+
+
+BEHAVIOUR = Question("behaviour", Behaviour, compare, lambda compared: judge_behaviour(compared.parts["behaviour"]))

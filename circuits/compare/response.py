@@ -1,0 +1,295 @@
+"""Does a model respond to each input of each round as the other does? One input changed, every later round looked at.
+
+An average over rounds hides what happens rarely or late: a machine that never hears the last round predicts almost what
+one predicts that hears it. So one input is changed (a vote, a label, a reward: the corruptions of the task that change
+no history) in one round of one episode, and the change of the prediction in that round and in every later one, the
+*response*, is compared with that of the reference to the same change::
+
+    alike = 1 - sum |a - b|^2 / (sum |a|^2 + sum |b|^2 + n f^2)
+
+over a cell of responses a and b: one input at one *lag* (rounds since the change), or all inputs changed in one
+*round*. f (:data:`NOTICED`) is a change of a probability too small to count, so that cells in which nobody responds are
+alike. It is symmetric; 1 is the same response, 0 none, or an unrelated one, 2 g / (1 + g^2) one that is g times as
+large, and below 0 is the opposite. The cell that is least alike decides: a machine that ignores one input, one lag or
+one round is not the same, however rarely that matters.
+
+The same is asked about the *update* (:func:`mediated`): a model that updates its state as an algorithm does, and
+predicts from this state, responds to an input as if its state had been moved, just before the prediction, by what the
+algorithm makes of the changed input. Here a is the response, and b the effect of the move, both in the same model.
+
+What this is NOT: a response to several changes at once, or to inputs that no corruption of the task changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from circuits.compare.fitting import Array, predictor
+from circuits.compare.question import Compared, Question, Subject, bounds
+from interp import tasks
+from interp.algorithm import Algorithm
+from interp.interventions.moves import Writer
+from interp.machine import Machine
+from interp.model.layout import EncodedRounds
+from interp.model.rollout import rollout, run_round
+from interp.session import once
+from interp.statistics import Interval, resample_weights
+from interp.task import Task
+
+NOTICED = 0.03
+"""Root mean squared change of a probability below which no response counts; of real numbers, of all their changes."""
+_LAGS = (0, 1, 2, 3, 5, 9, 17)
+"""Lags are taken together from each of these to the next."""
+_LEVEL = 0.99
+"""Of the interval of a cell, of which there are many."""
+_FEWEST = 8
+"""Episodes that must respond in a cell; of fewer an interval says nothing."""
+_BATCH = 1024
+"""Rounds that are run at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edits:
+    """Changes of one input each: of which kind, in which round of which episode.
+
+    Attributes:
+        parts: (index of the kind, round, rows of the episodes, all episodes with the input changed in this round).
+    """
+
+    episodes: Any
+    kinds: tuple[str, ...]
+    parts: tuple[tuple[int, int, Int[np.ndarray, " row"], Any], ...]
+
+    @classmethod
+    def of(cls, task: Task, episodes: Any, n_edits: int) -> Edits:
+        """About ``n_edits``: every input of every round but the last, each in other episodes."""
+        ways = [
+            (f"{corruption.name} {name}".strip(), corruption.build, options)
+            for corruption in task.analysis.corruptions()
+            if corruption.possible and not corruption.changes_history
+            for name, options in corruption.each(episodes).items()
+        ]
+        n, parts = len(episodes), []
+        per_round = min(n, max(1, round(n_edits / max(1, len(ways) * (episodes.n_rounds - 1)))))
+        for t in range(episodes.n_rounds - 1):
+            for kind, (_, build, options) in enumerate(ways):
+                rows = np.unique((np.arange(per_round) + per_round * t + kind) % n)
+                parts.append((kind, t, rows, build(episodes, t, **options)[1]))
+        return cls(episodes, tuple(name for name, *_ in ways), tuple(parts))
+
+    @property
+    def first_asked(self) -> int:
+        """The first round whose prediction the task asks for."""
+        return tasks.of(self.episodes).data.first_asked
+
+    @property
+    def of_each(self) -> Int[np.ndarray, "edit 3"]:
+        """Kind, round and episode of every change, in order."""
+        told = [(kind, t, row) for kind, t, rows, _ in self.parts for row in rows]
+        return np.array(told, np.int64).reshape(-1, 3)
+
+
+def edits_of(task: Task, episodes: Any, n_edits: int) -> Edits:
+    """:meth:`Edits.of`, made once in a session."""
+    return once(("edits", n_edits), episodes, make=lambda: Edits.of(task, episodes, n_edits))
+
+
+def responses(subject: Any, edits: Edits) -> Float[np.ndarray, "edit round outcome"]:
+    """How much the prediction of every round changes with each edit; 0 before it.
+
+    ``subject`` is a machine, which runs on from its own latents at the round of the edit, or whatever
+    :func:`~circuits.compare.fitting.predictor` takes.
+    """
+    if not edits.parts:
+        return np.zeros((0, edits.episodes.n_rounds, 1))
+    if isinstance(subject, Machine):
+        return once("responses", subject, edits, make=lambda: _of_machine(subject, edits))
+    predict = predictor(subject)
+    clean = predict(edits.episodes)
+    return np.concatenate([(predict(changed) - clean)[rows] for _, _, rows, changed in edits.parts])
+
+
+def _of_machine(model: Machine, edits: Edits) -> Array:
+    run = rollout(model.eval(), edits.episodes)
+    clean = _distributions(run.layout, run.predictions)
+    made: list[Array] = []
+    with torch.no_grad():
+        for t in range(edits.episodes.n_rounds - 1):
+            parts = [(rows, changed) for _, at, rows, changed in edits.parts if at == t]
+            index = np.concatenate([rows for rows, _ in parts])
+            fed = [model.prepare(run.layout.encode(changed.select(rows))).at(t) for rows, changed in parts]
+            done = run_round(model, _joined(fed), run.latents[index, t], run.layout, run.commit, ())
+            predictions = [done.prediction]
+            for u in range(t + 1, run.n_rounds):
+                later = run.fed.each(partial(_at, index, u))
+                done = run_round(model, later, done.latents, run.layout, run.commit, ())
+                predictions.append(done.prediction)
+            after = _distributions(run.layout, torch.stack(predictions, 1))
+            change = np.zeros((len(index), *clean.shape[1:]))
+            change[:, t:] = after - clean[index, t:]
+            made.append(change)
+    return np.concatenate(made)
+
+
+def mediated(subject: Subject, algorithm: Algorithm, writer: Writer, edits: Edits) -> Array:
+    """The change of every later prediction when the decoded state is moved as the algorithm's changes with each edit.
+
+    Like :func:`responses`, at the first lag of each band after the edit; NaN elsewhere. The latents of the clean run
+    are moved in each of these rounds, and that round is run once.
+    """
+    model, run = subject.model, rollout(subject.model.eval(), edits.episodes)
+    clean, values = _distributions(run.layout, run.predictions), algorithm.run(edits.episodes)
+    changes: list[dict[str, Array]] = []
+    for _, _, rows, changed in edits.parts:
+        theirs = algorithm.run(changed)
+        changes.append({key: np.asarray((theirs[key] - values[key])[rows], np.float64) for key in writer.shapes})
+    change = {key: np.concatenate([part[key] for part in changes]) for key in writer.shapes}
+    told = edits.of_each
+    edit, at = np.nonzero(np.isin(np.arange(run.n_rounds) - told[:, 1:2], _LAGS[1:]))
+    episode = told[edit, 2]
+    result = np.full((len(told), *clean.shape[1:]), np.nan)
+    with torch.no_grad():
+        for part in np.array_split(np.arange(len(edit)), max(1, len(edit) // _BATCH)):
+            rows, rounds = episode[part], at[part]
+            moves = {key: value[edit[part], rounds][:, None] for key, value in change.items()}
+            latents = run.latents[rows, rounds] + writer.step(moves, (len(part), 1))[:, 0].to(run.latents)
+            fed = run.fed.each(partial(_at, rows, rounds))
+            done = run_round(model, fed, latents, run.layout, run.commit, ())
+            moved = _distributions(run.layout, done.prediction)
+            result[edit[part], rounds] = moved - clean[rows, rounds]
+    return result
+
+
+def _at(rows: Any, rounds: Any, part: Tensor) -> Tensor:
+    return part[rows, rounds]
+
+
+def _joined(parts: Sequence[EncodedRounds]) -> EncodedRounds:
+    """Batches of one round as one."""
+    return replace(parts[0], **{n: torch.cat([part.tensors()[n] for part in parts]) for n in parts[0].tensors()})
+
+
+def _distributions(layout: Any, predictions: Tensor) -> Array:
+    return np.asarray(layout.distribution(predictions).double().numpy(force=True))
+
+
+@dataclass(frozen=True)
+class Cell:
+    """How alike the responses of one cell are, with an interval over episodes.
+
+    Attributes:
+        what: the input that was changed.
+        when: the lag or the round, in words.
+        size: root mean squared response of the model, and of what it is held against.
+    """
+
+    what: str
+    when: str
+    alike: Interval
+    size: float
+    reference_size: float
+
+    @property
+    def where(self) -> str:
+        """Input and time, in words."""
+        return f"{self.what}, {self.when}"
+
+    def __str__(self) -> str:
+        return f"{self.where}: {self.alike}"
+
+    def row(self) -> dict[str, Any]:
+        """Columns of a table."""
+        sizes = {"response": self.size, "reference response": self.reference_size}
+        return {"what": self.what, "when": self.when, **bounds(self.alike), **sizes}
+
+
+def cells(edits: Edits, ours: Array, theirs: Array) -> tuple[Cell, ...]:
+    """How alike two responses ``[edit, round, outcome]`` are in every cell in which at least :data:`_FEWEST` episodes
+    respond; the least alike first. Rounds in which one is NaN are left out.
+    """
+    if not edits.parts:
+        return ()
+    told, n_rounds, n = edits.of_each, ours.shape[1], len(edits.episodes)
+    lag, asked = np.arange(n_rounds) - told[:, 1:2], ~np.isnan(ours + theirs).any(-1)
+    asked &= (lag >= 0) & (np.arange(n_rounds) >= edits.first_asked)
+    sums = [np.where(asked, part.sum(-1), 0.0) for part in (ours * theirs, ours**2, theirs**2)]
+    unit = 1.0 if tasks.of(edits.episodes).kind == "classes" else (sums[1] + sums[2]).sum() / (2 * asked.sum())
+    notices = NOTICED**2 * unit
+    weights = resample_weights(n, seed=0, plain_first=True)
+    found = []
+    for what, when, mask in _cells_of(edits, lag):
+        chosen = mask & asked
+        count = np.bincount(told[:, 2], chosen.sum(1), n)
+        both, mine, other = (np.bincount(told[:, 2], (part * chosen).sum(1), n) for part in sums)
+        if (np.maximum(mine, other) > count * notices).sum() < _FEWEST:
+            continue
+        drawn = weights @ (mine + other + count * notices)
+        alike = np.divide(
+            weights @ (2 * both + count * notices), drawn, out=np.full(len(drawn), np.nan), where=drawn > 0
+        )
+        sizes = (float(np.sqrt(part.sum() / count.sum())) for part in (mine, other))
+        found.append(Cell(what, when, Interval.of_samples(alike[1:], alike[0], _LEVEL), *sizes))
+    return tuple(sorted(found, key=lambda cell: cell.alike.low))
+
+
+def _cells_of(edits: Edits, lag: Int[np.ndarray, "edit round"]) -> Iterator[tuple[str, str, NDArray[np.bool_]]]:
+    """Every input at every band of lags, and every round with all its inputs: both in words, and which responses."""
+    told, n_rounds = edits.of_each, lag.shape[1]
+    for low, high in zip(_LAGS, (*_LAGS[1:], n_rounds), strict=True):
+        if low >= n_rounds:
+            break
+        last = min(high, n_rounds) - 1
+        when = {0: "in the same round", 1: "one round later"}.get(last, f"{low} to {last} rounds later")
+        when = when if low < last or last < 2 else f"{low} rounds later"
+        for kind, name in enumerate(edits.kinds):
+            yield name, when, (lag >= low) & (lag < high) & (told[:, :1] == kind)
+    for t in range(n_rounds - 1):
+        yield "any input", f"changed in round {t}", np.broadcast_to(told[:, 1:2] == t, lag.shape)
+
+
+@dataclass(frozen=True)
+class ResponsePart:
+    """Whether the model responds as if its state had been updated as an algorithm's.
+
+    Attributes:
+        algorithm: whose update; "" where none carries a state, or where no input can be changed.
+        cells: the response against the effect of the move, the least alike first.
+        untrained: the least alike cell of an untrained copy; NaN without one.
+    """
+
+    algorithm: str = ""
+    cells: tuple[Cell, ...] = ()
+    untrained: float = float("nan")
+
+    def to_frame(self) -> pd.DataFrame:
+        """One row a cell."""
+        return pd.DataFrame([{"name": "response through the state", **cell.row()} for cell in self.cells])
+
+
+def through_state(compared: Compared) -> ResponsePart:
+    """The responses of the model against moves of its state under the algorithm that it is held against."""
+    algorithm, subject = list(compared.candidates.values())[-1], compared.model
+    edits = edits_of(subject.task, subject.samples.test, compared.effort.edits)
+    if not (algorithm.state and edits.parts):
+        return ResponsePart()
+    writer = subject.writer(algorithm)
+
+    def found(of: Subject, moves: Writer) -> tuple[Cell, ...]:
+        return cells(edits, responses(of.model, edits), mediated(of, algorithm, moves, edits))
+
+    fresh = [found(copy, copy.writer(algorithm, tuple(writer.shapes))) for copy in compared.untrained[:1]]
+    worst = min((cell.alike.estimate for some in fresh for cell in some), default=float("nan"))
+    return ResponsePart(algorithm.key, found(subject, writer), worst)
+
+
+RESPONSE = Question("response", ResponsePart, through_state)
