@@ -8,7 +8,7 @@ BUDGET = {
     "circuits": 2268,  # circuits.register; machines verified; what the model says of every outcome
     "circuits/benchmark": 2848,  # machines as subjects
     "circuits/known": 2000,  # known machines (issue 36): how they are made, what is right, how they score
-    "circuits/compare": 3720,  # worst responses; known machines: wider, rescaled; real numbers; what machines lack, in its place
+    "circuits/compare": 3720,  # worst responses; wider and rescaled machines; real numbers; what machines lack
     "circuits/q_learning": 853,
     "circuits/reachability": 365,
     "circuits/weighted_majority": 383,
