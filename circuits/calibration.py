@@ -1,4 +1,4 @@
-"""How far interchanges and learned subspaces can be trusted: two tables on machines whose wiring is known.
+"""How far interchanges and learned subspaces can be trusted: tables on machines that are known.
 
 * ``sites``: every row of every circuit's ground truth (:attr:`circuits.circuit.Circuit.carried`), in every form of
   every machine (:data:`FORMS`). Setting these locations to another episode's must have the whole effect that the
@@ -7,23 +7,31 @@
   ``placebo_worst``: mean and largest score of :data:`_N_PLACEBOS` draws); :mod:`interp.interventions.counterfactual`.
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
+* ``machines``: what a comparison says of every known machine (:mod:`circuits.known`), and what is right.
+* ``resolution``: how small a deviation it calls "different" (:mod:`circuits.known.resolution`).
 
-``interp calibrate`` writes them after those of :mod:`probes.calibration`. What this is NOT: evidence about a learned
-model, where no one knows the subspaces and a variable may be spread over places that are no position's own.
+``interp calibrate`` writes them after those of :mod:`probes.calibration`; the last two only where they are asked for.
+What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over
+places that are no position's own.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 import torch
 
+from circuits import compare, known
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit, wired
+from circuits.known import resolution, scores
 from circuits.registry import build, differentiable, load
 from interp import tasks
 from interp.interventions.alignment import UNTRAINED, align
@@ -232,9 +240,46 @@ def alignment_summary(frame: pd.DataFrame) -> str:
     )
 
 
+def machines(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
+    """The row of one known machine, ``"TASK: KEY"``, at quick or full effort."""
+    task, _, key = part.partition(": ")
+    row = scores.score(known.gallery(task)[key], known.reference(task), compare.QUICK if quick else compare.FULL)
+    advance(1)
+    return pd.DataFrame([row])
+
+
+def every_machine(quick: bool) -> tuple[str, ...]:
+    """The parts of the table "machines"."""
+    return tuple(f"{task}: {key}" for task in known.TASKS for key in known.gallery(task))
+
+
+@cache
+def rules() -> dict[str, str]:
+    """A digest of the source of comparison and of the known machines: words under other rules are other words."""
+    rooms = (Path(one.__file__).parent for one in (compare, known) if one.__file__)
+    sources = [path.read_bytes() for room in rooms for path in sorted(room.glob("*.py"))]
+    return {"rules": hashlib.sha256(b"".join(sources)).hexdigest()}
+
+
+def deviations(quick: bool, advance: Advance, part: str) -> pd.DataFrame:
+    """The words on one deviation, ``"TASK: NAME, SIZE, SEED"``, at quick or full effort."""
+    key, size, seed = part.split(", ")
+    row = resolution.measure(key, float(size), int(seed), compare.QUICK if quick else compare.FULL)
+    advance(1)
+    return pd.DataFrame([row])
+
+
+def every_deviation(quick: bool) -> tuple[str, ...]:
+    """The parts of the table "resolution"."""
+    every, seeds = resolution.deviations().values(), range(resolution.SEEDS[quick])
+    return tuple(f"{one.key}, {size:g}, {seed}" for one in every for size in one.sizes for seed in seeds)
+
+
 _N_SITES = sum(len(machine.true) + len(machine.wrong) for machine in _ALIGNED)
 TABLES: dict[str, Table] = {
     "sites": Table(sites, dict.fromkeys((True, False), len(FORMS)), sites_summary),
     "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),
+    "machines": Table(machines, {True: 1, False: 1}, scores.summary, every_machine, rules, takes_long=True),
+    "resolution": Table(deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True),
 }
 """Written by ``interp calibrate`` after those of :mod:`probes.calibration`."""

@@ -192,16 +192,30 @@ def _power_summary(frame: pd.DataFrame) -> str:
     return f"{hits}\nMedian of the smallest difference that would have been shown\n{seen.round(2).to_string()}"
 
 
+def _whole(quick: bool) -> Sequence[str]:
+    return ("",)
+
+
 @dataclass(frozen=True)
 class Table:
     """A table that ``interp calibrate`` writes, and its summary as text.
 
     ``make`` takes (quick, advance) and calls ``advance`` with the steps done; ``n_steps`` is their number, by quick.
+
+    Attributes:
+        parts: names of what a long table is made of, by quick: ``make`` takes (quick, advance, part) then, and each
+            part is made, kept, and worked on beside the others by itself.
+        depends: what else its parts depend on, such as a digest of the rules that they apply: parts that were made
+            under others are made again.
+        takes_long: whether it is written only where it is asked for by name.
     """
 
-    make: Callable[[bool, Advance], pd.DataFrame]
+    make: Callable[..., pd.DataFrame]
     n_steps: Mapping[bool, int]
     summary: Callable[[pd.DataFrame], str]
+    parts: Callable[[bool], Sequence[str]] = _whole
+    depends: Callable[[], Mapping[str, Any]] = dict
+    takes_long: bool = False
 
 
 TABLES: dict[str, Table] = {
@@ -222,21 +236,39 @@ def write(
 ) -> Iterator[str]:
     """Write ``NAME.csv`` for every table, and give each one's summary.
 
-    A finished table is kept in ``parts``, too: an interrupted run goes on with the next one. ``n_jobs`` and
-    ``scheduler`` are for tables side by side, as :func:`interp.workers.each` takes them.
+    Finished parts are kept in ``parts``: an interrupted run goes on with the next one. ``n_jobs`` and ``scheduler`` are
+    for parts side by side, as :func:`interp.workers.each` takes them.
     """
-    return each(_written, (writable(folder), quick), list(tables.items()), n_jobs=n_jobs, scheduler=scheduler)
+    shared = writable(folder), quick
+    left = {name: len(table.parts(quick)) for name, table in tables.items()}
+    items = [(name, table, part) for name, table in tables.items() for part in table.parts(quick)]
+    for name in each(_made, shared, items, n_jobs=n_jobs, scheduler=scheduler):
+        left[name] -= 1
+        if not left[name]:
+            yield _written(*shared, name, tables[name])
 
 
-def _written(shared: tuple[Path, bool], named: tuple[str, Table]) -> str:
-    """One table, written, after it was made unless it was finished before; its path and summary."""
-    (folder, quick), (name, table) = shared, named
+def _made(shared: tuple[Path, bool], item: tuple[str, Table, str]) -> str:
+    """Make a part of a table unless it was finished before; the table's name."""
+    name, table, part = item
+    _part(*shared, name, table, part)
+    return name
+
+
+def _part(folder: Path, quick: bool, name: str, table: Table, part: str) -> pd.DataFrame:
+    """A part of a table: read where it was kept, else made and kept."""
 
     def made() -> pd.DataFrame:
-        with bar(name, total=table.n_steps[quick]) as advance:
-            return table.make(quick, advance)
+        with bar(f"{name} {part}".strip(), total=table.n_steps[quick]) as advance:
+            return table.make(quick, advance, *([part] if part else []))
 
-    frame = Finished(folder / "parts", {"quick": quick}).part(name, pd.DataFrame, made)
+    finished = Finished(folder / "parts", {"quick": quick, **table.depends()})
+    return finished.part(f"{name} {part}".strip(), pd.DataFrame, made)
+
+
+def _written(folder: Path, quick: bool, name: str, table: Table) -> str:
+    """Write a table whose parts are finished; its path and summary."""
+    frame = pd.concat([_part(folder, quick, name, table, part) for part in table.parts(quick)], ignore_index=True)
     path = folder / f"{name}{'-quick' if quick else ''}.csv"
     write_atomic(path, lambda temporary: frame.to_csv(temporary, index=False))
     return f"{path}\n{table.summary(pd.read_csv(path))}"

@@ -3,29 +3,55 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.errors import require_known
+
+
+def tables() -> dict[str, Any]:
+    """Every table by name, in the order in which they are written."""
+    from circuits import calibration as machines
+    from probes import calibration
+
+    return {**calibration.TABLES, **machines.TABLES}
+
+
+def _names() -> str:
+    """The names of the tables, for the help, which says those that take long."""
+    return ", ".join(f"{name} (long)" if table.takes_long else name for name, table in tables().items())
+
+
+table_names = options.completing(tables)
 
 
 @command(example="interp calibrate --quick", torch=True)
 def calibrate(
     say: Say,
     out: options.Out = Path("output/calibration"),
+    table: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Only this table; several may be given: <interp.cli.calibrate:_names>. All but the long ones, "
+            "which take hours, when none is given.",
+            autocompletion=table_names,
+        ),
+    ] = None,
     quick: Annotated[bool, typer.Option(help="Small tables, in minutes instead of an hour.")] = False,
-    jobs: Annotated[int, options.number("Tables that are worked on at once")] = 1,
+    jobs: Annotated[int, options.number("Tables, and parts of long ones, that are worked on at once")] = 1,
     scheduler: options.Scheduler = "",
 ) -> None:
-    """Measure the toolkit's instruments on data whose truth is known; finished tables are kept."""
-    from circuits import calibration as machines
+    """Measure the toolkit's instruments on data whose truth is known; finished tables, and parts of them, are kept."""
     from probes import calibration
 
-    summaries = []
-    tables = {**calibration.TABLES, **machines.TABLES}
-    for text in calibration.write(out, quick, tables, n_jobs=jobs, scheduler=scheduler):
+    summaries, known = [], tables()
+    for name in table or ():
+        require_known("table of interp calibrate", name, known)
+    asked = table or [name for name, one in known.items() if not one.takes_long]
+    for text in calibration.write(out, quick, {name: known[name] for name in asked}, n_jobs=jobs, scheduler=scheduler):
         say.line(f"{text}\n")
         summaries.append(text)
     say.facts(summaries=summaries)

@@ -45,6 +45,43 @@ def test_tables_are_written_once(tmp_path, monkeypatch):
     assert result.exit_code == 0 and f"{tmp_path} True {every} {{'n_jobs': 2, 'scheduler': ''}}" in result.output
 
 
+def test_parts_of_a_long_table_are_made_once_under_the_rules_that_they_depend_on(tmp_path):
+    """A run that ended half-way goes on; parts that were made under other rules are made again."""
+    made, rules = [], {"rules": 1}
+
+    def table(quick, advance, part):
+        if part == "two" and made.count("two") == 0:
+            made.append(part)
+            raise RuntimeError("killed")
+        made.append(part)
+        return pd.DataFrame([{"part": part}])
+
+    def summed(frame):
+        return f"parts {' '.join(frame['part'])}"
+
+    steps = {True: 1, False: 1}
+    tables = {"long": calibration.Table(table, steps, summed, lambda quick: ("one", "two"), lambda: rules)}
+    with pytest.raises(RuntimeError, match="killed"):
+        list(calibration.write(tmp_path, tables=tables))
+    (text,) = calibration.write(tmp_path, tables=tables)
+    assert made == ["one", "two", "two"] and text.endswith("long.csv\nparts one two")
+    rules["rules"] = 2
+    list(calibration.write(tmp_path, tables=tables))
+    assert made == ["one", "two", "two", "one", "two"]
+
+
+def test_tables_are_asked_for_by_name(tmp_path, monkeypatch):
+    """The help says which there are, and which take long; an unknown one is refused with those known."""
+    asked = lambda out, quick, tables, **how: iter([f"asked {list(tables)}"])  # noqa: E731
+    monkeypatch.setattr(calibration, "write", asked)
+    call = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--table", "machines", "--table", "power"])
+    assert call.exit_code == 0 and "asked ['machines', 'power']" in call.output
+    told = CliRunner().invoke(app, ["calibrate", "--help"], env={"COLUMNS": "300"}).output
+    assert "coverage, nulls, power, sites, alignment, machines (long), resolution (long)" in " ".join(told.split())
+    refused = CliRunner().invoke(app, ["calibrate", "--out", str(tmp_path), "--table", "machine"])
+    assert refused.exit_code != 0 and "machines" in refused.output
+
+
 @pytest.mark.slow  # Minutes: the full tables.
 def test_at_most_five_in_a_hundred_nulls_are_represented():
     """At least 200 nulls of six kinds on three models."""

@@ -1,0 +1,194 @@
+"""How small a deviation a comparison calls "different": what "same" is worth.
+
+    resolution.seen("experts", quick=True)          # what shipped measurements say, a Resolution for each deviation
+    print(resolution.sentence("experts", quick=True))
+
+A :class:`Deviation` is a machine that departs from its task's reference by one number: a gain, a leak, a lag. Machines
+of several sizes are compared with the reference, with several seeds of everything that a comparison draws. The
+*resolution* of a question is the smallest size from which on the comparison says "different" in half of the runs, and
+in 95 % of them. It is a property of the comparison at one effort, as its rules are; ``interp calibrate --table
+resolution`` measures it, and what it wrote stands in ``resolution-quick.csv`` beside this file (and, for full effort,
+``resolution.csv``). What this is NOT: a promise about deviations of other kinds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from circuits import compare, known
+from circuits.known import by_algorithm, edits, experts
+from circuits.known.scores import QUESTIONS
+from interp.checks import checked, require_columns, unique
+from interp.errors import require, require_known
+from interp.machine import Machine
+from interp.tasks.experts import algorithms, families, lapses
+from interp.tasks.qlearning.algorithms import q_learning
+
+HALF, MOST = 0.5, 0.95
+"""The shares of runs for which a smallest size is given."""
+SEEDS = {True: 3, False: 20}
+"""Quick or not -> runs of each size: with 3, "95 %" is all of them."""
+
+
+@dataclass(frozen=True)
+class Deviation:
+    """One number by which a machine departs from the reference.
+
+    Attributes:
+        key: of its task and its name, such as "experts: lag".
+        sizes: from the least departure to the largest.
+        make: size to machine.
+        words: what a comparison would have seen, with the size as ``{}``.
+    """
+
+    key: str
+    sizes: tuple[float, ...]
+    make: Callable[[float], Machine]
+    words: str
+
+    @property
+    def task(self) -> str:
+        """The key of its task."""
+        return self.key.partition(": ")[0]
+
+
+def _advised(algorithm: Callable[..., Any], **fixed: Any) -> Callable[..., Machine]:
+    return lambda size: experts.computed(algorithm(experts.GAIN, size, **fixed))
+
+
+def _table(name: str) -> Callable[[float], Machine]:
+    """Q-learning with another rate or discount, in rounds of the reference."""
+    return lambda size: by_algorithm.machine(q_learning(**{name: size}), known.reference("qlearning").layout)
+
+
+def deviations() -> Mapping[str, Deviation]:
+    """Every deviation by its key."""
+
+    def gain(factor: float) -> Machine:
+        return experts.computed(algorithms.weighted_majority(factor * experts.GAIN))
+
+    def noise(sd: float) -> Machine:
+        return edits.noisy(experts.wired(), sd)
+
+    def counted(algorithm: Callable[..., Any]) -> Callable[[float], Machine]:
+        return lambda size: experts.computed(algorithm(experts.GAIN, int(size)))
+
+    found = (
+        Deviation("experts: gain", (1.05, 1.1, 1.2, 1.4, 2.0), gain, "a gain {} times as large"),
+        Deviation("experts: less gain", (0.95, 0.9, 0.8, 0.7, 0.5), gain, "a gain {} times as large"),
+        Deviation("experts: leak", (0.998, 0.99, 0.98, 0.95, 0.9), _advised(families.fading_majority), "a leak of {}"),
+        Deviation("experts: lag", (1, 2, 3), counted(lapses.late_majority), "a lag of {} rounds"),
+        Deviation("experts: window", (16, 12, 8, 5, 3), counted(lapses.majority_window), "a window of {} rounds"),
+        Deviation("experts: noise", (0.01, 0.03, 0.1, 0.3, 1.0), noise, "noise of {} nats a round"),
+        Deviation("qlearning: discount", (0.88, 0.85, 0.8, 0.7, 0.5), _table("gamma"), "a discount of {}"),
+        Deviation("qlearning: rate", (0.11, 0.12, 0.15, 0.2, 0.4), _table("alpha"), "a learning rate of {}"),
+    )
+    return unique(found, "deviation")
+
+
+@checked
+def measure(key: str, size: float, seed: int, effort: compare.Effort) -> dict[str, Any]:
+    """The words on one deviation of one size, with one seed: a row of the table."""
+    every = deviations()
+    require_known("deviation", key, every, limit=20)
+    one = every[key]
+    found = compare.run(one.make(size), known.reference(one.task), effort=replace(effort, seed=seed))
+    words = {question: found.verdicts[question].word for question in QUESTIONS}
+    return {"deviation": key, "size": size, "seed": seed, **words, "cpu_seconds": found.settings["cpu_seconds"]}
+
+
+@dataclass(frozen=True)
+class Resolution:
+    """The smallest size of a deviation that a question calls "different".
+
+    Attributes:
+        half, most: the smallest size from which on at least half, and 95 %, of the runs said so; None where no size
+            was seen so often, and nothing can be said.
+        runs: how many there were of each size.
+    """
+
+    deviation: str
+    question: str
+    half: float | None
+    most: float | None
+    runs: int
+
+
+@checked
+def resolutions(frame: pd.DataFrame) -> list[Resolution]:
+    """The resolution of every question to every deviation, from rows of :func:`measure`."""
+    require_columns("rows of measured deviations", frame, "deviation", "size", "seed", *QUESTIONS)
+    found = []
+    for key, of_one in frame.groupby("deviation", sort=False):
+        order = [size for size in deviations()[str(key)].sizes if size in set(of_one["size"])]
+        require(bool(order), f"no row of {key!r} has one of its sizes; measure it again")
+        for question in QUESTIONS:
+            if (of_one[question] == "not applicable").all():
+                continue
+            shares = of_one[question].eq("different").groupby(of_one["size"]).mean()
+            half, most = (_least(order, shares, share) for share in (HALF, MOST))
+            found.append(Resolution(str(key), question, half, most, int(of_one.groupby("size").size().min())))
+    return found
+
+
+def _least(order: list[float], shares: pd.Series[Any], share: float) -> float | None:
+    """The first of ``order`` from which on every size was seen in at least ``share`` of its runs."""
+    least = None
+    for size in reversed(order):
+        if shares[size] < share:
+            break
+        least = size
+    return least
+
+
+@checked
+def summary(frame: pd.DataFrame) -> str:
+    """The resolutions as a table."""
+    rows = [
+        {"deviation": r.deviation, "question": r.question, "half of the runs": r.half, "95 %": r.most, "runs": r.runs}
+        for r in resolutions(frame)
+        if r.half is not None
+    ]
+    seconds = frame["cpu_seconds"].sum()
+    return (
+        'Resolution: the smallest deviation from which on a comparison says "different"; what is not listed was not '
+        f"seen at any size ({len(frame)} comparisons, {seconds:.0f} CPU seconds)\n"
+        f"{pd.DataFrame(rows).to_string(index=False) if rows else 'nothing was seen'}"
+    )
+
+
+@checked
+def seen(task: str, quick: bool) -> list[Resolution]:
+    """The resolutions that were measured for a task at quick or full effort; none where none ship."""
+    require_known("task with known machines", task, known.TASKS)
+    path = Path(__file__).with_name(f"resolution{'-quick' if quick else ''}.csv")
+    if not path.is_file():
+        return []
+    return [one for one in resolutions(pd.read_csv(path)) if deviations()[one.deviation].task == task]
+
+
+@checked
+def sentence(task: str, quick: bool) -> str:
+    """What a comparison at this effort would have seen in 95 % of the runs; "" where nothing was measured.
+
+    Of each deviation the question that sees it best is named.
+    """
+    known_ones, told = deviations(), []
+    by_deviation: dict[str, list[Resolution]] = {}
+    for one in seen(task, quick):
+        if one.most is not None:
+            by_deviation.setdefault(one.deviation, []).append(one)
+    for key, several in by_deviation.items():
+        order = known_ones[key].sizes
+        best = min(several, key=lambda r: order.index(r.most))
+        told.append(f"{known_ones[key].words.format(f'{best.most:g}')} ({best.question})")
+    if not told:
+        return ""
+    return (
+        f"Measured on machines that depart from the handwired one: this comparison would have seen {', '.join(told)}."
+    )

@@ -1,0 +1,104 @@
+"""What a comparison says of known machines, beside what is right: a row for each of them, and a text that sums up.
+
+A word is *right* where it is the right one, *wrong* where it is the other of "same" and "different", and otherwise
+"undecided". Where "either" is right nothing is scored. A family of algorithms that is named is right or wrong; where
+one should be named and none is, that is "undecided".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+
+from circuits import compare
+from circuits.known.specimen import Specimen
+from interp.checks import checked
+from interp.machine import Machine
+
+QUESTIONS = ("behaviour", "state", "update", "circuit")
+SCORED = (*QUESTIONS, "algorithm")
+"""Everything about a machine that is right, undecided or wrong."""
+MARKS = ("right", "undecided", "wrong")
+
+
+def mark(word: str, right: str | None) -> str:
+    """One of :data:`MARKS`; "" where nothing is scored."""
+    if right is None or right == "either":
+        return ""
+    if word not in ("same", "different"):
+        return "undecided"
+    return "right" if word == right else "wrong"
+
+
+def mark_family(named: str, right: str | None) -> str:
+    """As :func:`mark`, of the family that was named; "" for none of them."""
+    if right is None:
+        return ""
+    if named == right:
+        return "right"
+    return "wrong" if named else "undecided"
+
+
+@checked
+def score(specimen: Specimen, reference: Machine, effort: compare.Effort) -> dict[str, Any]:
+    """A row of the gallery's table: each question's word, the right one, the mark, and the number that decided."""
+    found = compare.run(specimen.make(), reference, effort=effort)
+    row: dict[str, Any] = {"task": specimen.task, "key": specimen.key, "held_out": specimen.held_out}
+    for question in QUESTIONS:
+        verdict, right = found.verdicts[question], specimen.right.get(question)
+        row |= {question: verdict.word, f"{question}_right": right or "", f"{question}_mark": mark(verdict.word, right)}
+        row |= {f"{question}_by": verdict.decided_by, f"{question}_value": verdict.bound.estimate}
+        row |= {f"{question}_low": verdict.bound.low, f"{question}_high": verdict.bound.high}
+        row |= {f"{question}_threshold": verdict.threshold, f"{question}_untrained": verdict.control}
+    named = found.algorithm.family or ""
+    row |= {"algorithm": named or f"none ({found.algorithm.closest})", "algorithm_right": specimen.algorithm}
+    row |= {"algorithm_mark": mark_family(named, specimen.algorithm)}
+    marks = [row[f"{one}_mark"] for one in SCORED]
+    return row | {f"n_{one}": marks.count(one) for one in MARKS} | {"cpu_seconds": found.settings["cpu_seconds"]}
+
+
+@checked
+def summary(frame: pd.DataFrame) -> str:
+    """How many words are right, undecided and wrong, by question, held out or not, and every machine with a wrong one.
+
+    ``frame`` holds rows of :func:`score`.
+    """
+    counts = []
+    for held_out, half in frame.groupby("held_out"):
+        for one in SCORED:
+            marks = half[f"{one}_mark"]
+            counts.append(
+                {
+                    "held out": "yes" if held_out else "no",
+                    "question": one,
+                    **{m: int((marks == m).sum()) for m in MARKS},
+                }
+            )
+    told = [f"  {row['task']}: {row['key']}: {_said(row)}" for _, row in frame.iterrows() if row["n_wrong"]]
+    seconds = frame["cpu_seconds"]
+    return "\n".join(
+        [
+            f"Known machines: what a comparison with their reference says of {len(frame)} of them",
+            pd.DataFrame(counts).to_string(index=False),
+            f"CPU seconds a machine: median {seconds.median():.0f}, most {seconds.max():.0f}, all {seconds.sum():.0f}",
+            f"Machines with a wrong word: {len(told) or 'none'}",
+            *told,
+        ]
+    )
+
+
+def _said(row: pd.Series[Any]) -> str:
+    """The wrong words of a machine, with what is right and the number that decided."""
+    wrong = []
+    for one in SCORED:
+        if row[f"{one}_mark"] != "wrong":
+            continue
+        said = f"{one} {row[one]!r}"
+        if one in QUESTIONS:
+            said += (
+                f", {row[f'{one}_by']} {row[f'{one}_value']:.3g} [{row[f'{one}_low']:.3g}, {row[f'{one}_high']:.3g}]"
+            )
+        right = row[f"{one}_right"]
+        wrong.append(f"{said}; right is {right if isinstance(right, str) and right else 'none'}")
+    return " / ".join(wrong)
