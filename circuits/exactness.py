@@ -35,6 +35,9 @@ from interp.model.transformer import HookedLatentTransformer
 CARRIED = "carried_state"
 """What verification calls the state that the latents hold."""
 
+MOST_SOFT = 1e-4
+"""The largest error that a form may leave and still be verified: a tenth of what a weight off by 1e-3 changes."""
+
 
 @dataclass(frozen=True)
 class Check:
@@ -47,6 +50,8 @@ class Check:
         relative: largest ``|difference| / max(unit, |reference|)``, with the unit of the machine's plan.
         tolerance: what ``error`` or ``relative``, as ``by`` says, may be at most.
         undecided: share of the rows (episode, round) that hang on a tie closer than rounding and were not compared.
+        allowance: the part of the tolerance that a softmax form leaves by its construction, with its derivation; empty
+            where there is none.
     """
 
     size: Size
@@ -59,6 +64,7 @@ class Check:
     by: str = "error"
     undecided: float = 0.0
     most_undecided: float = 1.0
+    allowance: str = ""
 
     @property
     def passed(self) -> bool:
@@ -116,10 +122,16 @@ def check(
     for key, part in (("residue", _residue(circuit, run.latents)), ("position_code", _position_code(circuit, run))):
         measured.append((key, "latents", *_errors(part, torch.zeros(()).double(), unit)))
     shares = {key: float(mask.mean()) for key, mask in undecided.items()}
-    checks = [
-        Check(size, dtype, *entry, *plan.tolerance(entry[0], dtype), shares.get(entry[0], 0.0), plan.most_undecided)
-        for entry in measured
-    ]
+    checks = []
+    for entry in measured:
+        tolerance, by = plan.tolerance(entry[0], dtype)
+        soft, why = plan.soft(circuit, values, entry[0])
+        if soft > MOST_SOFT:
+            soft, why = 0.0, f"none: {why} = {soft:.1g}, more than {MOST_SOFT:g}"
+        elif why:
+            why = f"{why} = {soft:.1g}"
+        undecided_share = shares.get(entry[0], 0.0)
+        checks.append(Check(size, dtype, *entry, tolerance + soft, by, undecided_share, plan.most_undecided, why))
     leak = causal_leak(model, run)
     return [*checks, Check(size, dtype, "causality", "embeddings of later positions", leak, leak, 0.0)]
 

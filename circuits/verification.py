@@ -57,7 +57,10 @@ class VerificationResult(Tabled):
         """One row a check."""
         import pandas as pd
 
-        names = ("size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed")
+        names = (
+            *("size", "dtype", "variable", "where", "error", "relative", "tolerance", "undecided", "passed"),
+            "allowance",
+        )
         return pd.DataFrame([{name: getattr(check, name) for name in names} for check in self.checks])
 
     def summary(self) -> pd.DataFrame:

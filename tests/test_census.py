@@ -5,13 +5,13 @@ from __future__ import annotations
 from tests.census import Count, census
 
 BUDGET = {
-    "circuits": 2320,  # machines verified; every outcome; tables of known machines and of what a comparison sees
+    "circuits": 2365,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
     "circuits/benchmark": 2848,  # machines as subjects
     "circuits/known": 2000,  # known machines (issue 36): how they are made, what is right, how they score
     "circuits/compare": 3720,  # worst responses; wider and rescaled machines; real numbers; what machines lack
-    "circuits/q_learning": 853,
-    "circuits/reachability": 365,
-    "circuits/weighted_majority": 383,
+    "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
+    "circuits/reachability": 388,  # the allowance of softmax forms
+    "circuits/weighted_majority": 415,  # the allowance of softmax forms
     "interp": 4080,  # the contract of a machine; machines known by their builders; foreign text, stores, bounds
     "interp/cli": 1500,  # machines: points, --import and --machine, verified; what is shown passes one place (issue 41)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place

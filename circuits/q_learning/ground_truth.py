@@ -20,7 +20,7 @@ import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
 from circuits.circuit import Circuit, Location, VerificationPlan
-from circuits.heads import numbered
+from circuits.heads import leak, numbered, pair_error
 from circuits.q_learning.layers import value_bound
 from circuits.stated import Carried, Edge, present, table
 from interp.algorithm import Algorithm, Values
@@ -351,6 +351,8 @@ def partial(variant: str) -> dict[tuple[str, str], str]:
 _KINDS = ("grid", "deterministic", "sparse")
 _TIE_WIDTH = 1e-5
 """Values closer than this share of the largest are ties that float32 does not decide."""
+_HARD = 1e4
+"""A softmax of more than this inverse temperature is meant as a maximum; of less, as a policy, compared as it is."""
 
 
 def _episodes(circuit: Circuit, n_rounds: int, n_episodes: int, seed: int) -> MDPEpisodes:
@@ -390,6 +392,7 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
     """Choices that rounding can turn: the two best of Q(s', a) - tau a closer than it, but for rows that are all zero.
 
     In float64 the slope exceeds rounding, so that exact ties are decided; in float32 errors add up to more than it.
+    Where a softmax of inverse temperature ``hardness`` chooses, it decides what is 40 of its units apart.
     """
     worth = values["next_values"]
     if circuit.arguments["beta"] is not None or worth.shape[-1] == 1:
@@ -397,8 +400,36 @@ def _undecided(circuit: Circuit, values: Values, dtype: str) -> dict[str, np.nda
     slope = circuit.algorithm.parameters["tie_slope"]
     best = np.sort(worth - slope * np.arange(worth.shape[-1]), axis=-1)
     width = slope / 4 if dtype == "float64" else _TIE_WIDTH * _scale(values)
+    if circuit.arguments["eta"] is not None and circuit.arguments["hardness"] > _HARD:
+        width = max(width, 40.0 / circuit.arguments["hardness"])
     close = (best[..., -1] - best[..., -2] < width) & worth.any(-1)
     return {key: close for key in ("policy", "best_column") if key in circuit.sites}
+
+
+def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+    """What softmax heads leave: each round each layer copies the table and lets a share of it through elsewhere.
+
+    Neurons hold values beside M, the largest possible one, of which relative errors count a sixteenth or more. Pairs
+    miss a temporal difference by a cubic term and by the rounding of their logits, which comes back through the
+    bootstrapped value, 1 / (1 - gamma) times, and so does what a soft maximum misses, (actions - 1) / (e hardness).
+    """
+    lost = leak(circuit)
+    if not lost:
+        return 0.0, ""
+    n, rounds, layers = len(circuit.layout.labels), values["next_table"].shape[1], circuit.n_layers
+    once, why = layers * n * lost, f"{layers} layers x {n} positions x e^(-eta/2)"
+    if key == "position_code":
+        return 0.0, ""
+    if key not in ("carried_state", "residue") and circuit.variable(key).units != "reward":
+        return once, why
+    total, why = 16 * rounds * once, f"16 x {rounds} rounds x {why}"
+    if circuit.arguments["variant"] == "softmlp":
+        missed = (circuit.arguments["n_actions"] - 1) / (np.e * circuit.arguments["hardness"])
+        why = f"{why} + (actions - 1) / (e hardness) / (1 - gamma)"
+    else:
+        missed = float(pair_error(circuit, np.asarray(_scale(values))))
+        why = f"{why} + (epsilon^2 x^3 / 6 + rounding / epsilon) / (1 - gamma)"
+    return total + missed / (1 - circuit.arguments["gamma"]) / _unit(circuit, values, "carried_state"), why
 
 
 PLAN = VerificationPlan(
@@ -408,5 +439,6 @@ PLAN = VerificationPlan(
     tolerance=lambda key, dtype: (1e-11 if dtype == "float64" else 2e-5, "relative"),
     undecided=_undecided,
     unit=_unit,
+    soft=_soft,
 )
 """How :func:`circuits.verify` checks this machine."""

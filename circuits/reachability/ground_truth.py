@@ -12,8 +12,9 @@ from collections.abc import Sequence
 
 from circuits.basis import Basis
 from circuits.circuit import Circuit, Location, VerificationPlan
-from circuits.heads import numbered
+from circuits.heads import leak, numbered
 from circuits.stated import Carried, Edge, table
+from interp.algorithm import Values
 from interp.tasks.reachability import ReachabilityEpisodes, sample
 from interp.tasks.reachability.episodes import joined
 from interp.tasks.reachability.layout import ReachabilityRound
@@ -166,7 +167,27 @@ def _tolerance(key: str, dtype: str) -> tuple[float, str]:
     return (1e-6 if dtype == "float32" else 1e-12), "error"
 
 
+def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+    """What softmax heads leave of what they gather; neurons clip the sets that are carried, which stay exact.
+
+    A candidate's mark is written by one key alone; the answer's scores are 60 times the marks, and a share of one half
+    moves by a quarter of the difference of two scores.
+    """
+    lost, n = leak(circuit), len(circuit.layout.labels)
+    if lost and key in ("source", "target", "frontier", "residue"):
+        return n * lost, f"{n} positions x e^(-eta/2)"
+    if lost and key == "member":
+        return lost * (1 + n * lost), "e^(-eta/2) for the one key that marks"
+    if lost and key in ("prediction", "distribution"):
+        return 30 * lost * (1 + n * lost), "scores of 60 x two marks x 1/4 x e^(-eta/2)"
+    return 0.0, ""
+
+
 PLAN = VerificationPlan(
-    sizes=((5, 4), (8, 12), (14, 20), (30, 60)), episodes=_episodes, output="prediction", tolerance=_tolerance
+    sizes=((5, 4), (8, 12), (14, 20), (30, 60)),
+    episodes=_episodes,
+    output="prediction",
+    tolerance=_tolerance,
+    soft=_soft,
 )
 """How :func:`circuits.verify` checks this machine."""

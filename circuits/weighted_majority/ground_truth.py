@@ -14,7 +14,7 @@ import numpy as np
 
 from circuits.basis import Axes, Basis
 from circuits.circuit import Circuit, Location, VerificationPlan
-from circuits.heads import numbered
+from circuits.heads import leak, numbered, pair_error
 from circuits.stated import Carried, Edge, table
 from interp.algorithm import Values
 from interp.tasks.experts import ExpertEpisodes, sample
@@ -192,5 +192,35 @@ def _unit(circuit: Circuit, values: Values, key: str) -> float:
     return max(1.0, float(np.abs(values["next_log_weights"]).max()) / 500) if key == "prediction" else 1.0
 
 
-PLAN = VerificationPlan(sizes=(2, 4, 8, 32), episodes=_episodes, output="prediction", tolerance=_tolerance, unit=_unit)
+def _soft(circuit: Circuit, values: Values, key: str) -> tuple[float, str]:
+    """What softmax heads leave: each round each layer lets a share of the largest number at other positions through.
+
+    The state is read again in every round, so that its errors add up; a prediction moves by at most half as much as
+    the log-weights do. Pairs (variant P) miss each round's log-weights by a cubic term, which adds up, too.
+    """
+    lost = leak(circuit)
+    if not lost or key == "position_code":
+        return 0.0, ""
+    n, rounds = len(circuit.layout.labels), values["log_weights"].shape[1]
+    largest = np.maximum(1.0, np.abs(values["next_log_weights"]).max((0, 2)))
+    once = circuit.n_layers * n * lost
+    if key not in (*_STATE, "match", "prediction", "distribution", "residue"):
+        return once, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2)"
+    size = float(largest[-1])
+    if key == "residue":
+        return once * size, f"{circuit.n_layers} layers x {n} positions x e^(-eta/2) x log-weights of {size:.0f}"
+    total, why = rounds * once * size, f"{rounds} rounds x {circuit.n_layers} x {n} x e^(-eta/2) x {size:.0f}"
+    if circuit.arguments["variant"] == "P":
+        total += float(pair_error(circuit, largest).sum())
+        why = f"{why} + sum of epsilon^2 x^3 / 6 + rounding / epsilon"
+    else:
+        heavy = float(np.exp(-circuit.arguments["heavy"]) + np.exp(-circuit.arguments["match_logit"]))
+        total += rounds * circuit.arguments["n_experts"] * heavy * circuit.arguments["log_gamma"]
+        why = f"{why} + {rounds} x experts x e^-heavy"
+    return (total / _unit(circuit, values, "log_weights"), why) if key in _STATE else (total, why)
+
+
+PLAN = VerificationPlan(
+    sizes=(2, 4, 8, 32), episodes=_episodes, output="prediction", tolerance=_tolerance, unit=_unit, soft=_soft
+)
 """How :func:`circuits.verify` checks this machine."""
