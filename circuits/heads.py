@@ -201,7 +201,7 @@ def leak(circuit: Circuit) -> float:
 
 
 def pair_error(circuit: Circuit, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """By how much a :func:`softmax_pair` misses a sum of ``size``: ``epsilon^2 x^3 / 6``, and rounding of its logits."""
+    """What a :func:`softmax_pair` misses of a sum of ``size``: ``epsilon^2 x^3 / 6``, and rounding of its logits."""
     epsilon, heavy = circuit.arguments["epsilon"], circuit.arguments["heavy"]
     rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
     return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
