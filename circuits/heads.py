@@ -22,17 +22,11 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
-from jaxtyping import Float
+from typing import Any
 
 from circuits.basis import Basis, Direction
 from interp.errors import require
 from interp.model.config import AttentionRule
-
-if TYPE_CHECKING:
-    from circuits.circuit import Circuit
 
 Term = tuple[Direction, Direction]
 
@@ -188,23 +182,6 @@ def softmax_pair(head: Head, sink: Direction, epsilon: float, heavy: float) -> t
         return replace(head, name=f"{number}{mark} {word}", rule="softmax", scores=scores, moves=moves)
 
     return half(1.0, "+"), half(-1.0, "-")
-
-
-def leak(circuit: Circuit) -> float:
-    """What one competitor of a hard head's choice weighs in its softmax form; 0 where hard heads are hard.
-
-    Scores of a hard head lie half a margin of the position code apart, or more (a half with one-hot codes), so that
-    each key that is not chosen weighs at most ``e^(-eta margin / 2)`` of the one that is.
-    """
-    eta = circuit.arguments.get("eta")
-    return 0.0 if eta is None else math.exp(-float(eta) * min(circuit.basis.positions.margin, 1.0) / 2)
-
-
-def pair_error(circuit: Circuit, size: Float[np.ndarray, "*shape"]) -> Float[np.ndarray, "*shape"]:
-    """What a :func:`softmax_pair` misses of a sum of ``size``: ``epsilon^2 x^3 / 6``, and rounding of its logits."""
-    epsilon, heavy = circuit.arguments["epsilon"], circuit.arguments["heavy"]
-    rounding = 4 * heavy * float(np.finfo(np.float64).eps) / epsilon
-    return np.asarray(epsilon**2 * np.abs(size) ** 3 / 6 + rounding)
 
 
 def needs_float64(model: str, instead: str) -> str:

@@ -20,8 +20,9 @@ import numpy as np
 
 from circuits.basis import Axes, Basis, Direction
 from circuits.circuit import Circuit, Location, VerificationPlan
-from circuits.heads import leak, numbered, pair_error
+from circuits.heads import numbered
 from circuits.q_learning.layers import value_bound
+from circuits.soft import leak, pair_error
 from circuits.stated import Carried, Edge, present, table
 from interp.algorithm import Algorithm, Values
 from interp.tasks import mdp

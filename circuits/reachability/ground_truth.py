@@ -12,7 +12,8 @@ from collections.abc import Sequence
 
 from circuits.basis import Basis
 from circuits.circuit import Circuit, Location, VerificationPlan
-from circuits.heads import leak, numbered
+from circuits.heads import numbered
+from circuits.soft import leak
 from circuits.stated import Carried, Edge, table
 from interp.algorithm import Values
 from interp.tasks.reachability import ReachabilityEpisodes, sample

@@ -14,7 +14,8 @@ import numpy as np
 
 from circuits.basis import Axes, Basis
 from circuits.circuit import Circuit, Location, VerificationPlan
-from circuits.heads import leak, numbered, pair_error
+from circuits.heads import numbered
+from circuits.soft import leak, pair_error
 from circuits.stated import Carried, Edge, table
 from interp.algorithm import Values
 from interp.tasks.experts import ExpertEpisodes, sample

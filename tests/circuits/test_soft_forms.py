@@ -18,8 +18,8 @@ import circuits
 from circuits.circuit import Circuit
 from circuits.compiler import compile_circuit
 from circuits.exactness import MOST_SOFT, Check, check
-from circuits.heads import leak, pair_error
 from circuits.registry import handwired
+from circuits.soft import leak, pair_error
 from interp.model.rollout import rollout
 from interp.model.transformer import HookedLatentTransformer
 from tests.circuits.faults import faults
