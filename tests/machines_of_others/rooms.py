@@ -1,0 +1,136 @@
+"""What runs on each kind of machine: ``python -m tests.machines_of_others.rooms`` prints the table of kinds and rooms.
+
+A room that does not apply says so in a sentence; anything else that is raised is a fault. The machines are untrained:
+that a room runs is no claim about what it finds.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import interp
+import probes
+from circuits import compare
+from circuits.compare.question import Effort
+from interp import catalog
+from interp.errors import InputError
+from interp.interventions import mediation
+from interp.interventions.interchange import interchange
+from interp.interventions.moves import Writer
+from interp.interventions.patching import sweep
+from interp.interventions.steps import transition
+from reports.build import build
+from tests.machines_of_others.kinds import make, pair
+
+SHOWN = ("GRU of 2 layers", "LSTM", "loop", "HRM", "Mamba", "thoughts", "agent")
+TINY = Effort(known=16, test=8, rounds=6, starts=2, horizon=2, battery=4, untrained=1)
+RAN = "ran"
+"""What a cell says of a room that ran whole."""
+
+
+def _rollout(machine: Any, folder: Path) -> str:
+    run = interp.rollout(machine, pair(machine)[0], names_filter=lambda name: True)
+    assert run.predictions.isfinite().all() and len(run.cache) >= len(machine.points)
+    return RAN
+
+
+def _probes(machine: Any, folder: Path) -> str:
+    key = catalog.of(machine).analysis.probed[0]
+    (found,) = probes.probe(machine, pair(machine, 16)[0], [key])
+    assert "untrained" in found.controls
+    return RAN
+
+
+def _patching(machine: Any, folder: Path) -> str:
+    task = catalog.of(machine)
+    corruption = task.corruption(task.analysis.default_corruption)
+    effects = sweep(machine, *corruption.build(pair(machine)[0], 3), 3, read=4).to_frame()
+    assert effects.set_index("site").loc[[f"latent@{machine.channels[0].labels[0]}"], "effect"].notna().all()
+    return RAN
+
+
+def _interchange(machine: Any, folder: Path) -> str:
+    algorithm = catalog.of(machine).explains(machine)
+    assert len(interchange(machine, *pair(machine), algorithm, algorithm.memory, "latent").to_frame())
+    return RAN
+
+
+def _mediation(machine: Any, folder: Path) -> str:
+    through = [key if not part.n_layers else f"{key}[0]" for key, part in machine.points.items() if key != "latent"]
+    found = mediation.mediate(machine, *pair(machine), "latent", through[:1], rounds=[3])
+    return found.reason or RAN
+
+
+def _steps(machine: Any, folder: Path) -> str:
+    known, episodes = pair(machine, 16)
+    algorithm = catalog.of(machine).explains(machine)
+    state = tuple(variable.key for variable in algorithm.variables if variable.role == "state")
+    writer = Writer.fit(machine, interp.rollout(machine, known), algorithm.run(known), state)
+    assert transition(machine, episodes, writer, starts=[2], horizon=2).under(algorithm).r2().low <= 1
+    return RAN
+
+
+def _compare(machine: Any, folder: Path) -> str:
+    known = interp.load("wma-handwired", n_experts=4)
+    if machine.layout.task != "experts":
+        known = interp.load("qlearning-handwired", n_states=4, n_actions=3)
+    found = compare.run(machine, known, effort=TINY).verdicts
+    lacking = [str(verdict) for verdict in found.values() if "not applicable" in str(verdict)]
+    assert len(lacking) < len(found)
+    return "; ".join([RAN, *lacking])
+
+
+def _report(machine: Any, folder: Path) -> str:
+    page = build(machine, out=folder, n_episodes=12, n_rounds=10, quick=True).read_text("utf-8")
+    assert "Not computed" not in page
+    lacking = sorted({part.strip(" .()") for part in re.findall(r"[Nn]ot applicable:?([^<.]*)", page)} - {""})
+    return "; ".join([RAN, *lacking])
+
+
+ROOMS: dict[str, Callable[[Any, Path], str]] = {
+    "rollout": _rollout,
+    "probes": _probes,
+    "patching": _patching,
+    "interchange": _interchange,
+    "mediation": _mediation,
+    "steps": _steps,
+    "compare": _compare,
+    "report": _report,
+}
+"""Room -> what runs in it, of a machine and a folder to write to; it gives "ran", and what does not apply."""
+
+
+def said(kind: str, room: str, folder: Path) -> str:
+    """What a room says of a kind of machine."""
+    try:
+        return ROOMS[room](make(kind, folder), folder)
+    except InputError as error:
+        return f"not applicable: {error}"
+
+
+def main() -> None:
+    """Print the table, with a note for everything that is not applicable."""
+    notes: list[str] = []
+    rows = []
+    for kind in SHOWN:
+        cells = []
+        for room in ROOMS:
+            with tempfile.TemporaryDirectory() as folder:
+                *state, why = [*said(kind, room, Path(folder)).partition("; ")[::2]]
+            if why and why not in notes:
+                notes.append(why)
+            cells.append(" ".join(state) + (f" ({notes.index(why) + 1})" if why else ""))
+            sys.stderr.write(f"{kind}, {room}: {cells[-1]}\n")
+        rows.append(f"| {kind} | {' | '.join(cells)} |")
+    head = [f"| | {' | '.join(ROOMS)} |", f"|{' --- |' * (len(ROOMS) + 1)}"]
+    text = [*head, *rows, "", *(f"({i + 1}) {note}." for i, note in enumerate(notes))]
+    sys.stdout.write("\n".join(text) + "\n")
+
+
+if __name__ == "__main__":
+    main()
