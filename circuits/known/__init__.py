@@ -29,7 +29,7 @@ __all__ = ["TASKS", "Right", "Specimen", "gallery", "reference"]
 _REFERENCES: dict[str, tuple[str, dict[str, Any]]] = {
     "experts": ("wma-handwired", {"n_experts": 4}),
     "qlearning": ("qlearning-handwired", {"n_states": 4, "n_actions": 3}),
-    "reachability": ("reachability-handwired", {"n_nodes": 16, "n_edges": 24}),
+    "reachability": ("reachability-handwired", {"n_nodes": 28, "n_edges": 24, "marks": False}),
 }
 TASKS = tuple(_REFERENCES)
 """The tasks that have known machines: each has a file of that name here, with a function ``specimens()``."""

@@ -8,7 +8,7 @@ whatever a round holds. *Circuit*: heads play the same roles; edits of what is w
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from torch import Tensor
 
 from circuits.compare.variants import rescaled, rotated, with_distractors, without
 from circuits.known import by_algorithm, edits, handmade
-from circuits.known.specimen import Right, Specimen
+from circuits.known.specimen import Specimen, specimen
 from circuits.registry import load
 from interp import library
 from interp.algorithm import Algorithm, Equation, Values
@@ -49,20 +49,7 @@ def specimens() -> tuple[Specimen, ...]:
     return (*_the_same(), *_other_votes(), *_other_memories(), *_lapses(), *_learned())
 
 
-def _specimen(
-    key: str,
-    make: Callable[[], Machine],
-    words: str,
-    why: str,
-    algorithm: str | None = None,
-    *,
-    held_out: bool = False,
-) -> Specimen:
-    """``words`` on behaviour, state, update and circuit, by their initials; no fourth one where there is no circuit."""
-    said: dict[str, Right] = {"s": "same", "d": "different", "e": "either"}
-    questions = ("behaviour", "state", "update", "circuit")
-    right = {question: said[letter] for question, letter in zip(questions, words.split(), strict=False)}
-    return Specimen(key, "experts", make, right, why, algorithm, held_out)
+_specimen = partial(specimen, "experts")
 
 
 def _the_same() -> tuple[Specimen, ...]:

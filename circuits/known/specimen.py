@@ -38,3 +38,22 @@ class Specimen:
 
     def __post_init__(self) -> None:
         check_fields(self)
+
+
+_WORDS: dict[str, Right] = {"s": "same", "d": "different", "e": "either"}
+_QUESTIONS = ("behaviour", "state", "update", "circuit")
+
+
+def specimen(
+    task: str,
+    key: str,
+    make: Callable[[], Machine],
+    words: str,
+    why: str,
+    algorithm: str | None = None,
+    *,
+    held_out: bool = False,
+) -> Specimen:
+    """``words`` on behaviour, state, update and circuit, by their initials; no fourth one where there is no circuit."""
+    right = {question: _WORDS[letter] for question, letter in zip(_QUESTIONS, words.split(), strict=False)}
+    return Specimen(key, task, make, right, why, algorithm, held_out)
