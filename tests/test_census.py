@@ -7,7 +7,7 @@ from tests.census import Count, census
 BUDGET = {
     "circuits": 2365,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
     "circuits/benchmark": 2848,  # machines as subjects
-    "circuits/known": 2060,  # known machines (issue 36), of three tasks: how they are made, what is right, how they score
+    "circuits/known": 2060,  # known machines of three tasks (issue 36): how they are made, what is right, scores
     "circuits/compare": 3720,  # worst responses; wider and rescaled machines; real numbers; what machines lack
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 388,  # the allowance of softmax forms
