@@ -24,7 +24,7 @@ from circuits.registry import build, load
 from interp import library
 from interp.algorithm import Algorithm, Values, Variable
 from interp.machine import Machine
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.tasks.qlearning import algorithms, bellman, families, lapses
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -35,9 +35,8 @@ _OPTIMISM = 1.0
 _specimen = partial(specimen, "qlearning")
 
 
-def wired(**options: Any) -> HookedLatentTransformer:
-    """The reference, or the same circuit made with other options."""
-    return load("qlearning-handwired", **_SIZES, **options)
+wired = partial(load, "qlearning-handwired", **_SIZES)
+"""The reference, or the same circuit made with other options."""
 
 
 def computed(algorithm: Algorithm, name: str = "") -> Machine:
@@ -326,7 +325,7 @@ def _learned() -> tuple[Specimen, ...]:
 # Edits of the circuit and of its state.
 
 
-def _blind() -> HookedLatentTransformer:
+def _blind() -> Machine:
     """The circuit whose head 3.1 scores every candidate by its place in the order, and not by the table."""
     circuit = build("qlearning-handwired", **_SIZES)
     ids, (_, *gates) = circuit.basis["id"], circuit.head("3.1").scores
@@ -334,7 +333,7 @@ def _blind() -> HookedLatentTransformer:
     return compile_circuit(circuit.edit("3.1", scores=((ids["Select"], -0.1 * order), *gates)), torch.float64)
 
 
-def _optimistic() -> HookedLatentTransformer:
+def _optimistic() -> Machine:
     circuit = build("qlearning-handwired", **_SIZES)
     hope = sum((_OPTIMISM * direction for direction in circuit.state), circuit.basis.zero)
     latents = tuple(latent + hope for latent in circuit.latents)

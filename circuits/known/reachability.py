@@ -22,7 +22,7 @@ from circuits.registry import load
 from interp import library
 from interp.algorithm import Algorithm, Values, Variable
 from interp.machine import Machine
-from interp.model.transformer import HookedLatentTransformer, untrained
+from interp.model.transformer import untrained
 from interp.tasks.reachability import algorithms
 from interp.tasks.reachability.layout import ReachabilityRound
 
@@ -34,9 +34,8 @@ _NODE, _ASKED = 5, 3
 _specimen = partial(specimen, "reachability")
 
 
-def wired(**options: Any) -> HookedLatentTransformer:
-    """The reference, or the same circuit made with other options."""
-    return load("reachability-handwired", **{**_SIZES, "marks": False, **options})
+wired = partial(load, "reachability-handwired", **_SIZES, marks=False)
+"""The reference, or the same circuit made with other options."""
 
 
 def computed(algorithm: Algorithm, name: str = "") -> Machine:
