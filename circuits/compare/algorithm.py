@@ -13,8 +13,8 @@ that keeps no memory are chosen where families are fitted, and scored where they
 families apart (the battery of a task) and count alike. A family *explains* the model where, by 95 % intervals over
 episodes, it explains at least :data:`EXPLAINED` and leaves at most :data:`RATIO` of what its runner-up leaves. Else the
 answer is "none of these". A family that extends another one (a memory that fades, a second interval) replaces it where
-it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not; the two are no
-rivals.
+it leaves at most :data:`EXTENDED` of *its* divergence, or explains where the simpler one does not, unless that one
+explains :data:`NEARLY_ALL`; the two are no rivals.
 
 Averages hide what happens rarely: a family that explains must also respond to single inputs as the model does
 (:mod:`circuits.compare.response`), to every input at every lag and in every round: no cell may lie below
@@ -53,6 +53,8 @@ by its extension. ``python -m tests.compare.calibrate_algorithm`` prints what th
 mixture of Weighted Majority and the Bayes predictor must be none, and the Bayes predictor explains .92 to .93 of it; a
 model trained on two intervals must not be called a Bayes predictor of one, which explains .98 and leaves twice to four
 times as much."""
+NEARLY_ALL = 0.999
+"""A family that explains so much needs no extension: what it leaves is rounding, or the steps of a search."""
 RESPONDS = 0.5
 """Responses of the closest family, worst cell: .98 to .99 of ``wma-learned`` and the Bayes predictor, 0 where a machine
 never hears an input, or hears it late."""
@@ -303,7 +305,7 @@ def _decided(scores: Sequence[FamilyScore], settings: Mapping[str, Any]) -> Algo
 
     closest = next((score for score in group if score.key == score.group), group[0])
     extended = next((score for score in group if score.key != score.group), None)
-    if extended is not None and extended.fitted < closest.fitted:
+    if extended is not None and extended.fitted < closest.fitted and judged(closest)[0].low < NEARLY_ALL:
         left = pooled_ratio(extended.divergences, closest.divergences, seed)
         if left.high <= EXTENDED or (explains(extended) and not explains(closest)):
             closest = extended

@@ -186,6 +186,8 @@ def test_a_simpler_family_stands_for_its_own_extension_and_for_no_other():
         ((1.0,), (0.1,), 1.5, "simple"),  # it fits no better
         ((1.2,), (0.9,), 0.5, "extension"),  # it explains where the simpler one does not
         ((1.2,), (1.1,), 0.5, "simple"),  # neither does
+        ((0.021,), (0.001,), 0.5, "extension"),
+        ((0.02,), (0.001,), 0.5, "simple"),  # it leaves a thousandth, which needs no extension
     ],
 )
 def test_an_extension_replaces_a_simpler_family_at_half_of_its_divergence_or_where_it_alone_explains(
