@@ -15,7 +15,7 @@ and on episodes in which one input is changed:
 Where the two differ, the same is asked of the reference's algorithm with its read-out fitted to the model: how a
 prediction is read from the state (a temperature, a share that is spread over what was reached), with what is carried
 left as it is. A model that was trained on another read-out is the same but for that; the verdict says so, and its note
-gives both numbers. Only a reference that says which algorithm it computes can be asked.
+gives both numbers. One of the two must say which algorithm it computes, as handwired machines do.
 
 Beside the average stands that of untrained copies of the model. Without a reference the closest algorithm stands in its
 place, by what it explains (:mod:`circuits.compare.algorithm`).
@@ -31,7 +31,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from circuits.compare.algorithm import AlgorithmPart, memoryless_divergences, pooled_ratio
+from circuits.compare.algorithm import memoryless_divergences, pooled_ratio
 from circuits.compare.fitting import (
     Array,
     Predict,
@@ -42,7 +42,7 @@ from circuits.compare.fitting import (
     read_out,
     task_of,
 )
-from circuits.compare.question import Compared, Question, Verdict, Word, above, bounds, controlled
+from circuits.compare.question import Compared, Question, Subject, Verdict, Word, above, bounds, controlled
 from circuits.compare.response import Cell, cells, edits_of, responses
 from interp import tasks
 from interp.algorithm import Algorithm, Predicted
@@ -113,7 +113,7 @@ class Behaviour:
 
     Attributes:
         plain: as they are.
-        fitted: with the read-out of the reference's algorithm fitted to the model; None where it has none to fit.
+        fitted: with the read-out of one's algorithm fitted to the other; None where it has none to fit.
         read_out: the parameters of the read-out that were found.
         untrained: the average of each untrained copy of the model.
         failures: the rounds of the largest difference, worst first.
@@ -159,50 +159,52 @@ def judge_behaviour(part: Behaviour) -> Verdict:
 
 def compare(compared: Compared) -> Behaviour:
     """How alike the two predict; without a reference, what the closest algorithm explains."""
-    explained, effort = compared.parts["algorithm"], compared.effort
-    model, sets = compared.model, compared.sets
-    edits = edits_of(model.task, model.samples.test, effort.edits)
-    ours = responses(model.model, edits)
-
-    def agreement(other: Any, base: Mapping[str, Array]) -> tuple[Agreement, list[Failure]]:
-        apart, failures = differences(predictor(model.model), predictor(other), sets)
-        alike = _alike({name: nats.mean(1) for name, nats in apart.items()}, own, base, effort.seed)
-        found = cells(edits, ours, responses(other, edits))
-        return Agreement(alike, _plainly(apart, effort.seed), found), failures
-
-    own = explained.scores[explained.baseline].divergences
-    if compared.reference is None:
+    explained, model, reference = compared.parts["algorithm"], compared.model, compared.reference
+    if reference is None:
         closest = explained.algorithm
         if closest is None:
             nothing = Interval(float("nan"), float("nan"), float("nan"))
             return Behaviour(Agreement(explained.explained, nothing, ()))
-        found, _ = agreement(closest, own)
-        return Behaviour(
-            Agreement(explained.explained, found.apart, found.cells), untrained=_untrained(compared, closest)
-        )
-    reference = compared.reference.model
-    base = memoryless_divergences(reference, sets)
-    plain, failures = agreement(reference, base)
-    read = None if plain.judged()[0] == "same" else _read_out(compared, explained)
-    fitted = None if read is None else agreement(read[0], memoryless_divergences(read[0], sets))[0]
+        found, _ = _agreement(compared, model, closest)
+        plain = Agreement(explained.explained, found.apart, found.cells)
+        return Behaviour(plain, untrained=_untrained(compared, closest))
+    plain, failures = _agreement(compared, model, reference.model)
+    fitted, searched = None, dict[str, float]()
+    if plain.judged()[0] != "same" and (read := _read_out(compared)) is not None:
+        subject, algorithm, searched = read
+        fitted, _ = _agreement(compared, subject, algorithm)
     worst = tuple(sorted(failures, key=lambda failure: -failure.nats)[:_N_FAILURES])
-    return Behaviour(plain, fitted, {} if read is None else read[1], _untrained(compared, reference), worst)
+    return Behaviour(plain, fitted, searched, _untrained(compared, reference.model), worst)
 
 
-def _read_out(compared: Compared, explained: AlgorithmPart) -> tuple[Algorithm, Mapping[str, float]] | None:
-    """The reference's algorithm as the model would read it out, and the parameters found."""
-    assert compared.reference is not None
-    machine, task = compared.reference.model, compared.model.task
-    if not (machine.is_handwired or isinstance(getattr(machine, "algorithm", None), Algorithm)):
-        return None
-    algorithm = task.explains(machine)
-    family = task.rivals().get(algorithm.key)
-    free = None if family is None else read_out(family, algorithm)
-    if free is None:
-        return None
-    predict, batches = predictor(compared.model.model), [pair[0] for pair in compared.sets.values()]
-    found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
-    return found.algorithm, found.searched
+def _agreement(compared: Compared, subject: Subject, other: Any) -> tuple[Agreement, list[Failure]]:
+    """How far one of the two predicts what the other, or an algorithm, predicts; and the rounds that differ most."""
+    sets, seed = compared.sets, compared.effort.seed
+    edits = edits_of(subject.task, compared.model.samples.test, compared.effort.edits)
+    apart, failures = differences(predictor(subject.model), predictor(other), sets)
+    own, base = (memoryless_divergences(one, sets) for one in (subject.model, other))
+    alike = _alike(apart, own, base, seed)
+    found = cells(edits, responses(subject.model, edits), responses(other, edits))
+    return Agreement(alike, _plainly(apart, seed), found), failures
+
+
+def _read_out(compared: Compared) -> tuple[Subject, Algorithm, dict[str, float]] | None:
+    """The algorithm of one of the two as the other would read it out: that other one, the algorithm, what was found.
+
+    Asked of the reference's algorithm first.
+    """
+    model, reference = compared.pair
+    for asked, subject in ((reference, model), (model, reference)):
+        if not (asked.model.is_handwired or isinstance(getattr(asked.model, "algorithm", None), Algorithm)):
+            continue
+        algorithm = asked.task.explains(asked.model)
+        family = asked.task.rivals().get(algorithm.key)
+        free = None if family is None else read_out(family, algorithm)
+        if free is not None:
+            predict, batches = predictor(subject.model), [pair[0] for pair in compared.sets.values()]
+            found = fit(free, batches, [checked_distributions(predict(batch), batch) for batch in batches])
+            return subject, found.algorithm, dict(found.searched)
+    return None
 
 
 def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
@@ -211,8 +213,7 @@ def _untrained(compared: Compared, other: Any) -> tuple[float, ...]:
     for copy in compared.untrained:
         guess = partial(_probable, predictor(copy.model), copy.task.kind)
         apart, _ = differences(guess, predictor(other), compared.sets)
-        own = memoryless_divergences(guess, compared.sets)
-        found.append(_alike({name: nats.mean(1) for name, nats in apart.items()}, own, base, 0).estimate)
+        found.append(_alike(apart, memoryless_divergences(guess, compared.sets), base, 0).estimate)
     return tuple(found)
 
 
@@ -228,7 +229,7 @@ def _probable(predict: Predict, kind: Predicted, episodes: Any) -> Array:
 def _alike(apart: Mapping[str, Array], own: Mapping[str, Array], base: Mapping[str, Array], seed: int) -> Interval:
     """1 less the divergence of the two over what their memories are worth, half of either's."""
     worth = {name: (own[name] + base[name]) / 2 for name in apart}
-    return pooled_ratio(apart, worth, seed).complement
+    return pooled_ratio({name: nats.mean(1) for name, nats in apart.items()}, worth, seed).complement
 
 
 def _plainly(apart: Mapping[str, Array], seed: int) -> Interval:

@@ -35,7 +35,8 @@ Predict = Callable[[Any], Array]
 
 Of a real number: its mean, or mean and log variance, along the last axis, as ``RoundLayout.distribution`` has it."""
 STEPS_PER_PARAMETER, STARTS = 30, 2
-"""Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined."""
+"""Evaluations of each Nelder-Mead run for each real parameter; how many choices (windows, ties, ...) are refined, and
+how many of the others when the real parameters are known better."""
 ROUNDING = 1e-14
 """A divergence below this is rounding, and counts as 0."""
 
@@ -216,7 +217,18 @@ def search(
         leaders.setdefault(tuple(x for x, s in zip(point, searched, strict=True) if s.kind == "choice"), point)
     found = [(tried[point], point) for point in list(leaders.values())[:STARTS]]
     if found[0][0] > 0:
-        found += [_refined(lambda point: loss(_named(searched, point)), searched, point) for _, point in found]
+
+        def at(point: tuple[float, ...]) -> float:
+            return loss(_named(searched, point))
+
+        found += [_refined(at, searched, point) for _, point in found]
+        # A choice that is right can look bad between two points of a coarse grid: the others start from what was found.
+        best = min(found)[1]
+        others = [
+            tuple(choice if s.kind == "choice" else x for choice, x, s in zip(leader, best, searched, strict=True))
+            for leader in list(leaders.values())[STARTS:]
+        ]
+        found += [_refined(at, searched, point) for point in sorted(others, key=at)[:STARTS]]
     least, best = min(found)
     return least, _named(searched, best)
 
@@ -231,7 +243,9 @@ def _refined(
     """The least loss that Nelder-Mead finds from a grid point, and where; what must be chosen stays as it is."""
     moved = [i for i, parameter in enumerate(searched) if parameter.kind == "real" and len(parameter.grid) > 1]
     last = np.array([len(searched[i].grid) - 1 for i in moved], float)
-    best, least = np.array([searched[i].grid.index(point[i]) for i in moved], float), np.inf
+    grids = [searched[i].grid for i in moved]
+    start = [np.interp(point[i], grid, np.arange(len(grid))) for i, grid in zip(moved, grids, strict=True)]
+    best, least = np.array(start, float), np.inf
 
     def at(steps: Array) -> tuple[float, ...]:
         places = dict(zip(moved, steps, strict=True))

@@ -207,13 +207,29 @@ def test_a_choice_is_taken_from_the_grid_and_a_real_parameter_between_its_points
     assert searched((KIND,), lambda p: abs(p["kind"] - 1.2))[:2] == (pytest.approx(0.2), {"kind": 1.0})
 
 
-def test_the_best_points_of_the_two_best_choices_are_refined():
-    """The choice that is second on the grid wins between its points; the third is not looked at again."""
+def test_the_best_points_of_the_two_best_choices_are_refined_and_then_the_others_from_what_was_found():
+    """The choice that is second on the grid wins between its points; the third starts where that one ended."""
     bottom = {0.0: 0.3, 1.0: 0.1, 2.0: 0.0}
     at = {0.0: 1.0, 1.0: 1.45, 2.0: 3.0}
-    least, best, tried = searched((X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - at[p["kind"]]))
-    assert best["kind"] == 1.0 and best["x"] == pytest.approx(1.45, abs=0.01) and least == pytest.approx(0.1, abs=0.01)
-    assert {kind for _, kind in tried[12:]} == {0.0, 1.0}
+    least, best, tried = searched((X, KIND), lambda p: bottom[p["kind"]] + abs(p["x"] - at[p["kind"]]) * 2)
+    assert best["kind"] == 2.0 and best["x"] == pytest.approx(3.0, abs=0.02) and least == pytest.approx(0.0, abs=0.02)
+    kinds = [kind for _, kind in tried[12:]]
+    first = kinds.index(2.0)
+    assert set(kinds[:first]) == {0.0, 1.0} and set(kinds[first:]) == {2.0}
+    assert tried[12 + first][0] == pytest.approx(1.45, abs=0.01)
+
+
+def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
+    """A sharp minimum of one of five choices, off the grid of the real parameter; the others have broad ones near it."""
+    five = Searched("kind", (0.0, 1.0, 2.0, 3.0, 4.0), kind="choice")
+    broad = {0.0: 0.5, 1.0: 0.2, 2.0: 0.25, 4.0: 0.6}
+
+    def loss(p):
+        return 3 * abs(p["x"] - 1.4) if p["kind"] == 3.0 else broad[p["kind"]] + 0.1 * abs(p["x"] - 1.5)
+
+    least, best, tried = searched((X, five), loss)
+    assert tried[20][1] == 1.0  # on the grid others lead
+    assert best["kind"] == 3.0 and best["x"] == pytest.approx(1.4, abs=0.01) and least == pytest.approx(0, abs=0.01)
 
 
 @pytest.mark.parametrize(
@@ -243,7 +259,7 @@ def test_a_search_ends_after_thirty_tries_a_parameter_and_simplex():
     assert len(searched((X,), lambda p: float(next(falling)))[2]) == 4 + 2 * 30
     assert len(searched((X, Y), lambda p: float(next(falling)))[2]) == 8 + 2 * 60
     rough = searched((X, KIND), lambda p: float(next(falling)))[2]
-    assert len(rough) == 12 + 2 * 2 * 30
+    assert len(rough) == 12 + 2 * 2 * 30 + 1 + 2 * 30  # two choices, then the third, which is looked at once before
 
 
 def test_a_search_stops_where_steps_are_a_thousandth_of_a_grid_step():
