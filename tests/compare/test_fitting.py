@@ -220,7 +220,7 @@ def test_the_best_points_of_the_two_best_choices_are_refined_and_then_the_others
 
 
 def test_a_choice_that_looks_bad_between_the_points_of_a_coarse_grid_is_found():
-    """A sharp minimum of one of five choices, off the grid of the real parameter; the others have broad ones near it."""
+    """A sharp minimum of one of five choices, off the grid of the real parameter; the others have broad ones."""
     five = Searched("kind", (0.0, 1.0, 2.0, 3.0, 4.0), kind="choice")
     broad = {0.0: 0.5, 1.0: 0.2, 2.0: 0.25, 4.0: 0.6}
 
