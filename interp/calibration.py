@@ -1,12 +1,21 @@
-"""Four linear-Gaussian designs with known truth, and how often intervals of refitted scores cover it in them.
+"""Linear-Gaussian designs with known truth, and how often intervals of refitted scores cover it in them.
 
-A data set is n episodes of T rounds: features x, their target ``y = x w + noise`` and a label, ``y > 0``. Every design
-gives each feature variance 1 and the best predictor the same R2 (:data:`_TRUE_R2`); they differ in what episodes share:
+A data set is n episodes of T rounds: features x, their target ``y = x w + noise`` and a label, ``y > 0``. Every feature
+has variance 1 and, but in the designs that say otherwise, the best predictor has the R2 :data:`_TRUE_R2`. Designs
+(:data:`DESIGNS`) differ in what episodes share, in how many features there are and in what the target is:
 
-* ``iid``: nothing; rounds are independent.
+* ``iid``: nothing is shared; rounds are independent.
 * ``episode_effects``: half the variance of every feature, and of the noise, is one draw per episode.
 * ``random_walk``: features and noise are sums over the rounds so far, as counts and log-weights are.
+* ``autoregressive``: features and noise keep .95 of what they were a round before.
 * ``uneven_noise``: the noise of an episode has its own scale, log-normal with sigma 1/2.
+* ``uneven_lengths``: episodes end after 2 to 16 rounds; what comes later is not scored.
+* ``heavy_tails``: features and noise have Student's t distribution with 3 degrees of freedom.
+* ``correlated``: 64 features, made of 4 with a fifth of noise.
+* ``sparse``, ``sparse_walk``, ``sparse_effects``: the target is 1 in the 5 % of rounds in which y of ``iid``,
+  ``random_walk`` or ``episode_effects`` is largest, and 0 in the others.
+* ``constant``: 16 features and the target, all constant within an episode.
+* ``constant_target``: 16 features of which half the variance is one draw per episode, and a target made of that.
 
 Each data set is fitted by the given cross-validation, from all features (the probe), from either half of them (a
 control that holds part, and its equal: the difference of the halves is about 0) and from features that have
@@ -16,18 +25,19 @@ are those of :mod:`interp.refit` ("refit") and, for comparison, the bootstrap of
 What this is NOT: a proof for other designs, other numbers of features or rounds, or other fits.
 
     >>> from interp.calibration import DESIGNS
-    >>> sorted(DESIGNS)
-    ['episode_effects', 'iid', 'random_walk', 'uneven_noise']
+    >>> len(DESIGNS), [name for name, design in DESIGNS.items() if design.n_features != 6]
+    (13, ['correlated', 'constant', 'constant_target'])
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy import ndarray as Array
 
 from interp import refit
@@ -35,7 +45,7 @@ from interp.checks import checked, integer, refuse_beyond_machine
 from interp.errors import require_known
 from interp.statistics import Interval, resample_weights
 
-_TRUE_R2, _N_ROUNDS, _N_FEATURES, _N_FOLDS = 0.7, 16, 6, 5
+_TRUE_R2, _N_ROUNDS, _N_FOLDS, _N_COMMON = 0.7, 16, 5, 4
 SIZES = (8, 16, 32, 64)
 _PAIRS = {"part": ("probe", "first_half"), "equal": ("first_half", "second_half"), "nothing": ("probe", "unrelated")}
 """Differences that are covered: the two fits by the name of the control."""
@@ -48,16 +58,21 @@ output of y has its own penalty."""
 
 @dataclass(frozen=True, eq=False)
 class Sample:
-    """Episodes of a design: features, features that have nothing to do with the target, and the target."""
+    """Episodes of a design: features, features that have nothing to do with the target, the target, and its label.
+
+    ``mask`` says which rounds are scored.
+    """
 
     x: _Features
     unrelated: _Features
     y: Float[Array, "episode round"]
+    label: Bool[Array, "episode round"]
+    mask: Bool[Array, "episode round"]
 
     @property
     def targets(self) -> Float[Array, "episode round 2"]:
-        """The target, and its sign."""
-        return np.stack([self.y, np.where(self.y > 0, 1.0, -1.0)], axis=-1)
+        """The target, and its label as -1 or 1."""
+        return np.stack([self.y, np.where(self.label, 1.0, -1.0)], axis=-1)
 
     @property
     def inputs(self) -> dict[str, _Features]:
@@ -69,7 +84,11 @@ class Sample:
 
 @dataclass(frozen=True)
 class Coverage:
-    """One cell: how often an interval held the truth of its data set, on which side it missed, and its mean width."""
+    """One cell: how often an interval held the truth of its data set, on which side it missed, and its mean width.
+
+    ``leaning`` is the share of data sets of which :func:`interp.refit.leans_low` says so: there no probe is told that
+    something is not represented.
+    """
 
     design: str
     n_episodes: int
@@ -82,17 +101,26 @@ class Coverage:
     width: float
     median_width: float
     bias: float
+    leaning: float
 
 
 _Noise = Float[Array, "episode round d"]
+_Share = Callable[[_Noise, np.random.Generator], _Noise]
 
 
-def _shared(z: _Noise, rng: np.random.Generator) -> _Noise:
+def _effects(z: _Noise, rng: np.random.Generator) -> _Noise:
     return np.asarray((z + rng.normal(size=(len(z), 1, z.shape[-1]))) / np.sqrt(2))
 
 
-def _walk(z: _Noise) -> _Noise:
+def _walk(z: _Noise, rng: np.random.Generator) -> _Noise:
     return np.asarray(np.cumsum(z, axis=1) / np.sqrt((z.shape[1] + 1) / 2))
+
+
+def _autoregressive(z: _Noise, rng: np.random.Generator) -> _Noise:
+    kept, made = 0.95, z.copy()
+    for t in range(1, z.shape[1]):
+        made[:, t] = kept * made[:, t - 1] + np.sqrt(1 - kept**2) * z[:, t]
+    return made
 
 
 def _uneven(z: _Noise, rng: np.random.Generator) -> _Noise:
@@ -100,26 +128,91 @@ def _uneven(z: _Noise, rng: np.random.Generator) -> _Noise:
     return np.asarray(z * np.exp(sigma * rng.normal(size=(len(z), 1, 1)) - sigma**2))
 
 
-DESIGNS: Mapping[str, Callable[[_Noise, _Noise, np.random.Generator], tuple[_Noise, _Noise]]] = {
-    "iid": lambda x, noise, rng: (x, noise),
-    "episode_effects": lambda x, noise, rng: (_shared(x, rng), _shared(noise, rng)),
-    "random_walk": lambda x, noise, rng: (_walk(x), _walk(noise)),
-    "uneven_noise": lambda x, noise, rng: (x, _uneven(noise, rng)),
+def _heavy(z: _Noise, rng: np.random.Generator) -> _Noise:
+    return np.asarray(rng.standard_t(3, size=z.shape) / np.sqrt(3))
+
+
+def _with_common(z: _Noise, common: float, rng: np.random.Generator) -> _Noise:
+    """A share ``common`` of the variance of each feature is one of four sources; four divides how many there are."""
+    sources = rng.normal(size=(*z.shape[:2], _N_COMMON))
+    return np.asarray(np.sqrt(common) * np.tile(sources, z.shape[-1] // _N_COMMON) + np.sqrt(1 - common) * z)
+
+
+def _constant(z: _Noise, rng: np.random.Generator) -> _Noise:
+    return np.repeat(z[:, :1], z.shape[1], axis=1)
+
+
+def _alone(z: _Noise, rng: np.random.Generator) -> _Noise:
+    return z
+
+
+@dataclass(frozen=True)
+class Design:
+    """What independent draws become: features by ``share``, the noise by ``noise`` (as features when None).
+
+    Attributes:
+        common: the share of each feature's variance that is one of four sources.
+        sparse: the target is 1 in the rounds of the largest y, as many as this share of all, and else 0; a number
+            when None.
+        of_episode: the target is made of the features' means over many rounds, not of the round's own.
+        shortest: rounds of the shortest episode, where lengths differ.
+    """
+
+    share: _Share = _alone
+    noise: _Share | None = None
+    n_features: int = 6
+    common: float = 0.0
+    sparse: float | None = None
+    of_episode: bool = False
+    shortest: int = _N_ROUNDS
+
+
+DESIGNS: Mapping[str, Design] = {
+    "iid": Design(),
+    "episode_effects": Design(_effects),
+    "random_walk": Design(_walk),
+    "uneven_noise": Design(noise=_uneven),
+    "autoregressive": Design(_autoregressive),
+    "uneven_lengths": Design(shortest=2),
+    "heavy_tails": Design(_heavy),
+    "correlated": Design(n_features=64, common=0.8),
+    "sparse": Design(sparse=0.05),
+    "sparse_walk": Design(_walk, sparse=0.05),
+    "sparse_effects": Design(_effects, sparse=0.05),
+    "constant": Design(_constant, n_features=16),
+    "constant_target": Design(_constant, n_features=16, of_episode=True),
 }
-"""How independent draws (features and, apart, noise) become those of a design."""
 
 
 @checked
 def draw(design: str, n_episodes: int, rng: np.random.Generator) -> Sample:
-    """Episodes of a design."""
+    """Episodes of a design; drawn again where the target is the same in all rounds, which no probe takes."""
     require_known("design", design, DESIGNS)
     integer("n_episodes", n_episodes, 1)
-    refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * _N_FEATURES)
-    x = rng.normal(size=(n_episodes, _N_ROUNDS, 2 * _N_FEATURES))
-    x, noise = DESIGNS[design](x, rng.normal(size=(n_episodes, _N_ROUNDS, 1)), rng)
-    used, unrelated = x[..., :_N_FEATURES], x[..., _N_FEATURES:]
-    y = used.sum(-1) / np.sqrt(_N_FEATURES) + noise[..., 0] * np.sqrt((1 - _TRUE_R2) / _TRUE_R2)
-    return Sample(used, unrelated, y)
+    made = DESIGNS[design]
+    refuse_beyond_machine(f"{n_episodes} episodes", 24.0 * n_episodes * _N_ROUNDS * 2 * made.n_features)
+    sample = _draw(made, n_episodes, rng)
+    while n_episodes > 1 and (sample.y == sample.y[0, 0]).all():
+        sample = _draw(made, n_episodes, rng)
+    return sample
+
+
+def _draw(made: Design, n_episodes: int, rng: np.random.Generator) -> Sample:
+    d, share = made.n_features, made.share
+    used, unrelated = (share(rng.normal(size=(n_episodes, _N_ROUNDS, d)), rng) for _ in range(2))
+    noise = (made.noise or share)(rng.normal(size=(n_episodes, _N_ROUNDS, 1)), rng)[..., 0]
+    if made.common:
+        used, unrelated = (_with_common(z, made.common, rng) for z in (used, unrelated))
+    signal = used.sum(-1) / np.sqrt(d + made.common * d * (d / _N_COMMON - 1))
+    y = signal + noise * np.sqrt((1 - _TRUE_R2) / _TRUE_R2)
+    if made.of_episode:
+        used, unrelated = ((z + rng.normal(size=z.shape)) / np.sqrt(2) for z in (used, unrelated))
+    label = y > 0
+    if made.sparse is not None:
+        label = y > NormalDist().inv_cdf(1 - made.sparse) / np.sqrt(_TRUE_R2)
+        y = label.astype(np.float64)
+    lengths = rng.integers(made.shortest, _N_ROUNDS + 1, size=(n_episodes, 1))
+    return Sample(used, unrelated, y, label, np.arange(_N_ROUNDS) < lengths)
 
 
 @checked
@@ -145,43 +238,50 @@ def coverage(
         for n in sizes:
             rng = np.random.default_rng([seed, n, list(DESIGNS).index(design)])
             fresh, weights, folds = draw(design, n_fresh, rng), resample_weights(n), np.arange(n) % min(n_folds, n)
-            sets = [_intervals(fit, draw(design, n, rng), fresh, weights, folds) for _ in range(n_sets)]
+            samples = [draw(design, n, rng) for _ in range(n_sets)]
+            sets = [_intervals(fit, sample, fresh, weights, folds) for sample in samples]
+            leaning = np.mean([refit.leans_low(s.y[..., None], s.x.shape[-1], s.mask[..., None]) for s in samples])
             for score, method in sets[0]:
-                cells.append(_cell(design, n, score, method, [of_set[score, method] for of_set in sets]))
+                pairs = [of_set[score, method] for of_set in sets]
+                cells.append(_cell(design, n, score, method, pairs, float(leaning)))
     return cells
 
 
-def _cell(design: str, n: int, score: str, method: str, pairs: Sequence[tuple[Interval, float]]) -> Coverage:
+def _cell(
+    design: str, n: int, score: str, method: str, pairs: Sequence[tuple[Interval, float]], leaning: float
+) -> Coverage:
     low, high, estimate, truth = np.array([(i.low, i.high, i.estimate, truth) for i, truth in pairs]).T
     shares = (low <= truth) & (truth <= high), truth < low, truth > high
     covered, below, above = (float(share.mean()) for share in shares)
     width, median, bias = float((high - low).mean()), float(np.median(high - low)), float((estimate - truth).mean())
-    return Coverage(design, n, score, method, len(pairs), covered, below, above, width, median, bias)
+    return Coverage(design, n, score, method, len(pairs), covered, below, above, width, median, bias, leaning)
 
 
 def _intervals(
     fit: Fit, sample: Sample, fresh: Sample, weights: Float[Array, "resample episode"], folds: Int[Array, " episode"]
 ) -> dict[tuple[str, str], tuple[Interval, float]]:
     """Every score's interval by every method, with the truth, for one data set."""
-    n_folds, targets, label = int(folds.max()) + 1, sample.targets, fresh.y > 0
+    n_folds, targets, scored, truths = int(folds.max()) + 1, sample.targets, sample.mask, fresh.y[fresh.mask]
     squares, misses, r2, accuracy = {}, {}, {}, {}
     for name, x in sample.inputs.items():
         predictions, slope, intercept = fit(x, targets, folds)
-        squares[name] = ((sample.y - predictions[..., 0]) ** 2).sum(1)
-        misses[name] = ((predictions[..., 1] > 0) != (sample.y > 0)).sum(1).astype(np.float64)
-        of_fresh = fresh.inputs[name] @ slope + intercept
-        r2[name] = 1 - float(((fresh.y - of_fresh[..., 0]) ** 2).mean() / fresh.y.var())
-        accuracy[name] = float(((of_fresh[..., 1] > 0) == label).mean())
-    total, steps = refit.totals(sample.y[..., None])[:, 0], np.full(len(sample.y), float(_N_ROUNDS))
-    fixed = {name: 1 - weights @ lost / _resampled_total(sample.y, weights) for name, lost in squares.items()}
-    plain = ((sample.y - sample.y.mean()) ** 2).sum()
+        squares[name] = (((sample.y - predictions[..., 0]) ** 2) * scored).sum(1)
+        misses[name] = (((predictions[..., 1] > 0) != sample.label) & scored).sum(1).astype(np.float64)
+        of_fresh = (fresh.inputs[name] @ slope + intercept)[fresh.mask]
+        r2[name] = 1 - float(((truths - of_fresh[..., 0]) ** 2).mean() / truths.var())
+        accuracy[name] = float(((of_fresh[..., 1] > 0) == fresh.label[fresh.mask]).mean())
+    total, steps = refit.totals(sample.y[..., None], scored[..., None])[:, 0], scored.sum(1).astype(np.float64)
+    resampled_total, resampled_steps = _resampled_total(sample.y, scored, weights), weights @ steps
+    fixed = {name: 1 - weights @ lost / resampled_total for name, lost in squares.items()}
+    plain = ((sample.y[scored] - sample.y[scored].mean()) ** 2).sum()
     fixed_r2 = {name: 1 - float(lost.sum() / plain) for name, lost in squares.items()}
-    fixed_hits = {name: 1 - weights @ lost / _N_ROUNDS for name, lost in misses.items()}
-    resampled = Interval.of_samples(fixed_hits["probe"], 1 - float(misses["probe"].mean()) / _N_ROUNDS)
+    fixed_hits = {name: 1 - weights @ lost / resampled_steps for name, lost in misses.items()}
+    hits = {name: steps - lost for name, lost in misses.items()}
+    resampled = Interval.of_samples(fixed_hits["probe"], float(hits["probe"].sum() / steps.sum()))
     found = {
         ("r2", "refit"): (refit.skill(squares["probe"], total, n_folds), r2["probe"]),
         ("r2", "resampled"): (Interval.of_samples(fixed["probe"], fixed_r2["probe"]), r2["probe"]),
-        ("accuracy", "refit"): (refit.accuracy(steps - misses["probe"], steps, n_folds), accuracy["probe"]),
+        ("accuracy", "refit"): (refit.accuracy(hits["probe"], steps, n_folds), accuracy["probe"]),
         ("accuracy", "resampled"): (resampled, accuracy["probe"]),
     }
     for key, (one, other) in _PAIRS.items():
@@ -189,19 +289,19 @@ def _intervals(
         found[score, "refit"] = refit.skill_difference(squares[one], squares[other], total, n_folds), truth
         differences, estimate = fixed[one] - fixed[other], fixed_r2[one] - fixed_r2[other]
         found[score, "resampled"] = Interval.of_samples(differences, estimate), truth
-    hits = steps - misses["probe"], steps - misses["first_half"]
     truth = accuracy["probe"] - accuracy["first_half"]
-    found["accuracy - part", "refit"] = refit.accuracy_difference(*hits, steps, n_folds), truth
+    gain = refit.accuracy_difference(hits["probe"], hits["first_half"], steps, n_folds)
+    found["accuracy - part", "refit"] = gain, truth
     differences = fixed_hits["probe"] - fixed_hits["first_half"]
-    estimate = float((hits[0] - hits[1]).mean()) / _N_ROUNDS
-    found["accuracy - part", "resampled"] = Interval.of_samples(differences, estimate), truth
+    found["accuracy - part", "resampled"] = Interval.of_samples(differences, gain.estimate), truth
     return found
 
 
 def _resampled_total(
-    y: Float[Array, "episode round"], weights: Float[Array, "resample episode"]
+    y: Float[Array, "episode round"], mask: Bool[Array, "episode round"], weights: Float[Array, "resample episode"]
 ) -> Float[Array, " resample"]:
     """Squares about each resample's own mean, per episode."""
-    centred = y - y.mean()
+    centred = np.where(mask, y - y[mask].mean(), 0.0)
     first, second = weights @ centred.sum(1), weights @ (centred**2).sum(1)
-    return np.asarray(second - first**2 / y.shape[1])
+    total = second - first**2 / (weights @ mask.sum(1))
+    return np.asarray(np.maximum(total, 1e-9 * total.max()))  # resamples of episodes in which nothing varies

@@ -219,7 +219,9 @@ class Table:
 
 
 TABLES: dict[str, Table] = {
-    "coverage": Table(coverage, {True: 8, False: 16}, _coverage_summary),
+    "coverage": Table(
+        coverage, {quick: n * len(calibration.DESIGNS) for quick, n in ((True, 2), (False, 4))}, _coverage_summary
+    ),
     "nulls": Table(nulls, {True: 18, False: 216}, _nulls_summary),
     "power": Table(power, {True: 16, False: 32}, _power_summary),
 }

@@ -18,7 +18,9 @@ A verdict compares the probe's score with every control that counts, and R2 with
 * ``not represented``: the upper bound of some difference is below :data:`SMALLEST_EFFECT` of what that control leaves
   (``1 - score`` of the control; 1 where the control is below 0), and this sample would have shown an effect of that
   size; or the upper bound is below 0: the control says more than the probe;
-* ``undecided``: everything else. ``detectable`` says which difference this sample would have shown.
+* ``undecided``: everything else. ``detectable`` says which difference this sample would have shown. So it is, too, in
+  place of ``not represented`` where the score leans low (:func:`interp.refit.leans_low`): a target that is constant
+  within an episode, and fewer than two episodes for each feature. The result's ``warning`` says so.
 
 What a verdict is NOT: corrected for several targets or sites; about use (see :mod:`probes.fit`); a statement about a
 model other than this one. "Not represented" means: not by a linear map (or the given estimator), beyond that control.
@@ -159,8 +161,14 @@ _UNINFORMATIVE = 0.05
 """An untrained control that comes this close to the score makes it uninformative (R2 or accuracy)."""
 
 
-def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool = False) -> VerdictWord:
-    """The verdict; ``limited`` says that the inputs control is missing, so that "represented" cannot be said."""
+def verdict_of(
+    score: ProbeScore, controls: Mapping[str, Control], limited: bool = False, leans_low: bool = False
+) -> VerdictWord:
+    """The verdict.
+
+    ``limited`` says that the inputs control is missing, so that "represented" cannot be said; ``leans_low``, that the
+    score is likely below that of the refit, so that "not represented" cannot.
+    """
     counted = {name: control for name, control in controls.items() if control.counted}
     differences: dict[str, Interval] = {name: control.difference for name, control in counted.items()}
     if score.kind == "skill":
@@ -171,7 +179,9 @@ def verdict_of(score: ProbeScore, controls: Mapping[str, Control], limited: bool
         return "uninformative"
     if all(difference.low > 0 for difference in differences.values()):
         return "undecided" if limited else "represented"
-    absent = any(_absent(score, difference, counted.get(name)) for name, difference in differences.items())
+    absent = not leans_low and any(
+        _absent(score, difference, counted.get(name)) for name, difference in differences.items()
+    )
     return "not represented" if absent else "undecided"
 
 

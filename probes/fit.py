@@ -29,7 +29,18 @@ from probes.linear import RIDGE, assign_folds
 from probes.logistic import LOGISTIC
 from probes.result import Kind, ProbeResult
 from probes.targets import compute, round_inputs
-from probes.values import N_FOLDS, TargetValues, as_array, as_groups, as_inputs, check, usable_untrained, warn_of_few
+from probes.values import (
+    LEANS_LOW,
+    N_FOLDS,
+    TargetValues,
+    as_array,
+    as_groups,
+    as_inputs,
+    check,
+    leans_low,
+    usable_untrained,
+    warn_of_few,
+)
 
 KINDS = {kind.name: kind for kind in (RIDGE, LOGISTIC)}
 """The kinds of probe that ``method`` can name. Of those that serve a target, the first is its default."""
@@ -166,7 +177,11 @@ def fit_targets(
     x, blank = without_rounding(x), None if blank is None else without_rounding(blank)
     together = as_groups(groups, len(x))
     n_groups = int(together.max()) + 1
-    warning = "; ".join(text for text in (warn_of_few(n_groups), warned) if text) or None
+    few = warn_of_few(n_groups)
+    leaning = [leans_low(x, target, together) for target in targets]
+    warnings = [
+        "; ".join(text for text in (few, LEANS_LOW if leans else None, warned) if text) or None for leans in leaning
+    ]
     folds = assign_folds(n_groups, N_FOLDS, seed)[together]
     kinds = [_kind(method, target) for target in targets]
     for kind, target in zip(kinds, targets, strict=True):
@@ -179,8 +194,10 @@ def fit_targets(
     about = provenance(seed=seed, **sizes, **settings)
     where = site if isinstance(site, Place) else None
     read_at: dict[str, Any] = {"shape": shape, "site": where.name if where else site, "place": where}
-    of_targets = (results[i] for i in range(len(targets)))
-    return [replace(result, **read_at, warning=warning, settings={**about, **result.settings}) for result in of_targets]
+    return [
+        replace(results[i], **read_at, warning=said, leans_low=leans, settings={**about, **results[i].settings})
+        for i, (said, leans) in enumerate(zip(warnings, leaning, strict=True))
+    ]
 
 
 def _kind(method: str | Any | None, target: TargetValues | None = None) -> Kind:

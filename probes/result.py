@@ -43,7 +43,9 @@ class ProbeResult(Tabled):
         shape: of one activation.
         site, place: where the activations were read, when a rollout was given: its name, and how it is found in a run.
         settings: folds, seed, penalties, model and versions: how to make it again.
-        warning: what weakens the intervals (few episodes) or the verdict (no untrained control); None otherwise.
+        warning: what weakens the intervals (few episodes, a score that leans low) or the verdict (no untrained
+            control); None otherwise.
+        leans_low: whether there are too few episodes for the features and the target (:func:`interp.refit.leans_low`).
         estimators: those of scikit-learn, refitted on all episodes, one per output.
     """
 
@@ -63,6 +65,7 @@ class ProbeResult(Tabled):
     warning: str | None = None
     estimators: tuple[Any, ...] = field(default=(), repr=False)
     place: Place | None = field(default=None, repr=False)
+    leans_low: bool = False
 
     def __repr__(self) -> str:
         where = f" at {self.site}" if self.site else ""
@@ -105,7 +108,8 @@ class ProbeResult(Tabled):
         It is about the controls that were run; :attr:`missing` names the others. Without the inputs control nothing is
         represented.
         """
-        return verdict_of(self.score, self.controls, limited=lacks_inputs(self.target, self.controls))
+        limited = lacks_inputs(self.target, self.controls)
+        return verdict_of(self.score, self.controls, limited=limited, leans_low=self.leans_low)
 
     @property
     def detectable(self) -> float:

@@ -44,7 +44,7 @@ from probes.controls import DESCRIPTIONS, detectable_of, lacks_inputs, verdict_o
 from probes.linear import ALPHAS, Problem, assign_folds
 from probes.scores import ProbeScore
 from probes.targets import compute
-from probes.values import N_FOLDS, TargetValues, check, overflows, warn_of_few
+from probes.values import N_FOLDS, TargetValues, check, leans_low, overflows, warn_of_few
 
 COMPONENTS = ("resid_pre", "attn_out", "resid_mid", "mlp_out", "resid_post")
 """Components swept by default (those with an MLP where the model has one)."""
@@ -86,7 +86,8 @@ def cell(
         score = fitted.scores[i, "probe"]
         differences = [control.difference for control in controls.values() if control.counted]
         closest = min(differences, key=lambda difference: difference.low)
-        verdict = verdict_of(score, controls, limited=lacks_inputs(target, controls))
+        limited, leaning = lacks_inputs(target, controls), leans_low(x, target)
+        verdict = verdict_of(score, controls, limited=limited, leans_low=leaning)
         row: _Row = {"target": target.key, "site": str(site)}
         row |= {name: getattr(site, name) for name in ("component", "layer", "head", "position")}
         row |= dict(zip(("start", "stop"), shared.window, strict=True))

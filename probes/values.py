@@ -13,6 +13,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float, Int, Shaped
 from numpy import ndarray as Array
 
+from interp import refit
 from interp.checks import array_of, checked
 from interp.errors import InputError, require
 from interp.refit import FEW_EPISODES
@@ -167,6 +168,27 @@ def warn_of_few(n: int, stacklevel: int = 4) -> str | None:
     text = f"{n} independent episodes are few: below {FEW_EPISODES}, 95 % intervals cover as little as 88 %"
     warnings.warn(text, UserWarning, stacklevel=stacklevel)
     return text
+
+
+LEANS_LOW = (
+    "the target is constant within episodes and there are fewer than two of these for each feature: the score, made by "
+    "fits on four fifths of them, is likely below that of a fit on all, so that 'not represented' is not said"
+)
+"""The warning of a result whose score :func:`leans_low`."""
+
+
+def leans_low(
+    x: Float[Array, "episode round d"], target: TargetValues, groups: Int[Array, " episode"] | None = None
+) -> bool:
+    """:func:`interp.refit.leans_low` of a target and the activations' features, those that vary.
+
+    Where several episodes make a group, one of each counts.
+    """
+    target = target.indicators()
+    first = slice(None) if groups is None else np.unique(groups, return_index=True)[1]
+    mask = None if target.mask is None else target.mask[first]
+    n_features = int((x != x[:1, :1]).any((0, 1)).sum())
+    return refit.leans_low(target.values[first].astype(np.float64), n_features, mask)
 
 
 def as_groups(groups: Any, n_episodes: int) -> Int[Array, " episode"]:

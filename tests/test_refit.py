@@ -189,21 +189,50 @@ def test_an_interval_takes_less_than_a_millisecond():
 
 @pytest.mark.parametrize("design", DESIGNS)
 def test_a_design_has_unit_features_and_its_r2(design):
+    made = DESIGNS[design]
     sample = draw(design, 4000, np.random.default_rng(0))
-    assert sample.x.var(axis=(0, 1)) == pytest.approx(np.ones(sample.x.shape[-1]), abs=0.1)
-    best = sample.x.sum(-1) / math.sqrt(sample.x.shape[-1])
-    assert 1 - ((sample.y - best) ** 2).mean() / sample.y.var() == pytest.approx(0.7, abs=0.02)
-    assert abs(np.corrcoef(sample.unrelated.reshape(-1, 6).T, sample.y.ravel())[-1, :-1]).max() < 0.1
+    assert sample.x.shape == sample.unrelated.shape == (4000, 16, made.n_features)
+    assert sample.x.var(axis=(0, 1)) == pytest.approx(np.ones(made.n_features), abs=0.15)
+    best = sample.x.sum(-1) / sample.x.sum(-1).std()
+    unrelated = sample.unrelated.reshape(-1, made.n_features).T
+    assert abs(np.corrcoef(unrelated, sample.y.ravel())[-1, :-1]).max() < 0.1
+    if made.sparse is not None:
+        assert set(np.unique(sample.y)) == {0, 1} and sample.y.mean() == pytest.approx(0.05, abs=0.01)
+        assert (sample.label == (sample.y > 0)).all()
+    else:
+        # One draw for the episode is half of a feature's variance where the target is made of these.
+        held = 0.7 * (0.5 if made.of_episode else 1)
+        assert np.corrcoef(best.ravel(), sample.y.ravel())[0, 1] ** 2 == pytest.approx(held, abs=0.03)
+    lengths = sample.mask.sum(1)
+    assert (lengths.min(), lengths.max()) == (made.shortest, 16) and sample.mask[:, 0].all()
+    assert (sample.y == sample.y[:, :1]).all() == design.startswith("constant")
+
+
+def test_a_design_has_no_data_set_without_a_one():
+    rng = np.random.default_rng(0)
+    assert all(draw("sparse_walk", 2, rng).y.any() for _ in range(30))
 
 
 def test_intervals_cover_in_every_design_where_resampling_does_not():
-    cells = coverage(ridge, sizes=(8, 24), n_sets=40, n_fresh=1000)
+    """Or say that they lean low. 30 data sets of a true 95 % have a standard error of 4 %; 64 features are slow."""
+    designs = [design for design in DESIGNS if design != "correlated"]
+    cells = coverage(ridge, designs, sizes=(24,), n_sets=30, n_fresh=500)
     after = [cell for cell in cells if cell.method == "refit"]
-    assert len(after) == len(cells) / 2 == len(DESIGNS) * 2 * 6
-    assert min(cell.coverage for cell in after) >= 0.85  # 40 data sets: a true 95 % has a standard error of 3.4 %
+    assert len(after) == len(cells) / 2 == len(designs) * 6
+    assert min(cell.coverage for cell in after if cell.leaning < 0.5) >= 0.8
+    assert {cell.design for cell in after if cell.leaning > 0.5} == {"constant", "constant_target"}
+    # Those that lean low lean no other way, so that "represented" needs no such rule.
+    leaning = [cell for cell in after if cell.leaning > 0.5 and "-" not in cell.score]
+    assert max(cell.truth_below for cell in leaning) <= 0.1
     for score in {cell.score for cell in cells}:
         mean = {
             m: np.mean([c.coverage for c in cells if (c.score, c.method) == (score, m)]) for m in ("refit", "resampled")
         }
         assert mean["refit"] >= 0.93, score
         assert mean["resampled"] <= 0.91, score
+
+
+def test_a_rare_target_is_covered_by_its_effective_episodes():
+    """What n episodes instead of effective ones covered: .68 and .78 at 16 (300 data sets)."""
+    cells = coverage(ridge, ["sparse_walk", "sparse_effects"], sizes=(16,), n_sets=40, n_fresh=500)
+    assert min(cell.coverage for cell in cells if (cell.score, cell.method) == ("r2", "refit")) >= 0.9

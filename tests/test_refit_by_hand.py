@@ -29,8 +29,9 @@ def part(losses, references, n_folds, level):
     """q, its bounds, h and z of the module's docstring."""
     n, q = len(losses), losses.sum() / references.sum()
     z = n * (losses / losses.sum() - references / references.sum())
-    t = stats.t.ppf((1 + level) / 2, n - 1)
-    h = t * np.std(z, ddof=1) / sqrt(n) * sqrt(1 + n_folds / (n_folds - 1)) * n / (n - 1)
+    m = references.sum() ** 2 / (references**2).sum()
+    t = stats.t.ppf((1 + level) / 2, m - 1)
+    h = t * np.std(z, ddof=1) / sqrt(n) * sqrt(1 + n_folds / (n_folds - 1)) * m / (m - 1)
     return q, q * exp(-h), q * exp(h), h, z
 
 
@@ -55,6 +56,39 @@ def difference(one, other):
 def test_the_inflation_is_student_times_the_luck_of_the_fit_times_the_allowance(n, n_folds, level, width):
     assert refit.inflation(n, n_folds, level) == pytest.approx(width)
     assert level != 0.95 or refit.inflation(n, n_folds) == refit.inflation(n, n_folds, level)
+
+
+def test_episodes_count_by_how_much_of_the_target_varies_in_them():
+    """All alike: all of them; halves of which one is twice the other: (3 / 2)^2 / (5 / 2) of 4; fewer than 2 are 2."""
+    assert refit.effective([7.0] * 5) == 5 and refit.effective([0.0] * 5) == 5
+    assert refit.effective([1e-300, 1e-300, 2e-300, 2e-300]) == pytest.approx(4 * 9 / 10)
+    assert refit.effective([1.0, 0, 0, 0]) == refit.effective([1.0, 1, 0, 0]) == 2
+    assert refit.effective([[1.0, 1], [2, 0], [0, 2]]) == pytest.approx(3)  # outputs are summed
+    wide = refit.inflation(9, 3, 0.5, n_effective=3.0)
+    assert wide == pytest.approx(stats.t.ppf(0.75, 2) * sqrt(2.5) * 3 / 2)
+    with pytest.raises(InputError, match=r"more than 1 effective episode, got 1\.0"):
+        refit.inflation(9, 3, n_effective=1.0)
+    # One episode of four holds all that varies: h is that of two.
+    losses, references = np.array([1.0, 0, 0, 1]), np.array([4.0, 0, 0, 0])
+    h = 12.7062047 * sqrt(3) * 2 * np.std([2 - 4, 0, 0, 2], ddof=1) / 2
+    assert bounds(refit.skill(losses, references, 2)) == pytest.approx((0.5, 1 - exp(h) / 2, 1 - exp(-h) / 2))
+
+
+def test_a_score_leans_low_where_a_constant_of_episodes_has_many_features():
+    """8 episodes of +1 or -1: 8 effective ones, so 4 features are few enough and 5 are not."""
+    signs = np.array([1.0, -1] * 4)[:, None, None]
+    constant, changing = signs * np.ones((8, 6, 1)), signs * np.resize([1.0, -1], (8, 6))[..., None]
+    assert not refit.leans_low(constant, 4) and refit.leans_low(constant, 5)
+    assert not refit.leans_low(changing, 500) and not refit.leans_low(np.ones((8, 6, 1)), 500)
+    assert refit.leans_low(np.concatenate([changing, constant], -1), 5)  # some output does
+    # 90 % of the squares are those of means: 2 of 3 rounds of noise is too much, and unscored rounds do not count.
+    mixed = np.concatenate([constant[:, :4], changing[:, :2]], 1)
+    assert not refit.leans_low(mixed, 5) and refit.leans_low(mixed, 5, np.arange(6)[:, None] < np.full((8, 1, 1), 4))
+    for noise, leans in ((0.32, True), (0.35, False)):  # shares 1 / (1 + noise^2) of .907 and .891
+        assert refit.leans_low(constant + noise * np.resize([1.0, -1], 6)[None, :, None], 5) is leans
+    mask = np.ones((8, 6, 1), bool)
+    mask[4:] = False  # four episodes are scored
+    assert not refit.leans_low(constant, 2, mask) and refit.leans_low(constant, 3, mask)
 
 
 @pytest.mark.parametrize(

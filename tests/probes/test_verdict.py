@@ -59,6 +59,35 @@ def test_four_verdicts():
     assert judged(score(1.0, 0.02), shuffled=none, untrained=score(1.0, 0.02)) == "not represented"
 
 
+def test_a_score_that_leans_low_is_no_absence():
+    """What is surely no higher, and what a control exceeds, is undecided there; what is surely higher stands."""
+    none = score(1.0, 0.01)
+    for own in (score(1.0, 0.02), score(1.2, 0.3)):
+        assert judged(own, shuffled=none) == "not represented"
+        made = {"shuffled": Control("shuffled", none, own.minus(none))}
+        assert verdict_of(own, made, leans_low=True) == "undecided"
+    high = score(0.2, 0.1)
+    assert verdict_of(high, {"shuffled": Control("shuffled", none, high.minus(none))}, leans_low=True) == "represented"
+
+
+def test_a_constant_of_episodes_with_many_features_is_told_and_not_denied():
+    """16 features of 20 episodes: a number that they do not hold is undecided, with the reason; 2 of 96 can deny it.
+
+    Features that do not vary do not count, and nor does a target that changes within episodes.
+    """
+    rng = np.random.default_rng(3)
+    noise, rounds = rng.normal(size=(96, 1, 1)) * np.ones((96, T, 1)), rng.normal(size=(96, T, 16))
+    given = {"inputs": np.zeros((96, T, 1))}
+    few = probes.fit(rounds[:20], noise[:20], inputs=given["inputs"][:20])
+    assert few.leans_low and few.verdict == "undecided" and "not represented' is not said" in few.warning
+    assert "is constant within episodes" in str(few)
+    many = probes.fit(rounds[..., :2], noise, **given)
+    assert not many.leans_low and many.warning is None
+    still = np.concatenate([rounds[..., :2], np.ones((96, T, 30))], -1)
+    assert not probes.fit(still, noise, **given).leans_low
+    assert not probes.fit(rounds[:20], rounds[:20, :, :1] ** 2, inputs=given["inputs"][:20]).leans_low
+
+
 def test_the_smallest_effect_is_a_share_of_what_a_control_leaves():
     """Beside a control at .9 a tenth of the tenth that is left decides: a difference of .1 is out of reach."""
     control = score(0.1, 0.001)
