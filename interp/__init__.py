@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from interp.model.replay import replay
     from interp.model.rollout import play, rollout
     from interp.model.run import Rollout
+    from interp.model.task_checks import check_task
 
 __version__ = "0.1.0"
 
@@ -41,6 +42,7 @@ __all__ = [
     "__version__",
     "adapt",
     "check_machine",
+    "check_task",
     "load",
     "models",
     "play",
@@ -53,7 +55,7 @@ logging.getLogger("interp").addHandler(logging.NullHandler())
 for sentence in strangers():
     warnings.warn(sentence, stacklevel=2)
 
-enter(tasks="interp.tasks", circuits="circuits.registry")
+enter(tasks="interp.tasks", circuits="circuits.registry", **{"task checks": "interp.model.task_checks"})
 
 __getattr__, __dir__ = facade(
     __name__,
@@ -64,6 +66,7 @@ __getattr__, __dir__ = facade(
         "interp.model.checks": "MACHINE_CHECKS check_machine",
         "interp.model.replay": "replay",
         "interp.model.rollout": "play rollout",
+        "interp.model.task_checks": "check_task",
         "interp.model.run": "Rollout",
     },
 )

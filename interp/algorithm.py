@@ -22,6 +22,7 @@ evidence about one.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -401,7 +402,8 @@ class Searched:
     enters: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
-        rising = all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
+        rising = all(isinstance(a, int | float) and math.isfinite(a) for a in self.grid)
+        rising = rising and all(a < b for a, b in zip(self.grid, self.grid[1:], strict=False))
         require(bool(self.grid) and rising, f"the grid of {self.name!r} must be ascending numbers, got {self.grid}")
 
 

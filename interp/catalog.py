@@ -57,6 +57,9 @@ def of(subject: Any) -> Task:
 def register(task: Task) -> Task:
     """Add a task of your own; its models can then be trained, saved, loaded and analysed like the others.
 
+    Two of its episodes are drawn twice, encoded and compared: a record that does not keep what it says is refused
+    (:func:`interp.check_task`).
+
     Example:
         >>> register(get("experts"))                                   # examples/own_task.py registers one of its own
         Traceback (most recent call last):
@@ -65,4 +68,9 @@ def register(task: Task) -> Task:
     taken = {known.key for known in every()}
     require(task.key not in taken, f"a task {task.key!r} is registered already; choose another key")
     _REGISTERED[task.key] = task
+    try:
+        entry("task checks").check_task(task)
+    except BaseException:
+        del _REGISTERED[task.key]
+        raise
     return task

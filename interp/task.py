@@ -12,6 +12,7 @@ above this one, is named (:func:`interp.lazy.lazy`) instead of imported.
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -29,8 +30,20 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
+<<<<<<< HEAD
 _SCORED = 2**31 - 1
 """The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
+=======
+_WORDS = """
+agent arguments as_json at backend base_url components concurrency conditions config corruption device direction dry_run
+dtype episodes extra_body help import jobs json key_env machine malformed_limit map map_ max_tokens metric metrics model
+modules name out overrides preset prices processes prompts propagate quick quiet read reasks reference regime report
+requests_per_minute response_format retries round rounds say scheduler seed send_seed set site sizes sweep
+tables targets task temperature theory thinking_off timeout top_p verbose version windows
+"""
+TAKEN = frozenset(_WORDS.split())
+"""What the options and arguments of commands are called that take sizes, too."""
+>>>>>>> 3583bec (A task's record is checked where it is registered: episodes drawn twice, encoded, compared; algorithms read what they declare)
 
 
 @dataclass(frozen=True)
@@ -42,6 +55,18 @@ class Size:
     what: str
     minimum: int = 1
     default: int = 4
+
+    def __post_init__(self) -> None:
+        """Refuse what no argument and no option of the shell could be called."""
+        for what, word in (("name", self.name), ("option", self.option)):
+            fits = isinstance(word, str) and word.isidentifier() and not keyword.iskeyword(word) and word[0] != "_"
+            require(fits, f"the {what} of a size must be one word of letters, digits and '_', got {word!r}")
+        require(
+            self.option == self.option.lower() and self.option not in TAKEN,
+            f"the option of a size must be in small letters and none that commands have already, got {self.option!r}",
+        )
+        least = integer("minimum", self.minimum, 1)
+        integer("default", self.default, least)
 
 
 @dataclass(frozen=True)

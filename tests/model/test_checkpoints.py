@@ -15,6 +15,7 @@ from interp.errors import InputError
 from interp.model.checkpoints import _digest, load_checkpoint, save_checkpoint
 from interp.model.config import LatentTransformerConfig
 from interp.model.transformer import HookedLatentTransformer
+from interp.tasks.experts import ExpertEpisodes
 from interp.tasks.experts.layout import ExpertRound
 from interp.tasks.qlearning.layout import QLearningRound
 
@@ -150,6 +151,13 @@ class ForeignRound(ExpertRound):
     task: ClassVar[str] = "foreign"
 
 
+@dataclass(frozen=True, eq=False)
+class ForeignEpisodes(ExpertEpisodes):
+    """Its episodes."""
+
+    task: ClassVar[str] = "foreign"
+
+
 def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
     """Saving refuses what loading would refuse; with the record registered, the model comes back."""
     monkeypatch.setattr(catalog, "_REGISTERED", dict(catalog._REGISTERED))
@@ -158,9 +166,12 @@ def test_a_model_of_a_task_of_ones_own_needs_its_record(tmp_path, monkeypatch):
         save_checkpoint(model, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []
     sizes = tasks.get("experts").sizes
-    tasks.register(
-        tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, lambda *a, **k: None, lambda *a: None, sizes))
-    )
+    known = tasks.get("experts").data
+
+    def sample(*sizes, **how):
+        return ForeignEpisodes(**vars(known.sample(*sizes, **how)))
+
+    tasks.register(tasks.Task("foreign", "foreign", "", tasks.Data(ForeignRound, sample, known.losses, sizes)))
     folder = save_checkpoint(model, tmp_path / "m")
     assert load_checkpoint(folder).layout == model.layout
     del catalog._REGISTERED["foreign"]

@@ -1,19 +1,26 @@
 """The registry of tasks: looked up by key or by what belongs to a task, no name twice, and no task by default."""
 
+import importlib
+import warnings
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
+import numpy as np
 import pytest
+import typer
 
 import interp
 from interp import catalog, tasks
-from interp.algorithm import AlgorithmRecord
+from interp.algorithm import AlgorithmRecord, Searched
 from interp.checks import unique
+from interp.cli import app
 from interp.errors import InputError
 from interp.library import handwired_models
-from interp.task import Corruption
+from interp.task import TAKEN, Corruption
 from interp.tasks import Algorithms, Analysis, Data, Size, Task, experts, mdp
 from interp.tasks.experts.layout import ExpertRound
+from interp.training.goal import TrainingGoal
 
 
 @pytest.fixture
@@ -26,6 +33,13 @@ def registry(monkeypatch):
 def own(key="bandit", **parts):
     sizes = (Size("n_arms", "arms", "number of arms"),)
     return Task(key, f"the {key}", "", Data(ExpertRound, lambda *a, **k: None, lambda *a: None, sizes), **parts)
+
+
+@pytest.fixture
+def bandit(registry, monkeypatch):
+    """examples/own_task.py, whose record keeps what it says."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "examples"))
+    return importlib.import_module("own_task")
 
 
 def test_a_task_is_found_by_its_key_its_episodes_its_layout_and_its_model():
@@ -48,8 +62,8 @@ def test_what_belongs_to_no_task_is_refused():
         tasks.of([1, 2])
 
 
-def test_a_task_of_ones_own_is_registered_once(registry):
-    record = tasks.register(own())
+def test_a_task_of_ones_own_is_registered_once(bandit):
+    record = tasks.register(bandit.BANDIT)
     assert tasks.get("bandit") is record and tasks.every()[-1] is record
     for taken in ("bandit", "experts"):
         with pytest.raises(InputError, match=f"a task '{taken}' is registered already"):
@@ -105,3 +119,135 @@ def test_episodes_are_drawn_to_a_model_s_sizes_and_rates():
     expected = mdp.sample(2, 4, 3, 2, seed=1, alpha=0.3, gamma=0.5)
     assert (episodes.states == expected.states).all() and (episodes.q_tables == expected.q_tables).all()
     assert tasks.of(model).sample_for(model, 2, 4, 1, regime="ladder").regime == "ladder"
+
+
+# ------------------------------------------------------------------------------------------------ records that lie
+
+
+def test_the_tasks_that_come_with_the_package_keep_what_they_say():
+    for task in tasks.every():
+        interp.check_task(task)
+
+
+def sampled(bandit, change):
+    """The bandit with episodes that ``change`` spoils: (episodes, a generator that no seed fixes) -> episodes."""
+    free = np.random.default_rng()
+    draw = bandit.sample
+    sample = lambda n, rounds, **how: change(draw(n, rounds, **how), free)  # noqa: E731
+    return replace(bandit.BANDIT, data=replace(bandit.BANDIT.data, sample=sample))
+
+
+def laid(bandit, **members):
+    """The bandit with a layout that differs in ``members``."""
+    members.setdefault("__annotations__", {})
+    layout = dataclass(frozen=True)(type("Spoiled", (bandit.BanditRound,), members))
+    return replace(bandit.BANDIT, data=replace(bandit.BANDIT.data, layout=layout))
+
+
+def encoded(bandit, change):
+    """The bandit with rounds that ``change`` spoils."""
+    return laid(bandit, encode=lambda self, episodes: change(bandit.BanditRound.encode(self, episodes)))
+
+
+def learning(bandit, change):
+    goal = TrainingGoal(targets=lambda episodes: change(np.eye(2)[episodes.rewards]))
+    return replace(bandit.BANDIT, training=lambda: goal)
+
+
+def computing(bandit, **changes):
+    """The bandit with an algorithm that differs in fields, or ``varied``: key -> (parents, equation)."""
+    varied = changes.pop("varied", {})
+    make = lambda: replace(bandit.laplace().varied("laplace", "L", {}, varied), **changes)  # noqa: E731
+    return replace(bandit.BANDIT, algorithms=Algorithms(lambda: (AlgorithmRecord("laplace", "L", "L", make),)))
+
+
+def put(rounds, name, index, value):
+    tensor = getattr(rounds, name).clone()
+    tensor[index] = value
+    return replace(rounds, **{name: tensor})
+
+
+LIES: dict[str, Any] = {
+    "unseeded": lambda b: sampled(b, lambda e, free: replace(e, arms=free.integers(2, size=e.arms.shape))),
+    "other episodes": lambda b: sampled(b, lambda e, free: e.select(slice(0, 1))),
+    "other rounds": lambda b: sampled(b, lambda e, free: replace(e, arms=e.arms[:, 1:], rewards=e.rewards[:, 1:])),
+    "no episodes": lambda b: sampled(b, lambda e, free: None),
+    "raises": lambda b: sampled(b, lambda e, free: 1 / 0),
+    "of another task": lambda b: sampled(b, lambda e, free: interp.tasks.get("experts").sample(2, 3, n_experts=2)),
+    "two latents over an observation": lambda b: laid(b, n_latents=2),
+    "no latent": lambda b: laid(b, n_latents=0),
+    "all latents": lambda b: laid(b, n_latents=9),
+    "a half latent": lambda b: laid(b, n_latents=1.5),
+    "duplicate labels": lambda b: laid(b, labels=("<w>", "<z>", "arm", "win?", "arm", "w?")),
+    "duplicate vocabulary": lambda b: laid(b, vocabulary=("<w>", "win?", "w?", "lose", "win", "arm_1", "arm_1")),
+    "empty vocabulary": lambda b: laid(b, vocabulary=()),
+    "one outcome": lambda b: laid(b, outcomes=("win",)),
+    "duplicate outcomes": lambda b: laid(b, outcomes=("win", "win")),
+    "another task's layout": lambda b: laid(b, task="experts"),
+    "no layout": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, layout=lambda: 3)),
+    "fit gives nothing": lambda b: laid(b, fit=lambda self, episodes: None),
+    "tokens beyond": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), 7)),
+    "negative tokens": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 2), -1)),
+    "tokens that are no integers": lambda b: encoded(b, lambda r: replace(r, tokens=r.tokens.float())),
+    "tokens of other positions": lambda b: encoded(b, lambda r: replace(r, tokens=r.tokens[..., :-1])),
+    "NaN payloads": lambda b: encoded(b, lambda r: put(r, "values", (0, 0, 2), float("nan"))),
+    "payloads of nothing": lambda b: encoded(b, lambda r: put(r, "values", (0, 0, 2), 0.5)),
+    "slots beyond": lambda b: encoded(b, lambda r: put(r, "slots", (0, 0), 1)),
+    "a latent over a token": lambda b: encoded(b, lambda r: put(r, "tokens", (0, 0, 1), 3)),
+    "encodes a tensor": lambda b: encoded(b, lambda r: r.tokens),
+    "negative targets": lambda b: learning(b, lambda t: 2 * t - 0.5),
+    "targets that do not add up": lambda b: learning(b, lambda t: t * 0.5),
+    "NaN targets": lambda b: learning(b, lambda t: t * np.nan),
+    "targets of one outcome": lambda b: learning(b, lambda t: t[..., :1]),
+    "targets of other rounds": lambda b: learning(b, lambda t: t[:, 1:]),
+    "losses of a shape": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: p)),
+    "NaN losses": lambda b: replace(
+        b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: p[..., 0] * float("nan"))
+    ),
+    "losses raise": lambda b: replace(b.BANDIT, data=replace(b.BANDIT.data, losses=lambda p, e, r: {}[0])),
+    "an undeclared parent": lambda b: computing(b, varied={"chances": (("wins",), lambda v: v["wins"] / v["pulls"])}),
+    "growing state": lambda b: computing(
+        b, varied={"next_wins": (("wins",), lambda v: np.concatenate([v["wins"], v["wins"]], -1))}
+    ),
+    "a missing input": lambda b: computing(b, inputs=lambda episodes: {"arm": episodes.arms}),
+    "inputs of other rounds": lambda b: computing(
+        b, inputs=lambda episodes: {"arm": episodes.arms.T, "reward": episodes.rewards.T}
+    ),
+    "a missing state": lambda b: computing(b, initial=lambda episodes: {}),
+    "an unknown corruption": lambda b: replace(b.BANDIT, analysis=replace(b.BANDIT.analysis, default_corruption="x")),
+    "an unknown variable": lambda b: replace(b.BANDIT, analysis=replace(b.BANDIT.analysis, probed=("x",))),
+}
+
+
+@pytest.mark.parametrize("lie", LIES)
+def test_a_record_that_lies_is_not_registered(lie, bandit):
+    """Each of these was registered, and trained or compared without a word, or raised deep in torch."""
+    before = dict(catalog._REGISTERED)
+    with pytest.raises(InputError), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        tasks.register(LIES[lie](bandit))
+    assert before == catalog._REGISTERED
+
+
+@pytest.mark.parametrize("option", ["n 4", "", "--x", "out", "seed", "Arms", "class", "1x", "_x", "a-b", None, 3])
+def test_a_size_whose_option_no_command_could_have_is_refused(option):
+    """Registered, it made the whole command line fail to import."""
+    with pytest.raises(InputError, match="option of a size must be"):
+        Size("n_arms", option, "arms")
+    with pytest.raises(InputError, match=r"minimum|default"):
+        Size("n_arms", "arms", "arms", minimum=3, default=2)
+
+
+def test_what_commands_take_is_what_sizes_may_not_be_called():
+    sizes = {size.option for task in tasks.every() for size in task.sizes}
+    commands = typer.main.get_command(app).commands.values()
+    for command in (own for one in commands for own in getattr(one, "commands", {"": one}).values()):
+        taken = {param.name for param in command.params}
+        taken |= {word.lstrip("-").replace("-", "_") for param in command.params for word in param.opts}
+        assert not sizes & taken or taken - sizes <= TAKEN, command.name
+
+
+@pytest.mark.parametrize("grid", [(float("nan"),), (0.0, float("nan")), (0.0, float("inf")), (), ("a",), (1.0, 0.0)])
+def test_a_grid_holds_ascending_finite_numbers(grid):
+    with pytest.raises(InputError, match="must be ascending numbers"):
+        Searched("rate", grid)
