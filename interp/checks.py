@@ -27,7 +27,7 @@ import inspect
 import os
 import re
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from functools import cache
 from math import isfinite
@@ -175,24 +175,28 @@ def refuse_above(what: str, n_bytes: float, max_gb: float) -> None:
 
 def refuse_beyond_machine(what: str, n_bytes: float) -> None:
     """Refuse what this machine's memory cannot hold."""
-    held = _machine_bytes()
+    held, whose = memory()
     require(
         n_bytes <= held,
-        f"{what} would take about {n_bytes / 1e9:.3g} GB, and this machine has {held / 1e9:.3g} GB; "
-        "take fewer or smaller",
+        f"{what} would take about {n_bytes / 1e9:.3g} GB, and {whose} {held / 1e9:.3g} GB; take fewer or smaller",
     )
 
 
 _OF_CONTROLS = ("n_random", "n_resamples", "n_draws", "n_sets", "n_fresh", "n_folds", "n_bins", "n_seeds", "untrained")
 _OF_WORK = ("n_instances", "restarts", "steps", "fits", "battery", "horizon", "starts", "known", "test")
-REPEATS = frozenset(_OF_CONTROLS + _OF_WORK)
-"""Names of arguments and fields that say how often something is done."""
-_MOST_REPEATS = 10**7
-_LEAST_SECONDS = 1e-5
-"""What the quickest of these repetitions takes."""
+REPEATS: Mapping[str, float] = {
+    **dict.fromkeys(_OF_CONTROLS + _OF_WORK, 1e-5),
+    **dict.fromkeys(("dataset_episodes", "eval_episodes", "batch_size", "n_rounds"), 1e-4),
+    "eval_rounds": 1e-3,
+    "rounds": 1e-2,
+    "n_map": 0.1,
+}
+"""Arguments and fields that say how often something is done, each with the seconds that the quickest of these takes."""
+_MOST_SECONDS = 100.0
+"""What the quickest repetitions may take together: the others take a thousand times as long, and more."""
 
 
-def refuse_endless(name: str, count: int) -> None:
+def refuse_endless(name: str, count: int, seconds: float | None = None) -> None:
     """Refuse repetitions that no run lives to finish.
 
     >>> refuse_endless("n_resamples", 10**12)
@@ -200,12 +204,41 @@ def refuse_endless(name: str, count: int) -> None:
     interp.errors.InputError: n_resamples=1000000000000 would take at least 2778 hours, at 10 microseconds each, the \
 least that any takes; give at most 10000000
     """
-    hours = count * _LEAST_SECONDS / 3600
+    each = REPEATS.get(name, 1e-5) if seconds is None else seconds
+    most = round(_MOST_SECONDS / each)
     require(
-        count <= _MOST_REPEATS,
-        f"{name}={count} would take at least {hours:.4g} hours, at {_LEAST_SECONDS * 1e6:.0f} microseconds each, the "
-        f"least that any takes; give at most {_MOST_REPEATS}",
+        count <= most,
+        f"{name}={count} would take at least {count * each / 3600:.4g} hours, at {each * 1e6:.0f} microseconds each, "
+        f"the least that any takes; give at most {most}",
     )
+
+
+_MOST_AT_ONCE = 10.0
+"""Seconds in which nothing is shown, and a key that stops a run is not heeded."""
+
+
+def refuse_slow(what: str, seconds: float) -> None:
+    """Refuse one step of work that cannot be stopped and takes at least so many seconds."""
+    bound = f"and at most {_MOST_AT_ONCE:g} can pass in one step"
+    require(seconds <= _MOST_AT_ONCE, f"{what} would take at least {seconds:.3g} seconds, {bound}; take smaller ones")
+
+
+def memory() -> tuple[float, str]:
+    """The bytes that this process may take, and whose bound that is: the machine's, the shell's or the container's.
+
+    >>> memory()[0] > 0
+    True
+    """
+    bounds = [(_machine_bytes(), "this machine has"), (_container_bytes(), "its container (cgroup) has")]
+    try:
+        import resource
+    except ImportError:  # no such limits on this system
+        return min(bounds)
+    for name in ("RLIMIT_AS", "RLIMIT_DATA"):
+        soft, _ = resource.getrlimit(getattr(resource, name))
+        if soft != resource.RLIM_INFINITY:
+            bounds.append((float(soft), "the limit of this shell (ulimit) is"))
+    return min(bounds)
 
 
 @cache
@@ -215,6 +248,29 @@ def _machine_bytes() -> float:
         return float(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     except (AttributeError, ValueError, OSError):
         return float("inf")
+
+
+@cache
+def _container_bytes(root: str = "/") -> float:
+    """The least memory of the control groups that hold this process; without end where there are none."""
+    try:
+        lines = Path(root, "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return float("inf")
+    found = [float("inf")]
+    for _, kinds, group in (line.split(":", 2) for line in lines if line.count(":") >= 2):
+        if kinds and "memory" not in kinds.split(","):
+            continue
+        home = Path(root, "sys/fs/cgroup", "memory" if kinds else "")
+        inner = home / group.lstrip("/")
+        for place in [inner, *inner.parents]:  # within a container, the group's own path may not be there
+            if not place.is_relative_to(home):
+                break
+            try:
+                found.append(float((place / ("memory.limit_in_bytes" if kinds else "memory.max")).read_text()))
+            except (OSError, ValueError):  # none here, or "max"
+                continue
+    return min(found)
 
 
 def checked(function: _F) -> _F:
@@ -273,7 +329,9 @@ def fit(name: str, value: Any, kind: Any, default: Any = FREE) -> Any:
         raise InputError(f"{name} must be {described(kind)}, got {shown(value)}{hint}")
     if (name == "seed" or name.endswith("_seed")) and isinstance(given, int) and not isinstance(given, bool):
         seed_of(given, name)
-    if name in REPEATS and isinstance(given, int):
+    if name == "n_jobs" and given == 0:
+        raise InputError("n_jobs must be the number of workers, or -1 for one per core, got 0")
+    if name in REPEATS and isinstance(given, int) and not isinstance(given, bool):
         refuse_endless(name, given)
     return given
 

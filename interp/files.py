@@ -97,6 +97,15 @@ def writable(folder: str | Path) -> Path:
     return folder
 
 
+def folder_to_write(folder: str | Path, what: str = "the output folder") -> Path:
+    """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again."""
+    folder = Path(file_path(folder, what))
+    with writing(folder, "to "):
+        existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
+        with tempfile.TemporaryFile(dir=existing):
+            return folder
+
+
 @contextmanager
 def writing(path: str | Path, to: str = "") -> Iterator[None]:
     """While ``path`` is written, errors of the system become a sentence that names it; ``to`` is "to " for a folder."""

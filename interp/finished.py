@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from interp.files import write_text
+from interp.files import folder_to_write, write_text
 from interp.provenance import versions
 
 if TYPE_CHECKING:
@@ -52,6 +52,11 @@ class Finished:
     folder: str | Path | None
     settings: Mapping[str, Any]
     named: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Refuse a folder that cannot be written before any part is computed."""
+        if self.folder is not None:
+            folder_to_write(self.folder, "the folder of finished parts")
 
     def part(self, name: str, kind: type[_T], compute: Callable[[], _T]) -> _T:
         """The part called ``name``, of type ``kind``: read where it was kept, else computed and kept."""

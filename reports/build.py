@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from interp import tasks
-from interp.checks import checked, unique
+from interp.checks import checked, refuse_endless, unique
 from interp.errors import require
 from interp.files import file_to_write, writable
 from interp.library import models
@@ -98,6 +98,7 @@ def write_report(
     n_rounds = min([task.at_most(20 if quick else 100), *rooms]) if n_rounds is None else n_rounds
     least, most = task.at_most(10), min(rooms, default=n_rounds)
     require(n_rounds >= least, f"a report needs at least {least} rounds an episode, got {n_rounds}")
+    refuse_endless("n_rounds", n_rounds, 1e-2)
     require(n_rounds <= most, f"{model.name!r} has room for {most} rounds an episode, got {n_rounds}")
     context = Context(model, source, n_episodes, n_rounds, seed, regime, sizes or {}, arguments or {}, quick=quick)
     wanted = unique(parts_for(context.task) if parts is None else parts, "part of a report").values()

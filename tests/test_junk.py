@@ -2,18 +2,32 @@
 
 import inspect
 import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
 
 import jaxtyping
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from typer.testing import CliRunner
 
+import circuits
+import interp
+from circuits import compare
 from interp import checks
+from interp.cli import app
 from interp.errors import InputError
+from interp.evaluation.suite import evaluate
+from interp.finished import Finished
+from interp.interventions import patch_command
 from interp.statistics import bootstrap_mean, ratio_interval, resample_weights
+from interp.tasks import reachability
 from interp.training.config import TrainingConfig
 from interp.workers import each
+from reports.build import build
 from tests import junk, junk_methods
 
 QUICK, FULL = 150, 2500
@@ -103,3 +117,75 @@ def test_only_input_errors_or_results_come_out_of_thousands_of_calls():
     """2,500 calls of functions take minutes; 10,000 of methods, too."""
     found = throw(FULL, junk.surface()) + throw(METHODS * FULL, junk_methods.methods())
     assert not found, "\n".join(map(str, found))
+
+
+def test_a_container_and_a_shell_bound_memory(tmp_path):
+    """Both versions of control groups, from the process's own group up; and the shell's ulimit."""
+    mebi = 2.0**20
+    for name, line, files, wanted in (
+        ("2", "0::/a/b", {"a/b/memory.max": "max", "a/memory.max": "1048576", "memory.max": "9999999"}, mebi),
+        ("1", "4:cpu,memory:/a", {"memory/a/memory.limit_in_bytes": "2097152"}, 2 * mebi),
+        ("other", "3:cpu:/a", {"memory/a/memory.limit_in_bytes": "1"}, float("inf")),
+        ("within", "0::/../..", {"memory.max": "1048576"}, mebi),
+    ):
+        root = tmp_path / name
+        for path, text in {"../../../proc/self/cgroup": line, **files}.items():
+            place = Path(os.path.normpath(root / "sys/fs/cgroup" / path))
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text + "\n")
+        assert checks._container_bytes(str(root)) == wanted, name
+    assert checks._container_bytes(str(tmp_path / "none")) == float("inf")
+    code = "import sys; from interp.checks import *; refuse_beyond_machine('it', 5e9)"
+    home = str(Path(__file__).parents[1])
+    ran = subprocess.run(
+        ["bash", "-c", f"ulimit -v 4000000; {sys.executable} -c \"{code}\""],
+        capture_output=True, text=True, cwd=home, env={**os.environ, "PYTHONPATH": home},
+    )  # fmt: skip
+    assert "it would take about 5 GB, and the limit of this shell (ulimit) is 4.1 GB" in ran.stderr
+
+
+UNBOUNDED = {
+    "edges": lambda: reachability.sample(2, 3, 16, 10**6),
+    "nodes": lambda: reachability.sample(64, 3, 2000, 4000),
+    "a data set": lambda: TrainingConfig("experts", [{"n_rounds": 2, "steps": 2}], dataset_episodes=10**10),
+    "rounds compared": lambda: replace(compare.QUICK, rounds=10**6),
+    "rounds verified": lambda: circuits.verify("wma-handwired", [(2,)], n_rounds=10**7),
+    "rounds reported": lambda: build("wma-handwired", "out", n_rounds=10**5),
+    "a map": lambda: patch_command.patch(interp.load("wma-handwired", n_experts=2), 2, n_map=10**5),
+    "no workers": lambda: evaluate(interp.load("wma-handwired", n_experts=2), n_jobs=0),
+    "seeds": lambda: run_command("benchmark", "--seeds", "100000000"),
+    "a map of the shell": lambda: run_command("patch", "wma-handwired", "--map", "100000"),
+}
+
+
+def run_command(*arguments):
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2 and not isinstance(done.exception, MemoryError), done.exception
+    raise InputError(done.output)
+
+
+@pytest.mark.parametrize("what", UNBOUNDED)
+def test_what_would_take_hours_is_refused_at_once(what):
+    interp.load("wma-handwired", n_experts=2)
+    with junk.at_most(4), pytest.raises(InputError, match=r"would take|at most|number of workers"):
+        UNBOUNDED[what]()
+
+
+LATE = {
+    "a file for a folder of parts": lambda path: Finished(path, {}),
+    "a file above it": lambda path: Finished(path / "parts", {}),
+    "a round that is none": lambda path: run_command("patch", "nothing", "--round", "9", "--rounds", "5"),
+    "a reading before": lambda path: run_command("patch", "nothing", "--round", "9", "--read", "5"),
+    "no direction": lambda path: run_command("patch", "nothing", "--direction", "up"),
+    "no subject": lambda path: run_command("benchmark", "--subject", "nothing"),
+    "a file for a report": lambda path: build("wma-handwired", path),
+}
+
+
+@pytest.mark.parametrize("what", LATE)
+def test_what_can_be_refused_before_work_is(what, tmp_path):
+    """A comparison was refused its folder after its first part, a round after the model was loaded."""
+    (tmp_path / "file").write_text("x")
+    with junk.at_most(8), pytest.raises(InputError) as refused:
+        LATE[what](tmp_path / "file")
+    assert "nothing" not in str(refused.value) or what == "no subject"

@@ -9,6 +9,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.files import folder_to_write
 from interp.lazy import named
 
 
@@ -36,7 +37,7 @@ def benchmark(
     subject: Annotated[
         list[str] | None, typer.Option(help="Only these subjects, by name.", autocompletion=_subject_names)
     ] = None,
-    seeds: Annotated[int, options.number("How many seeds of episodes")] = 1,
+    seeds: Annotated[int, options.number("How many seeds of episodes", most=1000)] = 1,
     jobs: Annotated[int, options.number("Subjects that are worked on at once")] = 1,
     scheduler: options.Scheduler = "",
     report: Annotated[bool, typer.Option("--report", help="Write a page as well.")] = False,
@@ -50,7 +51,7 @@ def benchmark(
         questions=question or (),
         seeds=range(seeds),
         quick=quick,
-        out=options.to_be_written(out),
+        out=folder_to_write(out),
         n_jobs=jobs,
         scheduler=scheduler,
     )

@@ -10,6 +10,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.files import folder_to_write
 from interp.library import handwired_models
 
 
@@ -49,7 +50,7 @@ def compare(
         effort = effort.of_rounds(rounds)
     if episodes is not None:
         effort = replace(effort, test=episodes, known=round(episodes * effort.known / effort.test))
-    folder = options.to_be_written(out / f"{Path(model).name}-against-{Path(held).name}")
+    folder = folder_to_write(out / f"{Path(model).name}-against-{Path(held).name}")
     found = room.run(subject, None if held == "none" else held, effort=effort, folder=folder)
     say.line(f"{found.model}: {found.algorithm}")
     say.table(found.summary(), f"{found.model} against {found.reference or 'algorithms'}", "verdicts")

@@ -9,6 +9,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.files import folder_to_write
 
 
 @command(example="interp evaluate wma-learned --episodes 32", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
@@ -33,7 +34,7 @@ def evaluate(
     from interp.evaluation import suite
     from interp.progress import bar
 
-    folder = options.to_be_written(out / Path(model).name)
+    folder = folder_to_write(out / Path(model).name)
     with bar(f"evaluating {loaded.name}", len(suite.parts_of(loaded))) as done:
         result = suite.evaluate(
             loaded, n_episodes=episodes, seed=seed, with_theory=theory, done=done, n_jobs=jobs, scheduler=scheduler

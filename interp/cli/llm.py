@@ -10,7 +10,7 @@ import typer
 from interp.cli import options
 from interp.cli.command import Say, command, llm_app
 from interp.errors import require
-from interp.files import write_csv
+from interp.files import folder_to_write, write_csv
 from interp.progress import working
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _open_model(
     from interp.llm.opened import Opened, sample
 
     played = sample(episodes, rounds, regime, seed)
-    options.to_be_written(out)
+    folder_to_write(out)
     with working(f"opening {model}"):
         opened = Opened.load(model, device, condition=condition)
         names = opened.residuals(every)
@@ -155,7 +155,7 @@ def demo(say: Say, out: options.Out = Path("output/llm-demo"), seed: options.See
     from interp.llm.tables import readable, write_tables
     from reports.llm import build
 
-    options.to_be_written(out)
+    folder_to_write(out)
     for name, about in PLAYERS.items():
         say.line(f"{name}: {about}")
     traces = out / "traces"
@@ -193,7 +193,7 @@ def score(
     from interp.llm.tables import readable, write_tables
 
     reading = _read_traces(say, path, regime, duplicates)
-    options.to_be_written(out)
+    folder_to_write(out)
     with working("scoring"):
         scores, written = write_tables(reading.runs, out, seed=seed)
     written.append(write_csv(out / "read.csv", reading.table))
@@ -213,7 +213,7 @@ def notes(
     from interp.llm.tables import note_table, write_notes
 
     reading = _read_traces(say, path, regime, duplicates)
-    options.to_be_written(out)
+    folder_to_write(out)
     with working("reading notes"):
         table = note_table(reading.runs)
         written = write_notes(table, out)
@@ -236,7 +236,7 @@ def report(
     """Write the report on traces, with handwired and learned transformers on the same instances."""
     from reports.llm import build
 
-    options.to_be_written(out)
+    folder_to_write(out)
     with working("scoring and drawing"):
         page = build(path, models or [], out=out, regime=regime, duplicates=duplicates, seed=seed)
     say.wrote([page])

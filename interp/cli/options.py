@@ -5,10 +5,10 @@ A minimum stands in an option's help and is checked before the command begins.
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import sys
-import tempfile
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -24,12 +24,13 @@ from interp.errors import InputError, require
 from interp.machine import Machine
 
 
-def number(what: str, minimum: int = 1, *names: str) -> Any:
-    """An option that takes whole numbers from ``minimum`` on, and says so in its help."""
+def number(what: str, minimum: int = 1, *names: str, most: float = math.inf) -> Any:
+    """An option that takes whole numbers from ``minimum`` on, and says so in its help; ``most`` bounds what it does."""
 
     def check(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
         for one in value if isinstance(value, list | tuple) else [value]:
             require(one is None or one >= minimum, f"{param.opts[0]} must be at least {minimum}, got {one}")
+            require(one is None or one <= most, f"{param.opts[0]} must be at most {most:,}, got {one}")
         return value
 
     return typer.Option(*names, help=f"{what}; at least {minimum}.", callback=check)
@@ -129,17 +130,6 @@ Import = Annotated[
         help="A module of your own to import first: it registers tasks, or machines with interp.register_machine.",
     ),
 ]
-
-
-def to_be_written(folder: Path) -> Path:
-    """``folder``, after a file was written to it, or to the nearest folder above that exists, and taken away again."""
-    existing = next((place for place in (folder, *folder.parents) if place.exists()), folder)
-    try:
-        with tempfile.TemporaryFile(dir=existing):
-            return folder
-    except OSError as error:
-        problem = f"cannot write to {str(folder)!r}: {error.strerror}; choose a folder that can be written"
-        raise InputError(problem) from error
 
 
 def settings_of(pairs: Iterable[str], option: str = "--set") -> dict[str, Any]:

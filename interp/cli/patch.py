@@ -10,11 +10,12 @@ import typer
 import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
-from interp.errors import require
+from interp.errors import require, require_known
+from interp.files import folder_to_write
 from interp.progress import bar
 
 Rounds = Annotated[int | None, options.number("Rounds per episode; as many as the round and the map need by default")]
-_MapSize = Annotated[int, options.number("Rounds of the round x round map of the latents, 0 for none", 0, "--map")]
+_MapSize = Annotated[int, options.number("Rounds of the round x round map, 0 for none", 0, "--map", most=1000)]
 
 
 @command(
@@ -60,12 +61,19 @@ def patch(
     out: options.Out = Path("output/patching"),
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
+    require_known("direction", direction, ("denoising", "noising"))
+    for option, asked in (("--round", at), ("--read", read)):
+        require(
+            asked is None or rounds is None or asked < rounds,
+            f"{option} {asked} is out of range: --rounds {rounds} gives rounds 0 to {(rounds or 0) - 1}",
+        )
+    require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     loaded = chosen.model
     from interp.interventions import patch_command as run
 
     round_ = interp.tasks.of(loaded).at_most(min(40, rounds or 40)) // 2 if at is None else at
-    folder = options.to_be_written(out / Path(model).name)
+    folder = folder_to_write(out / Path(model).name)
     say.facts(model=loaded.name, round=round_, n_episodes=episodes, seed=seed)
     drawn: dict[str, Any] = {"regime": regime, "sizes": chosen.sizes}
     if tables:

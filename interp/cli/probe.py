@@ -11,6 +11,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
+from interp.files import folder_to_write
 
 _SiteName = Annotated[str, typer.Option(help="Such as latents or resid_post[1]@p?: <probes.command:site_names>.")]
 
@@ -59,7 +60,7 @@ def probe(
             say.line(f"{fitted}\n")
         say.wrote([folder])
         return
-    options.to_be_written(folder)
+    folder_to_write(folder)
     swept = run.sweep(
         loaded, sampled, targets, windows=spans, seed=seed, cache=folder / "cells", n_jobs=jobs, scheduler=scheduler
     )

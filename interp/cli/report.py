@@ -9,6 +9,7 @@ import typer
 
 from interp.cli import options
 from interp.cli.command import Say, command
+from interp.files import folder_to_write
 
 
 @command(example="interp report wma-handwired --experts 4", sizes="one", torch=True, more=options.CIRCUIT_ARGUMENTS)
@@ -30,7 +31,7 @@ def report(
     """Write a self-contained HTML report that opens offline, and print its path; exit 1 when a part of it failed."""
     from reports.build import write_report
 
-    options.to_be_written(out)
+    folder_to_write(out)
     chosen = options.load(model, sizes, arguments, device, sampled=True)
     written = write_report(
         chosen.model,

@@ -14,7 +14,7 @@ from interp.checks import folder_name
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
-from interp.files import require_free, write_csv
+from interp.files import folder_to_write, require_free, write_csv
 from interp.progress import working
 
 _task_keys = options.completing(lambda: {task.key: task for task in interp.tasks.every()})
@@ -72,7 +72,7 @@ def train(
     name = folder_name("--name", name or f"{task}-{preset}")
 
     first = os.environ.get("RANK", "0") == "0"  # torchrun numbers its processes: all come here, one says so
-    options.to_be_written(out / name)
+    folder_to_write(out / name)
     require_free(out / name)
     with working("importing torch"):
         from interp.training.machine import kind_of, taken

@@ -13,6 +13,7 @@ import interp.tasks
 from interp.cli import options
 from interp.cli.command import Say, command
 from interp.errors import require
+from interp.files import folder_to_write
 
 if TYPE_CHECKING:
     from circuits.verification import VerificationResult
@@ -49,7 +50,7 @@ def verify(
     from interp.files import write_csv, write_json
 
     if out is not None:
-        options.to_be_written(out)
+        folder_to_write(out)
     built = next((record.kind == "built" for record in library.models() if record.name == model), Path(model).is_dir())
     run = _machine if built else _circuit
     result = run(model, sizes, arguments, dtype, device, n_rounds=rounds, n_episodes=episodes, seed=seed)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from interp.checks import checked, integer, refuse_beyond_machine
+from interp.checks import checked, integer, refuse_beyond_machine, refuse_slow
 from interp.errors import require, unknown_name
 from interp.tasks.reachability import graphs
 from interp.tasks.reachability.episodes import ReachabilityEpisodes
@@ -51,6 +51,8 @@ def sample(
     refuse_beyond_machine(
         f"{n_episodes} graphs with {n_nodes} nodes and {n_edges} edges", 8.0 * n_episodes * (n_nodes**2 + 4 * n_edges)
     )
+    # 10**6 edges took 35 seconds: graphs are drawn 64 at a time, whatever the number of episodes.
+    refuse_slow(f"graphs with {n_nodes} nodes and {n_edges} edges", 64 * 5e-7 * (n_nodes**2 + n_edges))
     require(depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out")
     if regime not in REGIMES:
         raise unknown_name("regime", regime, REGIMES)
