@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-<<<<<<< HEAD
 _SCORED = 2**31 - 1
 """The seed of episodes that are scored whatever the seed of a comparison is; odd, as no episodes to fit on have it."""
-=======
+
 _WORDS = """
 agent arguments as_json at backend base_url components concurrency conditions config corruption device direction dry_run
 dtype episodes extra_body help import jobs json key_env machine malformed_limit map map_ max_tokens metric metrics model
@@ -43,7 +42,6 @@ tables targets task temperature theory thinking_off timeout top_p verbose versio
 """
 TAKEN = frozenset(_WORDS.split())
 """What the options and arguments of commands are called that take sizes, too."""
->>>>>>> 3583bec (A task's record is checked where it is registered: episodes drawn twice, encoded, compared; algorithms read what they declare)
 
 
 @dataclass(frozen=True)
