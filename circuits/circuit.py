@@ -135,6 +135,7 @@ class Circuit:
         name, arguments: what builds it again, in the registry.
         tokens, payloads: embedding of each token of the vocabulary; direction that a token's scalar payload scales.
         payload_range: scalar payloads that the construction is proven for; None takes any.
+        float32_range: those that it is proven for in float32, where ``payload_range`` takes any.
         outcomes: unembedding direction of each outcome; the model's output is a probability.
         state: directions that read the algorithm's state from a latent.
         sites: the ground truth: key of a variable of the algorithm -> the locations where it lives.
@@ -163,6 +164,7 @@ class Circuit:
     not_carried: Mapping[str, tuple[str, str]] = field(default_factory=dict)
     payloads: Mapping[str, Direction] = field(default_factory=dict)
     payload_range: tuple[float, float] | None = None
+    float32_range: tuple[float, float] | None = None
     neurons: tuple[Neuron, ...] = ()
     edges: tuple[Edge, ...] = ()
     edits: tuple[str, ...] = ()

@@ -44,7 +44,7 @@ def compile_circuit(
     """
     _validate(circuit)
     require_dtype(circuit, str(dtype).removeprefix("torch."))
-    config = _configuration(circuit)
+    config = _configuration(circuit, dtype)
     model = HookedLatentTransformer(config, state_map=rows(circuit.state, circuit), max_gb=max_gb).to(dtype)
     with torch.no_grad():
         for parameter in model.parameters():
@@ -81,7 +81,7 @@ def require_dtype(circuit: Circuit, dtype: str) -> None:
     require(dtype == "float64" or not circuit.float64_only, f"dtype {dtype!r} is too coarse: {circuit.float64_only}")
 
 
-def _configuration(circuit: Circuit) -> LatentTransformerConfig:
+def _configuration(circuit: Circuit, dtype: torch.dtype) -> LatentTransformerConfig:
     """Sizes, rules and names; ``origin`` says how to build the circuit again."""
     layers = [circuit.layer(index) for index in range(circuit.n_layers)]
     n_heads = max(len(heads) for heads in layers)
@@ -103,7 +103,7 @@ def _configuration(circuit: Circuit) -> LatentTransformerConfig:
         latent_update="replace",
         strip_position=True,
         output="probability",
-        value_range=circuit.payload_range,
+        value_range=circuit.payload_range or (circuit.float32_range if dtype == torch.float32 else None),
         head_names=of_heads(lambda head: head.name, _NO_HEAD),
         name=circuit.name,
         origin={"circuit": circuit.name, "arguments": dict(circuit.arguments), "edits": list(circuit.edits)},

@@ -103,6 +103,8 @@ def q_learning(
         tokens={token: ids[token.strip("<>")] for token in layout.vocabulary},
         payloads={"r": buf1["r"]},
         payload_range=None if variant == "lin" else (float(rewards[0]), float(rewards[1])),
+        # Its tie slope is 2 roundings of M in float32 (28 in float64), which larger values would swallow.
+        float32_range=(float(rewards[0]), float(rewards[1])),
         latents=tuple(ids[action] + ids["Update"] for action in wiring.actions),
         outcomes=tuple(ids[action] for action in wiring.actions),
         state=tuple(buf1[state] for state in wiring.states),

@@ -56,8 +56,8 @@ _WORDS_P = """
 
 
 _AMPLIFIED, _MOST_AMPLIFIED = 10.0, 2e-6
-"""Errors of predictions of a rotated R in units of e^heavy times a rounding: 8 to 9 were measured for 20 <= heavy <= 28,
-and with 36, as in a basis that is not rotated, no prediction is left. So much may stand in a prediction."""
+"""Errors of predictions of a rotated R in units of e^heavy times a rounding (8 to 9 were measured for heavy from 20 to
+28; with 36, as in a basis that is not rotated, no prediction is left), and the largest error that one may have."""
 
 
 @Coordinates.taken_by
@@ -91,8 +91,8 @@ def weighted_majority(
     amplified = _AMPLIFIED * float(np.exp(heavy) * np.finfo(np.float64).eps)
     require(
         variant == "P" or eta is None or coordinates.rotation is None or amplified <= _MOST_AMPLIFIED,
-        f"in a rotated basis the heavy sink e^{heavy:g} makes up to {amplified:.1g} of a rounding of 2e-16, which stands "
-        f"in every prediction, and at most {_MOST_AMPLIFIED:g} may; give heavy=20 or less, no rotation, or no eta",
+        f"in a rotated basis the heavy sink e^{heavy:g} makes up to {amplified:.1g} of a rounding of 2e-16, in every "
+        f"prediction, and at most {_MOST_AMPLIFIED:g} may stand there; give heavy=20 or less, no rotation, or no eta",
     )
     layout = ExpertRound(n_experts)
     tokens = tuple(map(_name, layout.vocabulary))
@@ -134,8 +134,8 @@ def _float64_only(variant: str, eta: float | None, rotation: int | None) -> str:
     if variant == "P":
         return needs_float64("variant 'P'", "'R'")
     return (
-        "in a rotated basis the heavy sink that variant 'R' has at a finite eta amplifies the rounding of float32; load "
-        "it with dtype='float64', or without rotation"
+        "in a rotated basis the heavy sink that variant 'R' has at a finite eta amplifies the rounding of float32; "
+        "load it with dtype='float64', or without rotation"
     )
 
 

@@ -66,3 +66,35 @@ def test_softmax_only_circuits_without_pairs_keep_the_promise_in_float32(name: s
     coarse = {"tau": 4e-6} if variant == "softmlp" else {"heavy": 20.0, "match_logit": 60.0}
     assert state_error(name, variant, torch.float32, **coarse) < (1e-5 if variant == "R" else 1e-4)
     assert interp.load(name, variant=variant, eta=40.0, dtype="float32").W_E.dtype == torch.float32
+
+
+def test_lin_in_float32_refuses_rewards_that_it_was_not_built_for():
+    """It was wrong by .03 to .20 in silence: the tie slope is two roundings of the largest declared value."""
+    episodes = mdp.sample(4, 6, 3, 2, seed=0)
+    larger = replace(episodes, rewards=episodes.rewards * 50)
+    model = interp.load("qlearning-handwired", n_states=3, n_actions=2, variant="lin", dtype="float32")
+    assert interp.rollout(model, episodes).n_rounds == 6
+    with pytest.raises(
+        InputError, match=r"are outside \[0, 1\], which this model is proven for; load it with rewards="
+    ):
+        interp.rollout(model, larger)
+    highest = float(larger.rewards.max())
+    for own in ({"dtype": "float64"}, {"dtype": "float32", "rewards": (0.0, highest)}):
+        exact = interp.load("qlearning-handwired", n_states=3, n_actions=2, variant="lin", **own)
+        assert interp.rollout(exact, larger).n_rounds == 6
+
+
+@pytest.mark.parametrize(("given", "refused"), [({}, True), ({"heavy": 28.0}, True), ({"heavy": 20.0}, False)])
+def test_a_rotated_heavy_sink_is_refused_where_it_amplifies_rounding(given, refused):
+    """eta=80 with rotation=1 loaded silently, with predictions that were wrong by up to 1."""
+    episodes = experts.sample(8, 20, 3, seed=0)
+    build = {"n_experts": 3, "eta": 80.0, "rotation": 1, **given}
+    if refused:
+        with pytest.raises(InputError, match=r"in a rotated basis the heavy sink e\^.*give heavy=20 or less"):
+            interp.load("wma-handwired", **build)
+        return
+    model = interp.load("wma-handwired", **build)
+    wanted = interp.tasks.of(model).explains(model).run(episodes)["prediction"]
+    assert abs(interp.rollout(model, episodes).predictions.numpy() - wanted).max() < 2e-6
+    with pytest.raises(InputError, match="amplifies the rounding of float32"):
+        interp.load("wma-handwired", dtype="float32", **build)
