@@ -12,6 +12,7 @@ compared, without a word.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -46,8 +47,8 @@ def check_task(task: Task) -> None:
     _check_losses(task, fitted, first, n_rounds)
     _check_targets(task, fitted, first, n_rounds)
     for record in _tried("algorithms", lambda: unique(task.algorithms.records(), "algorithm")).values():
-        algorithm = _tried(f"algorithm {record.key!r}", lambda record=record: record.for_episodes(first))
-        _tried(f"algorithm {record.key!r}", lambda algorithm=algorithm: _check_algorithm(algorithm, first))
+        algorithm = _tried(f"algorithm {record.key!r}", partial(record.for_episodes, first))
+        _tried(f"algorithm {record.key!r}", partial(_check_algorithm, algorithm, first))
     _check_analysis(task)
 
 
@@ -70,7 +71,7 @@ def _check_layout(task: Task, layout: Any) -> None:
     _require(isinstance(layout, RoundLayout), f"layout gives {type(layout).__name__}, no RoundLayout")
     _require(layout.task == task.key, f"its layout is of the task {layout.task!r}, its key is {task.key!r}")
     for name in ("labels", "vocabulary", "outcomes"):
-        words = _tried(name, lambda name=name: getattr(layout, name))
+        words = _tried(name, partial(getattr, layout, name))
         texts = isinstance(words, tuple) and bool(words) and all(isinstance(word, str) and word for word in words)
         _require(texts, f"{name} must be a tuple of texts, got {shown(words)}")
         twice = max(words, key=words.count)
@@ -124,9 +125,13 @@ def _check_rounds(layout: RoundLayout, rounds: Any, n_rounds: int) -> None:
         _require(rows, f"encoded {name!r} must begin with [episode, round], got {shown(tensor)}")
 
 
+def _tensors(layout: RoundLayout, episodes: Any) -> dict[str, torch.Tensor]:
+    return layout.encode(episodes).tensors()
+
+
 def _same(layout: RoundLayout, first: Any, again: Any) -> bool:
     """Whether two batches of episodes are encoded alike."""
-    one, other = (_tried("layout.encode", lambda e=e: layout.encode(e).tensors()) for e in (first, again))
+    one, other = (_tried("layout.encode", partial(_tensors, layout, e)) for e in (first, again))
     return all(torch.equal(one[name], other[name]) for name in one)
 
 
@@ -149,7 +154,7 @@ def _check_targets(task: Task, layout: RoundLayout, episodes: Any, n_rounds: int
     goal = _tried("training", task.training)
     wanted = (N_EPISODES, n_rounds, layout.n_outputs if layout.kind == "classes" else 1)
     for name, targets in {"targets": goal.targets, **goal.other_targets}.items():
-        found = np.asarray(_tried(name, lambda targets=targets: targets(episodes)))
+        found = np.asarray(_tried(name, partial(targets, episodes)))
         numbers = found.dtype.kind in "biuf" and bool(np.isfinite(found).all())
         _require(found.shape == wanted and numbers, f"{name} must be finite numbers {wanted}, got {shown(found)}")
         if layout.kind == "classes":
