@@ -11,15 +11,17 @@ from typing import Any
 
 from circuits.benchmark import trained
 from circuits.benchmark.grades import Result
+from circuits.benchmark.guard import RefusedError, asked
 from circuits.benchmark.known_machine import KnownMachine, build, variants
 from circuits.benchmark.material import FULL, QUICK, Material, Workload
 from circuits.benchmark.method import Method
 from circuits.benchmark.methods import select
+from circuits.benchmark.question import Answer, Question
 from circuits.benchmark.questions import QUESTIONS
 from circuits.calibration import FORMS
 from interp.checks import checked, refuse_endless
 from interp.display import lacks
-from interp.errors import InputError, require, require_known
+from interp.errors import require, require_known
 from interp.files import writable
 from interp.finished import Finished
 from interp.progress import bar
@@ -82,14 +84,15 @@ def run(
     chosen, started = _subjects(subjects, quick), time.time()
     keys = [method for method in methods if isinstance(method, str)]
     custom = [method for method in methods if isinstance(method, Method)]
-    asked = select(keys, questions, quick) if keys or not custom else _bounded(custom)
-    require(bool(asked), "no method is left; give more methods or questions")
+    chosen_methods = select(keys, questions, quick) if keys or not custom else _bounded(custom)
+    require(bool(chosen_methods), "no method is left; give more methods or questions")
+    _told_apart(chosen_methods)
     effort = effort or (QUICK if quick else FULL)
     parts = None if out is None else writable(Path(out) / "parts")
     work = [(name, build, seed) for seed in seeds for name, build in chosen.items()]
     done: list[dict[str, Any]] = []
     with bar("grading", len(work)) as advance:
-        for part in each(_part, (asked, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler):
+        for part in each(_part, (chosen_methods, effort, parts), work, n_jobs=n_jobs, scheduler=scheduler):
             done.append(part)
             advance(1)
     order = {(name, seed): i for i, (name, _, seed) in enumerate(work)}
@@ -115,6 +118,13 @@ def _subjects(subjects: Mapping[str, _Builder] | Sequence[str], quick: bool) -> 
     return {name: known[name] for name in names}
 
 
+def _told_apart(methods: Sequence[Method]) -> None:
+    """Refuse two methods of one key, whose rows would be mixed; the bounds' keys are theirs."""
+    names = [(method.question, method.key) for method in methods]
+    twice = next((key for question, key in names if names.count((question, key)) > 1), None)
+    require(twice is None, f"two methods of one question are called {twice!r}; give each a key of its own")
+
+
 def _bounded(custom: Sequence[Method]) -> list[Method]:
     """Methods of the caller's, with the bounds of their questions."""
     bounds = select(["oracle"], list(dict.fromkeys(method.question for method in custom)))
@@ -132,17 +142,21 @@ def _part(shared: tuple[Sequence[Method], Workload, Path | None], one: tuple[str
     missing = [method for method in methods if (method.question, method.key) not in known]
     if missing:
         started = time.process_time()
-        _grade(build(), seed, missing, effort, part)
+        failed = _grade(build(), seed, missing, effort, part)
         part["cpu_seconds"] += time.process_time() - started
         finished.save(key, dict[str, Any], part)
+        part["refusals"] += failed  # not kept: a method that is mended is asked again
     wanted = {(method.question, method.key) for method in methods}
     for key in ("rows", "refusals"):
         part[key] = [row for row in part[key] if (row["question"], row["method"]) in wanted]
     return part
 
 
-def _grade(subject: KnownMachine, seed: int, methods: Sequence[Method], effort: Workload, part: dict[str, Any]) -> None:
-    """Add rows and refusals of some methods."""
+def _grade(
+    subject: KnownMachine, seed: int, methods: Sequence[Method], effort: Workload, part: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """Add rows and refusals of some methods; gives the refusals of those that failed."""
+    failed: list[dict[str, Any]] = []
     material = Material(subject, effort, seed)
     about = {key: getattr(subject, key) for key in ("machine", "form", "variant")}
     for method in methods:
@@ -154,11 +168,21 @@ def _grade(subject: KnownMachine, seed: int, methods: Sequence[Method], effort: 
         if len(set(truth.values())) < 2:
             continue  # The truth is not known, or no two items differ by it.
         try:
-            answer, seconds = material.charged(partial(method.answer, subject, material))
-        except InputError as error:
-            part["refusals"].append({**row, "sentence": str(error)})
+            ask = partial(material.charged, partial(method.answer, subject, material))
+            answer, seconds = asked(ask, truth, subject.model)
+            scores = {**_graded(question, subject, material, answer), **answer.measured}
+        except RefusedError as refusal:
+            (part["refusals"] if refusal.kept else failed).append({**row, "sentence": str(refusal)})
             continue
-        scores = {**question.grade(subject, material, answer), **answer.measured}
         part["rows"] += [
             {**row, **about, "score": score, "value": float(value), "cpu_s": seconds} for score, value in scores.items()
         ]
+    return failed
+
+
+def _graded(question: Question, subject: KnownMachine, material: Material, answer: Answer) -> dict[str, float]:
+    """The scores of an answer; one that cannot be scored, for its shapes, is refused."""
+    try:
+        return question.grade(subject, material, answer)
+    except Exception as error:
+        raise RefusedError(f"its answer cannot be scored ({type(error).__name__}: {error})") from error

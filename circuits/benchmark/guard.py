@@ -99,10 +99,14 @@ def _problem(answer: Any, truth: Truth) -> str:
         return f"gave {type(answer).__name__}, and must give an Answer"
     if not isinstance(answer.scores, Mapping):
         return f"scores must map items to numbers, got {type(answer.scores).__name__}"
-    for what, items in (("scores", answer.scores), ("chosen", answer.chosen or ())):
-        unknown = [str(item) for item in items if item not in truth]
-        if unknown:
-            return f"{what} hold {len(unknown)} items that were not asked about ({', '.join(unknown[:_N_NAMED])})"
+    # A method may score more than was asked, such as algorithms that extend the true one; not instead of it.
+    surplus = [str(item) for item in answer.scores if item not in truth]
+    if surplus and not truth.keys() <= answer.scores.keys():
+        named = ", ".join(surplus[:_N_NAMED])
+        return f"scores hold {len(surplus)} items that were not asked about ({named}), and lack some that were"
+    unknown = [str(item) for item in answer.chosen or () if item not in truth and item not in answer.scores]
+    if unknown:
+        return f"chosen hold {len(unknown)} items that were not asked about ({', '.join(unknown[:_N_NAMED])})"
     for name, numbers in (("scores", answer.scores), ("measured", answer.measured)):
         none = [f"{item}: {number!r}"[:80] for item, number in numbers.items() if not _is_number(number)]
         if none:

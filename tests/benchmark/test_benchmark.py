@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from circuits import benchmark
@@ -178,3 +179,76 @@ def test_the_command_writes_tables_and_a_page(tmp_path):
     assert told.exit_code == 0, told.output
     assert {"benchmark.json", "scores.csv", "nodes.csv", "benchmark.html"} <= {path.name for path in tmp_path.iterdir()}
     assert "strongest edge by composition" in (tmp_path / "benchmark.html").read_text()
+
+
+# ------------------------------------------------------------------------------------------------ methods of others
+
+
+def _zeroed(subject, material):
+    with torch.no_grad():
+        for parameter in subject.model.parameters():
+            parameter.zero_()
+    return Answer(dict.fromkeys(material.items("edges"), 0.5))
+
+
+def _hooked(subject, material):
+    subject.model.blocks[0].register_forward_hook(lambda module, given, gives: gives * 0)
+    subject.model.train()
+    return Answer(dict.fromkeys(material.items("edges"), 0.5))
+
+
+def _scored(value):
+    return lambda subject, material: Answer(dict.fromkeys(material.items("edges"), value))
+
+
+HOSTILE = {
+    "changes weights": (_zeroed, "changed subject.model in place (weights"),
+    "leaves a hook": (_hooked, "changed subject.model in place (hooks, training mode)"),
+    "raises": (lambda subject, material: 1 / 0, "raised ZeroDivisionError"),
+    "raises KeyError": (lambda subject, material: {}["x"], "raised KeyError"),
+    "gives None": (lambda subject, material: None, "gave NoneType, and must give an Answer"),
+    "gives a dict": (lambda subject, material: {}, "gave dict"),
+    "gives a text": (lambda subject, material: "yes", "gave str"),
+    "NaN": (_scored(float("nan")), "scores must be numbers"),
+    "text scores": (_scored("high"), "scores must be numbers"),
+    "arrays": (_scored(np.zeros(3)), "scores must be numbers"),
+    "no mapping": (lambda subject, material: Answer([1.0]), "scores must map items to numbers, got list"),
+    "unknown items": (lambda subject, material: Answer({"x": 1.0}), "scores hold 1 items that were not asked about"),
+    "chosen beyond": (
+        lambda subject, material: Answer({}, frozenset({"x"})),
+        "chosen hold 1 items that were not asked about",
+    ),
+    "measured NaN": (lambda subject, material: Answer({}, measured={"x": np.zeros(2)}), "measured must be numbers"),
+}
+
+
+def test_the_work_of_other_methods_is_kept_whatever_one_does(tmp_path):
+    """Zeroed weights took the next method's AUROC from .92 to .14, and one that raised lost all of its part."""
+    mine = [Method(key, key, "edges", answer) for key, (answer, _) in HOSTILE.items()]
+    honest = METHODS["edges", "zero:joined"]
+    subject = {"one": partial(build, "wma-handwired", "R", "plain")}
+    alone = benchmark.run(subject, [honest], effort=SMALL)
+    found = benchmark.run(subject, [*mine, honest], effort=SMALL, out=tmp_path)
+    sentences = {refusal["method"]: refusal["sentence"] for refusal in found.refusals}
+    assert sentences.keys() == HOSTILE.keys()
+    for key, (_, sentence) in HOSTILE.items():
+        assert sentence in sentences[key], (key, sentences[key])
+
+    def values(result, key):
+        frame = result.to_frame()
+        return frame[frame["method"] == key].set_index("score")["value"].to_dict()
+
+    np.testing.assert_equal(values(found, honest.key), values(alone, honest.key))
+    assert values(found, "oracle") and values(found, "random")
+    # What failed is asked again once it is mended; what was done is not.
+    mended = [Method("raises", "raises", "edges", _scored(0.5)), honest]
+    again = benchmark.run(subject, mended, effort=SMALL, out=tmp_path)
+    assert not again.refusals and values(again, "raises")["auroc"] == 0.5
+    np.testing.assert_equal(values(again, honest.key), values(alone, honest.key))
+
+
+@pytest.mark.parametrize("keys", [("a", "a"), ("oracle",), ("random",)])
+def test_two_methods_of_one_key_are_refused(keys):
+    mine = [Method(key, f"{key} {i}", "edges", _scored(0.5)) for i, key in enumerate(keys)]
+    with pytest.raises(InputError, match="two methods of one question are called"):
+        benchmark.run({"one": partial(build, "wma-handwired", "R", "plain")}, mine, effort=SMALL)
