@@ -6,12 +6,12 @@ from tests.census import Count, census
 
 BUDGET = {
     "circuits": 2365,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
-    "circuits/benchmark": 2848,  # machines as subjects
+    "circuits/benchmark": 3018,  # machines as subjects
     "circuits/known": 2060,  # known machines of three tasks (issue 36): how they are made, what is right, scores
     "circuits/compare": 3720,  # worst responses; wider and rescaled machines; real numbers; what machines lack
     "circuits/q_learning": 888,  # the allowance of softmax forms, with its derivation (issue 36)
     "circuits/reachability": 388,  # the allowance of softmax forms
-    "circuits/weighted_majority": 415,  # the allowance of softmax forms
+    "circuits/weighted_majority": 462,  # the allowance of softmax forms
     "interp": 4080,  # the contract of a machine; machines known by their builders; foreign text, stores, bounds
     "interp/cli": 1500,  # machines: points, --import and --machine, verified; what is shown passes one place (issue 41)
     "interp/evaluation": 325,  # what does not apply to a machine, said in its place
@@ -23,7 +23,7 @@ BUDGET = {
     "interp/machines": 1060,
     # Any module adapted to a machine, its open cells, the checks of the contract; layouts that declare where they are
     # read, and predict real numbers.
-    "interp/model": 3850,  # checkpoints of builders' machines; known machines; rollouts and task records checked (41)
+    "interp/model": 3915,  # checkpoints of builders' machines; known machines; rollouts and task records checked (41)
     # Machines: claims, what is read where there are no slots; algorithms that are late, stop, or miss an input (36).
     "interp/tasks": 8800,
     "interp/training": 1735,  # the loss of a real number; machines that are no transformers
