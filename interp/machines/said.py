@@ -16,6 +16,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from interp.checks import fit
+from interp.errors import require
 from interp.model.layout import EncodedRounds, RoundLayout
 
 
@@ -29,6 +31,7 @@ class Said:
     """
 
     def __init__(self, layout: RoundLayout) -> None:
+        layout = fit("layout", layout, RoundLayout)
         end = layout.predict_position
         silent = {0, end, layout.update_position, *layout.latent_positions}
         self.layout, self.n_ids = layout, len(layout.vocabulary)
@@ -82,6 +85,17 @@ class Embedded:
             return embedded
 
         return cls(embed, layout.n_positions, layout.predict_position, layout.latent_positions[0])
+
+
+def core_of(module: nn.Module, core: str, has: str, what: str) -> Any:
+    """The submodule called ``core``, which must be ``what``: it has an attribute ``has``."""
+    parts = dict(module.named_modules())
+    known = ", ".join(list(filter(None, parts))[:20])
+    require(
+        hasattr(parts.get(core), has),
+        f"core {core!r} must name a {what}, got {type(parts.get(core)).__name__}; the module has {known}",
+    )
+    return parts[core]
 
 
 def redraw(module: nn.Module) -> None:

@@ -37,7 +37,7 @@ from torch.nn import functional
 from interp.checks import checked
 from interp.errors import require
 from interp.machine import Channel
-from interp.machines.said import Embedded, redraw
+from interp.machines.said import Embedded, core_of, redraw
 from interp.model.adapted import AdaptedMachine, Point, adapt
 from interp.model.layout import RoundLayout
 from interp.task import Task
@@ -64,12 +64,9 @@ def state_space(
         read: ``(module, y, fed)`` to scores from the core's normed output ``[batch, width]`` at the prediction.
         core: name of the ``MambaModel`` within ``module``; "" for itself.
     """
-    model: Any = module.get_submodule(core)
-    layers = getattr(model, "layers", ())
-    require(
-        len(layers) > 0 and all(hasattr(layer.mixer, "A_log") for layer in layers),
-        f"core {core!r} must name a MambaModel of transformers, got {type(model).__name__}",
-    )
+    model = core_of(module, core, "norm_f", "MambaModel of transformers")
+    layers = model.layers
+    require(all(hasattr(layer.mixer, "A_log") for layer in layers), f"{core!r} has layers that are no Mamba mixers")
     config = model.config
     inner, kept = config.intermediate_size, config.conv_kernel - 1
 

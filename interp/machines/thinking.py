@@ -34,7 +34,7 @@ from interp.checks import checked, file_path, integer
 from interp.errors import require
 from interp.files import reading
 from interp.machine import Channel
-from interp.machines.said import Embedded, redraw
+from interp.machines.said import Embedded, core_of, redraw
 from interp.model.adapted import AdaptedMachine, Point, adapt, layout_for
 from interp.model.layout import RoundLayout
 from interp.task import Task
@@ -80,9 +80,9 @@ def thoughts(
     wrong = [name for name in uses if name not in (THOUGHT, CACHE)]
     require(not wrong and len(uses) > 0, f"uses says which of {THOUGHT!r}, {CACHE!r} a round reads, got {list(uses)}")
     require((read is None) != (outcomes is None), "give either read=, or outcomes=, the tokens of the outcomes")
+    config = core_of(model, core, "wte" if embedded is None else "wpe", "GPT2Model of transformers").config
     layout = layout_for(task, options.pop("sizes", None))
     rounds = embedded or Embedded.tokens(layout, f"{core}.wte".lstrip("."), ids)
-    config: Any = model.get_submodule(core).config
     rows = integer("n_rounds", n_rounds, 1) * rounds.n_pos
     require(
         rows <= config.n_positions,

@@ -102,7 +102,7 @@ KINDS = {
     "loop": lambda folder: learner("loop", LAYOUT, width=WIDTH),
     "HRM": lambda folder: hrm(),
     "Mamba": lambda folder: learner("mamba", LAYOUT, width=WIDTH, n_layers=2),
-    "thoughts": lambda folder: learner("thoughts", LAYOUT, width=WIDTH, n_layers=2, n_rounds=N_ROUNDS),
+    "thoughts": lambda folder: learner("thoughts", LAYOUT, width=8, n_rounds=N_ROUNDS),
     "Coconut": lambda folder: coconut(),
     "agent": agent,
 }

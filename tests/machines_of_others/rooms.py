@@ -106,11 +106,14 @@ ROOMS: dict[str, Callable[[Any, Path], str]] = {
 
 
 def said(kind: str, room: str, folder: Path) -> str:
-    """What a room says of a kind of machine."""
+    """What a room says of a kind of machine, which is "it"."""
+    machine = make(kind, folder)
     try:
-        return ROOMS[room](make(kind, folder), folder)
+        text = ROOMS[room](machine, folder)
     except InputError as error:
-        return f"not applicable: {error}"
+        text = f"not applicable: {error}"
+    ran, *why = re.sub(rf"\b{re.escape(machine.name)}\b", "it", text).split("; ")
+    return "; ".join([ran, *sorted(why)])
 
 
 def main() -> None:
@@ -128,7 +131,7 @@ def main() -> None:
             sys.stderr.write(f"{kind}, {room}: {cells[-1]}\n")
         rows.append(f"| {kind} | {' | '.join(cells)} |")
     head = [f"| | {' | '.join(ROOMS)} |", f"|{' --- |' * (len(ROOMS) + 1)}"]
-    text = [*head, *rows, "", *(f"({i + 1}) {note}." for i, note in enumerate(notes))]
+    text = [*head, *rows, *(f"\n({i + 1}) {note}." for i, note in enumerate(notes))]
     sys.stdout.write("\n".join(text) + "\n")
 
 

@@ -15,6 +15,7 @@ from interp import machines
 from interp.errors import InputError
 from interp.machines.hierarchy import refined
 from interp.machines.learners import learner
+from interp.machines.said import Embedded, Said
 from interp.machines.spaces import mixed
 from interp.model.cells import OPEN
 from tests.machines_of_others.kinds import (
@@ -25,6 +26,7 @@ from tests.machines_of_others.kinds import (
     REAL,
     SAID,
     WIDTH,
+    Mine,
     agent_file,
     cells,
     coconut,
@@ -296,3 +298,18 @@ def test_files_that_hold_no_agent_are_refused(tmp_path):
         machines.read_agent(tmp_path / "text.zip")
     with pytest.raises(InputError, match="activation"):
         machines.read_agent(agent_file(tmp_path), activation="sine")
+
+
+def test_a_module_without_the_core_that_is_named_is_refused_with_what_it_has(tmp_path):
+    other = Mine(nn.GRU(5, WIDTH))
+    given = {"embedded": Embedded(lambda m, fed: None, 2, 0, 0), "read": lambda m, y, fed: y}
+    with pytest.raises(InputError, match="core 'memory' must name a MambaModel of transformers, got GRU"):
+        machines.state_space(other, LAYOUT, core="memory", **given)
+    with pytest.raises(InputError, match="core 'transformer' must name a GPT2Model of transformers, got NoneType"):
+        machines.thoughts(other, LAYOUT, n_rounds=2, **given)
+    with pytest.raises(InputError, match="block 'body' must name a submodule; there are memory, head"):
+        machines.loop(other, LAYOUT, cycles=2, shape=(3,), hear=given["read"], read=given["read"], block="body")
+    with pytest.raises(InputError, match="expected an HrmTextForCausalLM"):
+        machines.hrm(other, LAYOUT, outcomes=[0, 1])
+    with pytest.raises(InputError, match="layout must be a RoundLayout"):
+        Said("experts")

@@ -1,0 +1,56 @@
+"""What runs on which kind of machine is what the page for newcomers says, and the page names every check."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+import interp
+from tests.machines_of_others.rooms import RAN, ROOMS, SHOWN, said
+
+PAGE = (Path(__file__).parents[2] / "docs" / "tutorials" / "your-model.md").read_text("utf-8")
+TABLE = {
+    row[0]: row[1:]
+    for line in PAGE.splitlines()
+    if (row := [cell.strip() for cell in line.strip("|").split("|")]) and row[0] in SHOWN
+}
+"""Kind -> what the page says of each room."""
+NOTES = dict(re.findall(r"^\((\d+)\) (.*)\.$", PAGE, re.MULTILINE))
+
+
+def test_the_page_says_of_every_check_when_it_fails_and_of_every_kind_what_ran():
+    assert set(re.findall(r"^\| `(\w+)` \|", PAGE, re.MULTILINE)) == set(interp.MACHINE_CHECKS)
+    assert TABLE.keys() == set(SHOWN) and all(len(cells) == len(ROOMS) for cells in TABLE.values())
+    assert all(cell.startswith(RAN) for cells in TABLE.values() for cell in cells)
+    cited = {number for cells in TABLE.values() for cell in cells for number in re.findall(r"\((\d+)\)", cell)}
+    assert cited == NOTES.keys()
+
+
+def test_forty_lines_lead_from_the_file_to_the_verdict():
+    within = PAGE[PAGE.index("## The forty lines") : PAGE.index("## What the contract asks")]
+    code = "".join(re.findall(r"```\{code-cell\} python\n(.*?)```", within, re.DOTALL))
+    assert len([line for line in code.splitlines() if line.strip()]) <= 40
+    assert "torch.load(" in code and "compare.run(" in code
+
+
+@pytest.mark.parametrize("room", [room for room in ROOMS if room not in ("compare", "report")])
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_room_says_of_a_kind_what_the_page_says(kind, room, tmp_path):
+    _holds(kind, room, tmp_path)
+
+
+@pytest.mark.slow(reason="a comparison and a report of seven kinds of machines: three minutes of one core")
+@pytest.mark.parametrize("room", ["compare", "report"])
+@pytest.mark.parametrize("kind", SHOWN)
+def test_a_comparison_and_a_report_say_of_a_kind_what_the_page_says(kind, room, tmp_path):
+    _holds(kind, room, tmp_path)
+
+
+def _holds(kind, room, folder):
+    state, _, note = said(kind, room, folder).partition("; ")
+    on_page = TABLE[kind][list(ROOMS).index(room)]
+    assert on_page.split(" (")[0] == state
+    numbers = re.findall(r"\((\d+)\)", on_page)
+    assert [NOTES[number] for number in numbers] == ([note] if note else [])
