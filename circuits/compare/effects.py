@@ -21,6 +21,7 @@ import numpy as np
 import pandas as pd
 import torch
 
+from circuits.compare.crossfit import chosen, crossed_decoder, scored
 from circuits.compare.fitting import Array
 from circuits.compare.question import Effort, Question, Subject, bounds
 from interp.algorithm import NEXT, Algorithm
@@ -201,8 +202,35 @@ def _at_inputs(
         )
         where = " + ".join(str(place.site) for place in places)
         first = next(r for k, r in results.items() if usable[k] is own)
-        found += _graded(results, first, (claim.variable, "input", where, claim.outcome), effort, placebo, fresh)
+        effects = _graded(results, first, (claim.variable, "input", where, claim.outcome), effort, placebo, fresh)
+        if claim.outcome == "state":
+            effects = [
+                replace(
+                    effect, score=_of_pool(subject, usable[effect.algorithm], claim, results[effect.algorithm], effort)
+                )
+                for effect in effects
+            ]
+        found += effects
     return found
+
+
+def _of_pool(
+    s: Subject, algorithm: Algorithm, claim: Claim, of_test: InterchangeResult, effort: Effort
+) -> Interval | None:
+    """The score with the known episodes, too, each with the one before it as its source; None without any effect."""
+    known, run = s.samples.known, s.run(s.samples.known)
+    before = np.roll(np.arange(len(known)), 1)
+    decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(known)))
+    of_known = interchange(
+        *(s.model, known, known.select(before), algorithm, claim.variable, claim.places),
+        outcome="state",
+        rounds=effort.at,
+        decode=decode,
+        runs=(run, chosen(run, before)),
+    )
+    effect, wanted = (np.concatenate([getattr(r, key) for r in (of_known, of_test)]) for key in ("effect", "wanted"))
+    missed, asked = (np.einsum("btk,btk->b", x, x) for x in (effect - wanted, wanted))
+    return scored(missed, asked) if asked.any() else None
 
 
 def _carrying(algorithm: Algorithm) -> Algorithm:
@@ -217,10 +245,12 @@ def interchanged(
 ) -> InterchangeResult:
     """A claim's variable set to that of other episodes at ``places``.
 
-    The state is read by a fitted decoder; where ``exact``, by the weights of a handwired model themselves.
+    The state is read by cross-fitted decoders; where ``exact``, by the weights of a handwired model themselves.
     """
     test, other, fitted = s.samples.test, s.samples.other, not (exact and s.model.is_handwired)
-    decode = s.decoder(algorithm, algorithm.memory) if claim.outcome == "state" and fitted else None
+    decode = None
+    if claim.outcome == "state" and fitted:
+        decode = crossed_decoder(s, algorithm, algorithm.memory).cut(slice(len(s.samples.known), None))
     return interchange(
         s.model, test, other, algorithm, claim.variable, places, outcome=claim.outcome, rounds=effort.at, decode=decode
     )

@@ -13,7 +13,7 @@ test them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Literal
@@ -248,6 +248,11 @@ def above(value: Interval, threshold: float) -> Word:
     if value.low >= threshold:
         return "same"
     return "different" if value.high < threshold else "undecided"
+
+
+def best(scores: Iterable[float]) -> float:
+    """The largest score of the controls; those that overflowed have none. NaN where no control has any."""
+    return max((score for score in scores if np.isfinite(score)), default=float("nan"))
 
 
 def controlled(word: Word, value: Interval, control: float) -> tuple[Word, str]:

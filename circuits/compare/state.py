@@ -1,7 +1,8 @@
 """Do two models hold the same state? Stitching: put one model's latents, mapped, into the other, and let it run on.
 
-An affine map from the latents of one model ("from") to those of another ("to") is fitted on known episodes. On others,
-the second model gets the mapped latents of the first at some rounds and runs on by itself::
+An affine map from the latents of one model ("from") to those of another ("to") is fitted to some episodes. In others,
+the second model gets the mapped latents of the first at some rounds and runs on by itself (:mod:`circuits.compare.
+crossfit`: known and test episodes serve for both, and intervals count the luck of the fit)::
 
     score = 1 - JS(stitched, own) / JS(cut, own)
 
@@ -14,9 +15,9 @@ worth nothing gives every map the score 1.
 Both directions are needed: a state may hold another one and more. Where a model does not hold what the other one needs,
 it can be *supplied* beside the latents: with the "round", the map has an offset of its own at every round.
 
-Controls, with the round supplied: the map fitted to the latents of other episodes ("shuffled"), and the latents of
-untrained models. These score high (they hold what they were fed, which a good map can add up): a score counts as far as
-it is above theirs.
+Controls, with the round supplied and scored on the test episodes alone: the map fitted to the latents of other episodes
+("shuffled"), and the latents of untrained copies of both models. These score high (they hold what they were fed, which
+a good map can add up): "same" needs a score above theirs in either direction. The verdict on (a, b) is that on (b, a).
 """
 
 from __future__ import annotations
@@ -30,14 +31,16 @@ import pandas as pd
 import torch
 from torch import Tensor
 
+from circuits.compare.crossfit import N_FOLDS, chosen, folds, pooled, scored
 from circuits.compare.fitting import Array, divergence
-from circuits.compare.question import Effort, Question, Subject, Verdict, above, bounds
+from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
 from interp.algorithm import Predicted
 from interp.decoder import RIDGE, Affine
 from interp.interventions.sites import row_widths
 from interp.interventions.steps import run_on
-from interp.statistics import Interval, mean_interval, ratio_interval
+from interp.statistics import Interval
 
+_HELP = ("round",)
 _STITCHED = 0.95
 """Handwired and learned Weighted Majority .998 to .999 both ways with the round; untrained models to .94."""
 _WORTH = 0.01
@@ -101,8 +104,7 @@ class StatePart:
 
     def untrained(self, target: str) -> float:
         """The best score of an untrained model's latents in the target, the round supplied."""
-        scores = [s.score.estimate for s in self.stitchings if s.target == target and s.control == "untrained"]
-        return max(scores, default=float("nan"))
+        return best(s.score.estimate for s in self.stitchings if s.target == target and s.control == "untrained")
 
     def to_frame(self) -> pd.DataFrame:
         """One row a stitching, and one a model's memory."""
@@ -117,47 +119,57 @@ class StatePart:
 
 def stitch(subject: Subject, reference: Subject, untrained: Sequence[Subject], effort: Effort) -> StatePart:
     """Both directions, with and without the round, beside shuffled maps and untrained models' latents."""
-    found, worth = [], {}
+    found, worth, ways = [], {}, []
+    everything, test = slice(None), slice(len(subject.samples.known), None)
     for source, target in ((subject, reference), (reference, subject)):
-        cut, own = _cut(target, effort)
+        own = _own(target, effort)
+        initial = pooled(target).latents[:, :1].expand(-1, len(effort.at), -1, -1)
+        cut = _missed(target, initial, own, effort, everything)
         scale = np.var(own) if target.task.kind == "mean" else 1.0  # a mean has units: a share of its variance
-        worth[target.name] = mean_interval(cut.mean(1) / scale, seed=effort.seed)
-        for supplied in ((), ("round",)):
-            cases = [(source, "", "")]
-            if supplied:  # with all the help that there is
-                cases.append((source, "shuffled", ""))
-                cases += [(control, "untrained", f" {i}") for i, control in enumerate(untrained)]
-            for giver, control, number in cases:
-                mapped = _stitched(giver, target, effort, supplied, shuffled=control == "shuffled")
-                missed = _divergence(_run(target, mapped, effort.at, effort.horizon), own, target.task.kind)
-                score = ratio_interval(missed.sum(1), cut.sum(1), seed=effort.seed).complement
-                found.append(Stitching(giver.name + number, target.name, supplied, control, score))
-    settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_episodes": effort.test}
-    ways = tuple(_trajectory(*way, effort) for way in ((subject, reference), (reference, subject)))
-    return StatePart(subject.name, reference.name, tuple(found), worth, ways, settings)
+        worth[target.name] = scored(cut.mean(1) / scale, np.ones(len(cut))).complement
+        cases = [(source, source.name, (), "", everything), (source, source.name, _HELP, "", everything)]
+        cases.append((source, source.name, _HELP, "shuffled", test))  # with all the help that there is
+        cases += [(control, f"{control.name} {i}", _HELP, "untrained", test) for i, control in enumerate(untrained)]
+        for giver, name, supplied, control, episodes in cases:
+            mapped = _stitched(giver, target, effort, supplied, shuffled=control == "shuffled")
+            missed = _missed(target, mapped[episodes], own, effort, episodes)
+            score = scored(missed.sum(1), cut[episodes].sum(1))
+            found.append(Stitching(name, target.name, supplied, control, score))
+            if supplied and not control:
+                ways.append(_trajectory(source, target, mapped, effort))
+    settings = {"starts": effort.at, "horizon": effort.horizon, "ridge": RIDGE, "n_folds": N_FOLDS}
+    settings["n_episodes"] = effort.known + effort.test
+    return StatePart(subject.name, reference.name, tuple(found), worth, tuple(ways), settings)
 
 
-def _cut(target: Subject, effort: Effort) -> tuple[Array, Array]:
-    """Divergence of the target without its memory, ``[episode, start]``, and its own distributions."""
-    run = target.run(target.samples.test)
-    initial = run.latents[:, :1].expand(-1, len(effort.at), -1, -1)
-    own = np.stack([_distribution(target, run.predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
-    return _divergence(_run(target, initial, effort.at, effort.horizon), own, target.task.kind), own
+def _own(target: Subject, effort: Effort) -> Array:
+    """The target's distributions by itself, ``[episode of the pool, start, horizon, outcome]``."""
+    predictions = pooled(target).predictions
+    return np.stack([_distribution(target, predictions[:, t : t + effort.horizon]) for t in effort.at], 1)
+
+
+def _missed(target: Subject, latents: Tensor, own: Array, effort: Effort, episodes: slice) -> Array:
+    """How far the target diverges from itself with ``latents`` put in, in some episodes, ``[episode, start]``."""
+    predicted = _run(target, latents, effort.at, effort.horizon, episodes)
+    return _divergence(predicted, own[episodes], target.task.kind)
 
 
 def _stitched(
     source: Subject, target: Subject, effort: Effort, supplied: tuple[str, ...], *, shuffled: bool = False
 ) -> Tensor:
-    """The source's latents of the test episodes as the target's, ``[episode, start, latent, d_model]``."""
-    known, test = source.run(source.samples.known).latents, source.run(source.samples.test).latents
-    goal = target.run(target.samples.known).latents
-    if shuffled:
-        goal = goal.roll(1, 0)
-    ridge = 0.0 if source.model.is_handwired else RIDGE
-    mapped = _mapped(known.flatten(2), goal.flatten(2), test.flatten(2)[:, effort.at], effort.at, supplied, ridge)
+    """The source's latents as the target's, ``[episode of the pool, start, latent, d_model]``.
+
+    The map of each episode is fitted to the other folds.
+    """
+    given, goal = pooled(source).latents, pooled(target).latents
+    x, y = given.flatten(2), (goal.roll(1, 0) if shuffled else goal).flatten(2)
+    ridge, fold = 0.0 if source.model.is_handwired else RIDGE, torch.from_numpy(folds(len(x)))
+    mapped = torch.empty(len(x), len(effort.at), y.shape[-1], dtype=torch.float64, device=y.device)
+    for k in range(N_FOLDS):
+        others, own = fold != k, fold == k
+        mapped[own] = _mapped(x[others], y[others], x[own][:, effort.at], effort.at, supplied, ridge)
     mapped = mapped.unflatten(-1, goal.shape[-2:])
-    own = target.run(target.samples.test).latents[:, effort.at].to(mapped)
-    return torch.where(_held(target, mapped), mapped, own)
+    return torch.where(_held(target, mapped), mapped, goal[:, effort.at].to(mapped))
 
 
 def _held(target: Subject, latents: Tensor) -> Tensor:
@@ -169,14 +181,15 @@ def _held(target: Subject, latents: Tensor) -> Tensor:
     return torch.arange(latents.shape[-1], device=latents.device) < widths.unsqueeze(-1)
 
 
-def _trajectory(source: Subject, target: Subject, effort: Effort) -> Trajectory:
+def _trajectory(source: Subject, target: Subject, mapped: Tensor, effort: Effort) -> Trajectory:
     """The first test episode, from the first start to its end."""
-    first, run = effort.at[0], target.run(target.samples.test)
-    mapped = _stitched(source, target, effort, ("round",))[:, :1]
+    run, first, at = pooled(target), effort.at[0], len(target.samples.known)
+    episode = slice(at, at + 1)
     stitched, cut = (
-        _run(target, latents, [first], effort.rounds - first)[0, 0] for latents in (mapped, run.latents[:, :1])
+        _run(target, latents, [first], effort.rounds - first, episode)[0, 0]
+        for latents in (mapped[episode, :1], run.latents[episode, :1])
     )
-    own = _distribution(target, run.predictions[:1, first:])[0]
+    own = _distribution(target, run.predictions[episode, first:])[0]
     return Trajectory(source.name, target.name, first, own, stitched, cut)
 
 
@@ -194,10 +207,9 @@ def _mapped(
     return slopes(z - x.mean(0)[list(at)]) + y.mean(0)[list(at)]
 
 
-def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int) -> Array:
-    """The target's distributions from latents that were put in, ``[episode, start, horizon, outcome]``."""
-    run = target.run(target.samples.test)
-    predictions, _ = run_on(target.model, run, starts, horizon, latents)
+def _run(target: Subject, latents: Tensor, starts: Sequence[int], horizon: int, episodes: slice) -> Array:
+    """The target's distributions from latents put into some of the pool, ``[episode, start, horizon, outcome]``."""
+    predictions, _ = run_on(target.model, chosen(pooled(target), episodes), starts, horizon, latents)
     return _distribution(target, predictions)
 
 
@@ -217,26 +229,28 @@ def _divergence(p: Array, q: Array, kind: Predicted) -> Array:
 
 
 def judge_state(part: StatePart) -> Verdict:
-    """By the worse direction of stitching, with what had to be supplied."""
+    """By the worse direction of stitching, with what had to be supplied; each is held against its own control."""
     ways = [part.best(part.model, part.reference), part.best(part.reference, part.model)]
-    worst = min(ways, key=lambda s: s.score.low)
-    control = part.untrained(worst.target)
-    word = above(worst.score, _STITCHED)
+    ways.sort(key=lambda s: (s.score.low, s.source))
+    worst, word, note = ways[0], above(ways[0].score, _STITCHED), ""
+    for way in ways:
+        held, doubt = controlled(word, way.score, part.untrained(way.target))
+        if doubt:
+            worst, word, note = way, held, doubt
     if word == "same" and any(w.low < _WORTH for w in part.worth.values()):
         word, note = "undecided", f"a memory is worth less than {_WORTH} nats a round"
-    elif word == "same" and control >= worst.score.low:
-        word, note = "undecided", "an untrained model's latents do as well"
-    else:
+    elif word == "same":
         needed = [f"{s.target} must also be given the {' and the '.join(s.supplied)}" for s in ways if s.supplied]
-        note = "; ".join(needed) if word == "same" else ""
+        note = "; ".join(needed)
     label = f"stitched {worst.source} -> {worst.target}"
-    return Verdict("state", word, note, label, worst.score, _STITCHED, control)
+    return Verdict("state", word, note, label, worst.score, _STITCHED, part.untrained(worst.target))
 
 
-STATE = Question(
-    "state",
-    StatePart,
-    lambda compared: stitch(*compared.pair, compared.untrained, compared.effort),
-    lambda compared: judge_state(compared.parts["state"]),
-    of_two=True,
-)
+def _part(compared: Compared) -> StatePart:
+    """Beside as many untrained copies of the one as of the other, as many as asked for or one more."""
+    half = (compared.effort.untrained + 1) // 2
+    fresh = [*compared.untrained[:half], *compared.reference_untrained[:half]]
+    return stitch(*compared.pair, fresh, compared.effort)
+
+
+STATE = Question("state", StatePart, _part, lambda compared: judge_state(compared.parts["state"]), of_two=True)

@@ -3,7 +3,8 @@
 For every algorithm that could explain the model, its carried state is decoded from the latents (those variables of it
 that they hold) and its update is compared with the model's (:mod:`interp.interventions.steps`): one round on and
 several, from states that occur and from states that were moved to where no episode went. Beside each stands every
-untrained model: the same decoder, fitted on it.
+untrained model: the same decoder, fitted on it. Decoders are cross-fitted (:mod:`circuits.compare.crossfit`): every
+known and test episode is decoded by a fit to others, and the intervals count the luck of these fits.
 
 Which update it is, is then asked without a policy: families of updates (those of the task) are fitted to what one round
 makes of the decoded state on some episodes, and scored on others. For Q-learning this gives the effective rate and
@@ -16,17 +17,18 @@ and by the worst score of a round's input in what the round writes (:mod:`circui
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from circuits.compare.crossfit import CrossFitted, crossed_writer, pooled_values, scored
 from circuits.compare.effects import EffectsPart
 from circuits.compare.fitting import Array, search
-from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, bounds
+from circuits.compare.question import Compared, Effort, Question, Subject, Verdict, above, best, bounds, controlled
 from circuits.compare.response import ResponsePart
-from interp.algorithm import Algorithm, Family
+from interp.algorithm import Algorithm, Family, Values
 from interp.decoder import RIDGE
 from interp.interventions.moves import Writer
 from interp.interventions.steps import Transition, transition
@@ -148,29 +150,54 @@ def _made(family: Family, parameters: Mapping[str, float]) -> Algorithm:
 def _updates(
     subject: Subject, key: str, algorithm: Algorithm, untrained: Sequence[Subject], effort: Effort
 ) -> Iterable[Update]:
-    test, own = subject.samples.test, subject.writer(algorithm)
-    writers = [own, *(u.writer(algorithm, tuple(own.shapes)) for u in untrained)]
-    decoded = _decoded(own, subject, algorithm)
-    for manifold, by in ((ON, None), (OFF, strange(algorithm, subject, own, effort))):
+    own = subject.writer(algorithm)
+    keys, decoded = tuple(own.shapes), _decoded(own, subject, algorithm)
+    missing = tuple(key for key in algorithm.state if key not in keys)
+    moves = strange(pooled_values(algorithm, subject.samples), keys, effort)
+    for manifold, by in ((ON, None), (OFF, moves)):
         for horizon in (1, effort.horizon):
-            scores = [
-                transition(s.model, test, w, starts=effort.at, horizon=horizon, by=by).under(algorithm).r2(effort.seed)
-                for s, w in zip((subject, *untrained), writers, strict=True)
-            ]
-            controls = tuple(score.estimate for score in scores[1:])
-            missing = tuple(k for k in algorithm.state if k not in own.shapes)
-            yield Update(subject.name, key, tuple(own.shapes), missing, decoded, manifold, horizon, scores[0], controls)
+            r2 = scored(*missed_steps(subject, algorithm, keys, effort, horizon, by))
+            fresh = (scored(*missed_steps(u, algorithm, keys, effort, horizon, by, known=False)) for u in untrained)
+            controls = tuple(score.estimate for score in fresh)
+            yield Update(subject.name, key, keys, missing, decoded, manifold, horizon, r2, controls)
 
 
-def strange(algorithm: Algorithm, subject: Subject, writer: Writer, effort: Effort) -> dict[str, Array]:
+def missed_steps(
+    subject: Subject,
+    algorithm: Algorithm,
+    keys: tuple[str, ...],
+    effort: Effort,
+    horizon: int,
+    by: Mapping[str, Array] | None,
+    *,
+    known: bool = True,
+) -> tuple[Array, Array]:
+    """What the algorithm misses of the model's steps, and what it says of them, ``[episode]`` each.
+
+    Args:
+        by: what the variables ``keys`` are moved by first, ``[episode of the pool, start, ...]``; nothing when None.
+        known: whether the known episodes are scored, too, each by decoders that were fitted without it.
+    """
+    writer, samples = crossed_writer(subject, algorithm, keys), subject.samples
+    assert isinstance(writer.decoder, CrossFitted)
+    n, sums = len(samples.known), []
+    for episodes, rows in [(samples.known, slice(n))] * known + [(samples.test, slice(n, None))]:
+        mine = replace(writer, decoder=writer.decoder.cut(rows))
+        moved = None if by is None else {key: change[rows] for key, change in by.items()}
+        found = transition(subject.model, episodes, mine, starts=effort.at, horizon=horizon, by=moved).under(algorithm)
+        sums.append((found.missed.sum(1), found.varied.sum(1)))
+    missed, varied = (np.concatenate(parts) for parts in zip(*sums, strict=True))
+    return missed, varied
+
+
+def strange(values: Values, keys: Sequence[str], effort: Effort) -> dict[str, Array]:
     """Changes of the decoded state that lead off the manifold: each element by its own random amount.
 
     A variable that does not vary between episodes, such as the round, is moved by itself for each episode, too, by up
     to a quarter of its range over rounds.
     """
-    values, rng = algorithm.run(subject.samples.test), np.random.default_rng([effort.seed, 7])
-    changes = {}
-    for key in writer.shapes:
+    rng, changes = np.random.default_rng([effort.seed, 7]), {}
+    for key in keys:
         held = np.asarray(values[key], dtype=np.float64)
         spread = held[:, effort.at].std(0, keepdims=True)
         if not spread.any():
@@ -209,22 +236,20 @@ def judge_update(part: UpdatePart, effects: EffectsPart, algorithm: str, respons
 def _by_writing(part: UpdatePart, effects: EffectsPart, algorithm: str) -> Verdict:
     steps = part.of(algorithm)
     worst = min(steps, key=lambda u: u.r2.low)
-    control = max((score for u in steps for score in u.untrained), default=float("nan"))
-    word, note = above(worst.r2, _STEPPED), ""
-    if word == "same" and control >= worst.r2.low:
-        word, note = "undecided", "an untrained model does as well"
+    control = best([score for u in steps for score in u.untrained])
+    word, note = controlled(above(worst.r2, _STEPPED), worst.r2, control)
     label = f"step R2 of {' + '.join(worst.state)}, {worst.manifold} the manifold, {worst.horizon} rounds on"
     by_step = Verdict("update", word, note, label, worst.r2, _STEPPED, control)
     written = [e for e in effects.effects if e.algorithm == algorithm and e.what == "input" and e.outcome == "state"]
-    scored = [(e, e.score) for e in written if e.score is not None]
-    if not scored:
+    graded = [(e, e.score) for e in written if e.score is not None]
+    if not graded:
         return by_step
-    weakest, score = min(scored, key=lambda pair: pair[1].low)
-    by_input = above(score, _GRADED)
+    weakest, score = min(graded, key=lambda pair: pair[1].low)
+    by_input, note = controlled(above(score, _GRADED), score, weakest.untrained)
     if by_input == "same" or word == "different":
         return by_step
     label = f"score of {weakest.variable} in what a round writes"
-    return Verdict("update", by_input, "", label, score, _GRADED, weakest.untrained)
+    return Verdict("update", by_input, note, label, score, _GRADED, weakest.untrained)
 
 
 def _judged(compared: Compared) -> Verdict:

@@ -47,7 +47,7 @@ class StepResult(Tabled):
 
     The carried variables ``keys`` were decoded, ``horizon`` rounds on. ``missed`` is the squared distance between the
     decoded state and the algorithm's, in units of each variable's step; ``varied`` is the squares of the algorithm's
-    steps about the round's mean.
+    steps about the round's mean, times n / (n - 1) for n episodes, as about the mean of very many.
     """
 
     keys: tuple[str, ...]
@@ -103,7 +103,8 @@ class Transition:
             steps = np.asarray(goal[key] - self.before[key], dtype=np.float64)
             unit = float(np.sqrt((steps**2).mean())) or 1.0
             missed = missed + _squares((self.after[key] - goal[key]) / unit)
-            varied = varied + _squares((steps - steps.mean(0)) / unit)
+            about_mean = _squares((steps - steps.mean(0)) / unit)
+            varied = varied + about_mean * len(steps) / max(len(steps) - 1, 1)
         settings = {**self.settings, "algorithm": algorithm.key, "parameters": dict(algorithm.parameters)}
         return StepResult(tuple(self.shapes), self.horizon, missed, varied, settings)
 
@@ -165,7 +166,11 @@ def transition(
         flat = latents.flatten(0, 1)
         latents = write(flat, site, run.layout, moved.reshape(site.read(flat, run.layout).shape)).unflatten(0, shape)
     before = writer.read(rows(latents))
-    after = writer.read(rows(run_on(model, run, starts, horizon, latents, commit)[1]))
+    if by is None:  # the rollout has run on from there
+        left = run.latents[:, [t + horizon for t in starts]]
+    else:
+        left = run_on(model, run, starts, horizon, latents, commit)[1]
+    after = writer.read(rows(left))
     settings = provenance(model, starts=list(starts), moved=sorted(by or ()))
     return Transition(episodes, tuple(starts), horizon, dict(writer.shapes), before, after, settings)
 

@@ -12,6 +12,7 @@ import torch
 import interp
 from circuits import compare
 from circuits.compare.circuit import CIRCUIT
+from circuits.compare.crossfit import pooled
 from circuits.compare.question import Compared, Effort, NotApplicable, Samples, Subject, shared_sizes
 from circuits.compare.state import _stitched, judge_state, stitch
 from circuits.compare.update import updates
@@ -97,8 +98,8 @@ def test_what_is_no_memory_stays_the_targets_own():
     effort, cached, wired = TINY, machines.cached(), interp.load(WIRED, n_experts=4)
     samples = Samples.draw(cached, effort, {"n_experts": 4})
     source, target = Subject(wired, samples), Subject(cached, samples)
-    own, mapped = target.run(samples.test).latents[:, effort.at], _stitched(source, target, effort, ())
-    assert mapped.shape == own.shape == (8, 2, 7, 8)
+    own, mapped = pooled(target).latents[:, effort.at], _stitched(source, target, effort, ())
+    assert mapped.shape == own.shape == (24, 2, 7, 8)
     assert torch.equal(mapped[:, :, 6], own[:, :, 6].double()) and own[0, :, 6, 0].tolist() == effort.at
     assert not torch.allclose(mapped[:, :, :2], own[:, :, :2].double(), atol=1e-3)
     (first, *_) = updates(target, {"wm": weighted_majority(0.5)}, [], effort).updates

@@ -6,12 +6,15 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import torch
 
 import interp
+from circuits.compare.crossfit import chosen, pooled, pooled_values, scored
 from circuits.compare.question import Effort, Samples, Subject
-from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, strange, updates
+from circuits.compare.update import Rule, Update, UpdatePart, _decoded, _made, missed_steps, strange, updates
 from interp import tasks
 from interp.decoder import RIDGE
+from interp.interventions.moves import Writer
 from interp.interventions.steps import transition
 from interp.model.transformer import untrained
 from interp.session import session
@@ -45,20 +48,41 @@ def test_every_candidate_with_a_state_is_asked_on_and_off_the_manifold_and_near_
     assert [(u.algorithm, u.manifold, u.horizon) for u in part.updates] == [
         (key, manifold, horizon) for key in ("ftl", "bayes", "wm") for manifold in ("on", "off") for horizon in (1, 3)
     ]
-    model, test = subjects[0], subjects[0].samples.test
+    model = subjects[0]
     for found in part.updates:
         algorithm = CANDIDATES[found.algorithm]
         writer = model.writer(algorithm)
-        by = strange(algorithm, model, writer, SMALL) if found.manifold == "off" else None
-        scores = [
-            transition(s.model, test, w, starts=SMALL.at, horizon=found.horizon, by=by).under(algorithm).r2(SMALL.seed)
-            for s, w in [(model, writer), *((s, s.writer(algorithm, tuple(writer.shapes))) for s in subjects[1:])]
-        ]
-        assert (found.r2, found.untrained) == (scores[0], tuple(score.estimate for score in scores[1:]))
+        keys = tuple(writer.shapes)
+        moves = strange(pooled_values(algorithm, model.samples), keys, SMALL) if found.manifold == "off" else None
+        missed, varied = missed_steps(model, algorithm, keys, SMALL, found.horizon, moves)
+        assert len(missed) == SMALL.known + SMALL.test and found.r2 == scored(missed, varied)
+        for control, score in zip(subjects[1:], found.untrained, strict=True):
+            left, asked = missed_steps(control, algorithm, keys, SMALL, found.horizon, moves, known=False)
+            assert len(left) == SMALL.test and score == pytest.approx(1 - left.sum() / asked.sum(), abs=1e-12)
         assert found.model == model.name and found.decoded == _decoded(writer, model, algorithm)
     assert part.of("bayes") == list(part.updates[4:8]) and part.of("vote") == []
     assert part.of("bayes")[0].state == ("counts",) and part.of("bayes")[0].missing == ("elapsed",)
     assert part.settings == {"starts": SMALL.at, "ridge": RIDGE, "strange": 1.0, "seed": 4}
+
+
+@pytest.mark.parametrize("moved", [False, True])
+def test_each_step_is_decoded_by_a_fit_to_the_other_folds_of_the_pool(subjects, moved):
+    """By hand: episode i of known, then test, is read (and moved) by a writer of those with another i modulo 5."""
+    model, algorithm, n = subjects[1], CANDIDATES["wm"], SMALL.known
+    values = pooled_values(algorithm, model.samples)
+    moves = strange(values, ("log_weights",), SMALL) if moved else None
+    missed, varied = missed_steps(model, algorithm, ("log_weights",), SMALL, 3, moves)
+    run, fold = pooled(model), np.arange(n + SMALL.test) % 5
+    for rows, episodes in ((slice(n), model.samples.known), (slice(n, None), model.samples.test)):
+        by = moves and {"log_weights": moves["log_weights"][rows]}
+        for k in range(5):
+            others = torch.from_numpy(fold != k)
+            held = {"log_weights": values["log_weights"][fold != k]}
+            writer = Writer.fit(model.model, chosen(run, others), held, ("log_weights",), ridge=RIDGE)
+            found = transition(model.model, episodes, writer, starts=SMALL.at, horizon=3, by=by).under(algorithm)
+            mine = fold[rows] == k
+            assert missed[rows][mine] == pytest.approx(found.missed.sum(1)[mine], rel=1e-6)
+    assert varied.shape == missed.shape == (n + SMALL.test,) and (missed > 0).all()
 
 
 def test_rules_are_those_that_carry_the_last_candidates_state_the_closest_first(part, subjects):
@@ -89,8 +113,8 @@ def fake():
 
 
 def test_states_off_the_manifold_are_a_standard_deviation_away_and_rounds_an_eighth_of_their_range(fake):
-    subject, writer = SimpleNamespace(samples=SimpleNamespace(test=None)), SimpleNamespace(shapes=("q", "elapsed"))
-    changes, rng = strange(fake, subject, writer, SMALL), np.random.default_rng([4, 7])
+    values, rng = {"q": fake.q, "elapsed": fake.elapsed}, np.random.default_rng([4, 7])
+    changes = strange(values, ("q", "elapsed"), SMALL)
     q = rng.standard_normal((SMALL.test, 2, 2)) * fake.q[:, SMALL.at].std(0, keepdims=True)
     assert changes["q"] == pytest.approx(q)
     assert changes["elapsed"] == pytest.approx(rng.standard_normal((SMALL.test, 2)) * (SMALL.rounds - 1) / 8)

@@ -7,6 +7,7 @@ out here: a change of one must be made here, too.
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -236,8 +237,9 @@ def test_a_verdict_says_its_word_its_note_and_what_decided():
 # State.
 
 
-def _state(there, back, helped=None, helped_there=None, controls=(0.3, 0.3), worths=(0.05, 0.05)):
-    """Stitchings a -> b and b -> a, also with the round; untrained latents in b and in a; worths (low) of a and b."""
+def _state_part(there, back, helped=None, helped_there=None, controls=(0.3, 0.3), worths=(0.05, 0.05), others=(0.05,)):
+    """Stitchings a -> b and b -> a, also with the round; untrained latents in b and in a (and ``others`` of them, in
+    both); worths (low) of a and b."""
     stitchings = []
     for source, target, score, more, control in (
         ("a", "b", there, helped_there or there, controls[0]),
@@ -248,10 +250,14 @@ def _state(there, back, helped=None, helped_there=None, controls=(0.3, 0.3), wor
             Stitching(source, target, ("round",), "", more),
             Stitching(source, target, ("round",), "shuffled", SURE),
             Stitching("untrained 0", target, ("round",), "untrained", between(control - 0.1, control + 0.1)),
-            Stitching("untrained 1", target, ("round",), "untrained", between(0.0, 0.1)),
+            *(Stitching("untrained 1", target, ("round",), "untrained", between(score, score)) for score in others),
         ]
     worth = {name: Interval(2 * low, low, 3 * low) for name, low in zip("ab", worths, strict=True)}
-    return judge_state(StatePart("a", "b", tuple(stitchings), worth))
+    return StatePart("a", "b", tuple(stitchings), worth)
+
+
+def _state(*scores, **known):
+    return judge_state(_state_part(*scores, **known))
 
 
 @pytest.mark.parametrize(
@@ -282,14 +288,39 @@ def test_state_names_what_a_model_needs_beside_the_others_latents_where_it_is_th
 
 
 @pytest.mark.parametrize(
-    ("controls", "word", "control"),
-    [((0.97, 0.3), "undecided", 0.97), ((0.96, 0.3), "undecided", 0.96), ((0.95, 0.99), "same", 0.95)],
+    ("controls", "word", "decided_by", "control"),
+    [
+        ((0.97, 0.3), "undecided", "stitched a -> b", 0.97),
+        ((0.96, 0.3), "undecided", "stitched a -> b", 0.96),
+        ((0.959, 0.979), "same", "stitched a -> b", 0.959),
+        ((0.95, 0.98), "undecided", "stitched b -> a", 0.98),  # the better direction, .98 to .995, says nothing then
+    ],
 )
-def test_state_is_undecided_where_untrained_latents_do_as_well_in_the_direction_that_decides(controls, word, control):
-    """The worse direction is a -> b, from .96; what untrained latents do in a is not asked."""
+def test_state_is_undecided_where_untrained_latents_do_as_well_in_either_direction(controls, word, decided_by, control):
     verdict = _state(between(0.96, 0.98), SURE, controls=controls)
-    assert verdict.word == word and verdict.control == pytest.approx(control)
-    assert verdict.note == ("an untrained model's latents do as well" if word == "undecided" else "")
+    assert (verdict.word, verdict.decided_by) == (word, decided_by) and verdict.control == pytest.approx(control)
+    assert verdict.note == ("an untrained model does as well" if word == "undecided" else "")
+
+
+@pytest.mark.parametrize("controls", [(math.nan, 0.3), (0.3, math.nan), (math.nan, math.nan)])
+def test_state_without_an_untrained_control_is_undecided_and_says_so(controls):
+    """In either direction; what is different needs none. One control that overflowed does not hide another."""
+    verdict = _state(SURE, SURE, controls=controls, others=())
+    assert (verdict.word, verdict.note) == ("undecided", "there is no untrained control")
+    assert math.isnan(verdict.control) and _state(SURE, BELOW, controls=controls, others=()).word == "different"
+    assert _state(SURE, SURE, controls=(0.3, 0.3), others=(math.nan, 0.2)).word == "same"
+    assert _state(SURE, SURE, controls=(0.3, 0.3), others=(math.nan, 0.99)).word == "undecided"
+
+
+@pytest.mark.parametrize("helped", [None, SURE, ACROSS])
+@pytest.mark.parametrize("scores", [(SURE, BELOW), (SURE, ACROSS), (SURE, between(0.96, 0.98)), (SURE, SURE)])
+@pytest.mark.parametrize("controls", [(0.3, 0.3), (0.3, 0.97), (math.nan, 0.3)])
+def test_the_verdict_on_a_and_b_is_that_on_b_and_a(scores, controls, helped):
+    """The same word, the same number and the same control: what one model is called first says nothing."""
+    part = _state_part(*scores, helped=helped, controls=controls, others=())
+    one, other = judge_state(part), judge_state(replace(part, model=part.reference, reference=part.model))
+    assert str(one) == str(other)
+    assert one.control == other.control or (math.isnan(one.control) and math.isnan(other.control))
 
 
 @pytest.mark.parametrize(
@@ -369,7 +400,19 @@ def test_update_is_undecided_where_any_untrained_model_does_as_well_at_any_step(
     assert verdict.word == word and verdict.control == max(untrained)
     assert verdict.note == ("an untrained model does as well" if word == "undecided" else "")
     assert _update([_step(BELOW, untrained)]).word == "different"
-    assert math.isnan(_update([_step(SURE, untrained=())]).control)
+
+
+@pytest.mark.parametrize("untrained", [(), (math.nan,)])
+def test_update_without_an_untrained_control_is_undecided_and_says_so(untrained):
+    """In its steps and in its inputs; what is different needs none. A control that overflowed hides no other."""
+    verdict = _update([_step(SURE, untrained)])
+    assert (verdict.word, verdict.note) == ("undecided", "there is no untrained control")
+    assert math.isnan(verdict.control) and _update([_step(BELOW, untrained)]).word == "different"
+    assert _update([_step(SURE, (math.nan, 0.2))]).control == 0.2
+    verdict = _update([_step(SURE)], [_effect(SURE, untrained=math.nan)])
+    assert (verdict.word, verdict.note) == ("undecided", "there is no untrained control")
+    verdict = _update([_step(SURE)], [_effect(SURE, untrained=0.98)])
+    assert (verdict.word, verdict.note) == ("undecided", "an untrained model does as well")
 
 
 @pytest.mark.parametrize(

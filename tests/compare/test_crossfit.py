@@ -1,0 +1,128 @@
+"""Cross-fitted scores by hand: the interval, the folds, and that no episode meets a map that has seen it."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from scipy.stats import t
+
+import interp
+from circuits.compare import coverage
+from circuits.compare.crossfit import CrossFitted, chosen, crossed_decoder, folds, pooled, pooled_values, scored
+from circuits.compare.question import Effort, Samples, Subject, best
+from circuits.compare.state import _stitched, stitch
+from interp.decoder import RIDGE, Decoder
+from interp.session import session
+from interp.tasks.experts.algorithms import weighted_majority
+
+SMALL = Effort(known=11, test=8, rounds=8, starts=2, horizon=2, battery=4, untrained=1, seed=2)
+
+
+@pytest.fixture(scope="module")
+def pair():
+    models = interp.load("wma-learned"), interp.load("wma-handwired", n_experts=4).double()
+    samples = Samples.draw(models[0], SMALL, {"n_experts": 4})
+    with session():
+        yield [Subject(model, samples) for model in models]
+
+
+def test_the_interval_is_that_of_the_log_of_the_ratio():
+    """Of four episodes that miss 1, 2, 3 and 2 of 8 each: contributions -.5, 0, .5 and 0."""
+    half = math.sqrt(1.25) * t.ppf(0.975, 3) * math.sqrt(0.5 / 3) / 2
+    found = scored([1.0, 2.0, 3.0, 2.0], [8.0, 8.0, 8.0, 8.0])
+    expected = (0.75, 1 - 0.25 * math.exp(half), 1 - 0.25 * math.exp(-half))
+    assert (found.estimate, found.low, found.high) == pytest.approx(expected)
+    weighed = scored([1.0, 4.0], [8.0, 16.0])  # contributions 2 (1/5 - 1/3) and its opposite
+    half = math.sqrt(1.25) * t.ppf(0.975, 1) * (4 / 15 * math.sqrt(2)) / math.sqrt(2)
+    assert weighed.low == pytest.approx(1 - 5 / 24 * math.exp(half))
+
+
+def test_nothing_missed_is_1_exactly_and_what_has_no_score_is_nan():
+    assert vars(scored([0.0, 0.0], [1.0, 2.0])) == {"estimate": 1.0, "low": 1.0, "high": 1.0}
+    for missed, asked in (([1.0, 2.0], [0.0, 0.0]), ([1.0, math.inf], [1.0, 1.0]), ([1.0, 1.0], [math.nan, 1.0])):
+        assert all(math.isnan(value) for value in vars(scored(missed, asked)).values())
+    assert best([math.nan, 0.2, -math.inf, 0.1]) == 0.2 and math.isnan(best([math.nan, math.inf]))
+
+
+def test_a_pool_is_the_known_and_then_the_test_episodes(pair):
+    subject, algorithm = pair[1], weighted_majority(0.5)
+    run, values = pooled(subject), pooled_values(algorithm, subject.samples)
+    for rows, episodes in ((slice(11), subject.samples.known), (slice(11, None), subject.samples.test)):
+        own, cut = subject.run(episodes), chosen(run, rows)
+        assert torch.equal(cut.latents, own.latents) and torch.equal(cut.predictions, own.predictions)
+        assert all(torch.equal(part, own.fed.tensors()[name]) for name, part in cut.fed.tensors().items())
+        assert all(np.array_equal(values[key][rows], value) for key, value in algorithm.run(episodes).items())
+    assert folds(7).tolist() == [0, 1, 2, 3, 4, 0, 1]
+
+
+def test_every_episode_is_read_and_moved_by_the_fit_of_its_own_fold():
+    """Fits that multiply by 1 to 5: what is read says which fit it was."""
+    x = torch.randn(12, 3, 1, 2, dtype=torch.float64)
+    fits = [Decoder.fit(x, (k + 1) * x[..., 0, :1].numpy()) for k in range(5)]
+    crossed = CrossFitted.of(fits, 12)
+    factors = torch.tensor([1.0, 2, 3, 4, 5, 1, 2, 3, 4, 5, 1, 2]).double()
+    assert torch.allclose(crossed(x), factors.view(-1, 1, 1) * x[..., 0, :1])
+    part, rows = crossed.cut(slice(3, 8)), slice(3, 8)
+    assert torch.allclose(part(x[rows]), crossed(x)[rows])
+    change = torch.randn(5, 3, 1, dtype=torch.float64)
+    assert torch.allclose(part(part.move(x[rows], change)) - part(x[rows]), change)
+
+
+def test_no_episode_meets_a_map_that_has_seen_it(pair):
+    """What is changed in one episode changes the maps of the other folds and not its own: neither decoder nor stitch."""
+    source, target = pair
+    decoder = crossed_decoder(source, weighted_majority(0.5), "log_weights")
+    latents, values = pooled(source).latents[:, :-1], pooled_values(weighted_majority(0.5), source.samples)
+    other = folds(19) != 2
+    by_hand = Decoder.fit(latents[torch.from_numpy(other)], values["log_weights"][other], ridge=RIDGE)
+    assert torch.allclose(decoder(latents)[2::5], by_hand(latents[2::5]))
+    assert not torch.allclose(decoder(latents)[1::5], by_hand(latents[1::5]), atol=1e-6)
+
+    before = _stitched(source, target, SMALL, ("round",))
+    assert before.shape == (19, 2, *pooled(target).latents.shape[2:])
+    with session():
+        goal, mine = pooled(target).latents, 4
+        kept = goal[mine].clone()
+        goal[mine] += 1.0
+        after = _stitched(source, target, SMALL, ("round",))
+        goal[mine] = kept
+    moved = (after - before).abs().amax((1, 2, 3)) > 1e-9
+    assert moved.tolist() == [k % 5 != 4 for k in range(19)]
+
+
+def test_a_machine_holds_its_own_state_exactly_and_either_order_says_the_same(pair):
+    learned, wired = pair
+    again = Subject(wired.model, wired.samples, "again")
+    exact = stitch(wired, again, [], SMALL)
+    assert all(s.score.low == 1.0 for s in exact.stitchings if not s.control)
+    one, other = stitch(learned, wired, [], SMALL), stitch(wired, learned, [], SMALL)
+    key = lambda s: (s.source, s.target, s.supplied, s.control)  # noqa: E731
+    assert sorted(one.stitchings, key=key) == sorted(other.stitchings, key=key) and one.worth == other.worth
+
+
+def test_coverage_counts_small_intervals_that_hold_the_mean_of_the_large_ones():
+    small = [(0.5, 0.4, 0.6), (0.3, 0.2, 0.4), (0.7, 0.6, 0.8), (0.5, 0.5, 0.55)]
+    about = {"machine": "m", "question": "state", "number": "there", "effort": "QUICK"}
+    rows = [{**about, "size": "small", "value": v, "low": a, "high": b} for v, a, b in small]
+    rows += [{**about, "size": "large", "value": v, "low": 0.0, "high": 0.0} for v in (0.48, 0.52)]
+    (row,) = coverage.covered(pd.DataFrame(rows)).to_dict("records")
+    assert {**about, "n": 4, "coverage": 0.5, "truth_below": 0.25, "truth_above": 0.25}.items() <= row.items()
+    assert (row["truth"], row["mean"]) == pytest.approx((0.5, 0.5)) and row["low"] < 0.1 and row["high"] > 0.9
+    assert "truth_above" in coverage.summary(pd.DataFrame(rows))
+
+
+def test_a_comparison_of_the_table_has_every_number_that_decides(monkeypatch):
+    """Of a small effort: both directions with and without the round, two worths, four steps, one input."""
+    monkeypatch.setattr(coverage, "_EFFORTS", {"QUICK": SMALL, "FULL": SMALL})
+    assert len(coverage.parts(True)) == 2 * (12 + 4) and len(set(coverage.parts(False))) == 4 * (60 + 4)
+    steps = []
+    frame = coverage.comparison(True, steps.append, "noise .1, QUICK, small, 3")
+    assert steps == [1] and len(frame) == 11 and set(frame.question) == {"state", "update"}
+    assert frame[["value", "low", "high"]].notna().all(axis=None) and (frame.low <= frame.high).all()
+    assert set(frame["size"]) == {"small"} and set(frame.seed) == {3} and set(frame.machine) == {"noise .1"}
+    large = coverage._sized(SMALL, "large", 0)
+    assert (large.known, large.test, large.starts) == (77, 56, 2) and large.seed != coverage._sized(SMALL, "small", 0).seed
