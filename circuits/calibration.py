@@ -8,9 +8,10 @@
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 * ``machines``: what a comparison says of every known machine (:mod:`circuits.known`), and what is right.
+* ``deciding``: how often the intervals that decide state and update hold the truth (:mod:`circuits.compare.coverage`).
 * ``resolution``: how small a deviation it calls "different" (:mod:`circuits.known.resolution`).
 
-``interp calibrate`` writes them after those of :mod:`probes.calibration`; the last two only where they are asked for.
+``interp calibrate`` writes them after those of :mod:`probes.calibration`; the last three only where they are asked for.
 What this is NOT: evidence about a learned model, where no one knows the subspaces and a variable may be spread over
 places that are no position's own.
 """
@@ -30,6 +31,7 @@ import torch
 
 from circuits import compare, known
 from circuits.circuit import Circuit
+from circuits.compare import coverage
 from circuits.compiler import compile_circuit, wired
 from circuits.known import resolution, scores
 from circuits.registry import build, differentiable, load
@@ -280,6 +282,9 @@ TABLES: dict[str, Table] = {
     "sites": Table(sites, dict.fromkeys((True, False), len(FORMS)), sites_summary),
     "alignment": Table(alignment, dict.fromkeys((True, False), _N_SITES), alignment_summary),
     "machines": Table(machines, {True: 1, False: 1}, scores.summary, every_machine, rules, takes_long=True),
+    "deciding": Table(
+        coverage.comparison, {True: 1, False: 1}, coverage.summary, coverage.parts, rules, takes_long=True
+    ),
     "resolution": Table(deviations, {True: 1, False: 1}, resolution.summary, every_deviation, rules, takes_long=True),
 }
 """Written by ``interp calibrate`` after those of :mod:`probes.calibration`."""

@@ -37,7 +37,8 @@ _EFFORTS = {"QUICK": QUICK, "FULL": FULL}
 
 @cache
 def _handwired() -> Any:
-    return load("wma-handwired", n_experts=_N_EXPERTS).double()
+    machine: Any = load("wma-handwired", n_experts=_N_EXPERTS)
+    return machine.double()
 
 
 MACHINES: dict[str, Callable[[], Machine]] = {

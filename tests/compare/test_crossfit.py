@@ -73,7 +73,7 @@ def test_every_episode_is_read_and_moved_by_the_fit_of_its_own_fold():
 
 
 def test_no_episode_meets_a_map_that_has_seen_it(pair):
-    """What is changed in one episode changes the maps of the other folds and not its own: neither decoder nor stitch."""
+    """What is changed in one episode changes the maps of the other folds and not that of its own."""
     source, target = pair
     decoder = crossed_decoder(source, weighted_majority(0.5), "log_weights")
     latents, values = pooled(source).latents[:, :-1], pooled_values(weighted_majority(0.5), source.samples)
@@ -124,5 +124,5 @@ def test_a_comparison_of_the_table_has_every_number_that_decides(monkeypatch):
     assert steps == [1] and len(frame) == 11 and set(frame.question) == {"state", "update"}
     assert frame[["value", "low", "high"]].notna().all(axis=None) and (frame.low <= frame.high).all()
     assert set(frame["size"]) == {"small"} and set(frame.seed) == {3} and set(frame.machine) == {"noise .1"}
-    large = coverage._sized(SMALL, "large", 0)
-    assert (large.known, large.test, large.starts) == (77, 56, 2) and large.seed != coverage._sized(SMALL, "small", 0).seed
+    small, large = (coverage._sized(SMALL, size, 0) for size in ("small", "large"))
+    assert (small.known, large.known, large.test, large.starts) == (11, 77, 56, 2) and small.seed != large.seed
