@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.census import Count, census
 
 BUDGET = {
-    "circuits": 2365,  # what softmax forms leave (issue 36); machines verified; every outcome; tables of known machines
+    "circuits": 2375,  # softmax forms; machines verified; every outcome; tables of known machines and of coverage
     "circuits/benchmark": 3018,  # machines as subjects
     "circuits/known": 2060,  # known machines of three tasks (issue 36): how they are made, what is right, scores
     "circuits/compare": 4010,  # cross-fitted maps and their coverage; worst responses; real numbers; what machines lack
@@ -35,7 +35,7 @@ BUDGET = {
     "reports/tasks": 1151,
 }
 """Room -> the most lines that it may hold. Raising a number needs a reason, beside it."""
-MODULES, NAMES = 290, 1530  # machines: contract, adapted, cells, checks; known machines; responses to inputs
+MODULES, NAMES = 292, 1550  # machines; known machines; responses to inputs; cross-fitted maps and their coverage
 """The most modules and public names of all rooms together."""
 
 
