@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from interp.checks import check_fields, checked, integer
+from interp.checks import check_fields, checked, integer, seed_of
 from interp.errors import InputError, require, require_known, unknown_name
 
 T = TypeVar("T")
@@ -201,6 +201,10 @@ class Coordinates:
 
     def __post_init__(self) -> None:
         require_known("position code", self.positions, _POSITIONS)
+        integer("n_lines", self.n_lines, 1)
+        seed_of(self.seed)
+        if self.rotation is not None:
+            seed_of(self.rotation, "rotation")
 
     @property
     def one_hot(self) -> bool:

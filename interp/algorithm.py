@@ -305,6 +305,7 @@ class Algorithm:
         inputs = {v.key: base[v.key] for v in self.variables if v.role == "input"}
         return self.step(state, inputs, {key: value})[1]
 
+    @checked
     def varied(
         self,
         key: str,

@@ -6,9 +6,12 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from ipaddress import ip_address
 from typing import Any, Literal, TypeVar
+from urllib.parse import urlsplit
 
 from interp.errors import InputError, require
 
@@ -18,6 +21,8 @@ _R = TypeVar("_R")
 
 LOCAL = "local"
 """The scheduler that is started for the work: a cluster of processes on this machine."""
+TRUSTED: set[str] = set()
+"""Machines other than this one whose schedulers may be used."""
 _SECONDS = 20
 """How long a scheduler may take to answer."""
 _ONE_THREAD = {"OMP_NUM_THREADS": 1, "MKL_NUM_THREADS": 1, "OPENBLAS_NUM_THREADS": 1}
@@ -76,6 +81,23 @@ def _unpacked(work: Callable[[_S, _T], _R], shared: bytes, item: _T) -> _R:
     return work(loads(shared), item)
 
 
+def _require_trusted(scheduler: str) -> None:
+    """Refuse the scheduler of a machine that is neither this one nor named: what it sends is unpickled."""
+    try:
+        host = urlsplit(scheduler if "//" in scheduler else f"//{scheduler}").hostname or ""
+    except ValueError as error:
+        raise InputError(f"scheduler {scheduler!r} is no address: {error}") from None
+    try:
+        here = ip_address(host).is_loopback
+    except ValueError:
+        here = host in ("localhost", platform.node())
+    require(
+        here or host in TRUSTED,
+        f"the scheduler {scheduler!r} is on another machine, and what it sends runs code here; where you trust it, say "
+        f"so: interp --trust {host or 'HOST'} ..., or interp.workers.TRUSTED.add({host!r})",
+    )
+
+
 @contextmanager
 def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
     """A client of the scheduler; a cluster that was started for it ends with it."""
@@ -96,6 +118,7 @@ def _client(n_jobs: int, scheduler: str) -> Iterator[Any]:
         ):
             yield client
         return
+    _require_trusted(scheduler)
     try:
         client = Client(scheduler, timeout=_SECONDS)
     except (OSError, ValueError) as error:

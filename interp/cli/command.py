@@ -28,7 +28,7 @@ from typer.core import TyperCommand, TyperGroup
 
 import interp
 import interp.tasks
-from interp import progress
+from interp import progress, workers
 from interp.cli import options
 from interp.errors import InputError
 from interp.files import json_values
@@ -43,6 +43,7 @@ class Commands(TyperGroup):
     """A group whose commands refuse bad input with one sentence on standard error and exit code 2."""
 
     def invoke(self, ctx: Any) -> Any:
+        words = [*getattr(ctx, "_protected_args", ()), *ctx.args]
         try:
             return super().invoke(ctx)
         except InputError as error:
@@ -52,6 +53,9 @@ class Commands(TyperGroup):
         except KeyboardInterrupt as stop:
             why, code = str(stop) or "stopped; the same command goes on where finished work was kept", 130
         typer.echo(f"interp: {plain(why)}", err=True)
+        if "--json" in words:
+            told = {"command": words[0], "version": interp.__version__, "error": why}
+            typer.echo(json.dumps(told, indent=2))
         raise typer.Exit(code)
 
 
@@ -79,9 +83,14 @@ def main(
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", help="Print the log on standard error.")] = False,
     modules: options.Import = None,
+    trust: Annotated[
+        list[str] | None,
+        typer.Option(help="A machine whose --scheduler may be used: what it sends is unpickled, and can run code."),
+    ] = None,
 ) -> None:
     """Mechanistic interpretability for transformers that carry latents from round to round."""
     options.imported(modules)
+    workers.TRUSTED.update(trust or ())
     if verbose:
         handler = logging.StreamHandler()
         handler.setFormatter(_Lines("%(asctime)s %(name)s: %(message)s", "%H:%M:%S"))

@@ -62,10 +62,10 @@ def patch(
 ) -> None:
     """Patch every layer, head and position at a round, clean against corrupted: tables and heat maps."""
     require_known("direction", direction, ("denoising", "noising"))
-    for option, asked in (("--round", at), ("--read", read)):
+    for asked in (at, read):
         require(
             asked is None or rounds is None or asked < rounds,
-            f"{option} {asked} is out of range: --rounds {rounds} gives rounds 0 to {(rounds or 0) - 1}",
+            f"round {asked} is out of range: the episodes have rounds 0 to {(rounds or 0) - 1}",
         )
     require(at is None or read is None or at <= read, f"--read {read} comes before --round {at}, which it cannot show")
     chosen = options.load(model, sizes, arguments, device, sampled=True)

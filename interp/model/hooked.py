@@ -160,6 +160,15 @@ class HookedMachine(HookedRootModule):
         return sha.hexdigest()
 
 
+def _check_given(given: Any, activation: Tensor, name: str) -> None:
+    """Refuse what a hook gives in the place of an activation that it does not fit."""
+    require(
+        isinstance(given, Tensor) and given.shape == activation.shape,
+        f"the hook at {name!r} must give a tensor of shape {tuple(activation.shape)}, or None to change nothing; it "
+        f"gave {shown(given)}",
+    )
+
+
 class FiringCounter:
     """Wraps hooks (``hooks`` are the same, counted) so that one that never fires is an error."""
 
@@ -171,7 +180,10 @@ class FiringCounter:
     def _counting(self, i: int, function: HookFunction) -> HookFunction:
         def counted(activation: Tensor, hook: Any) -> Tensor | None:
             self.fired[i] += 1
-            return function(activation, hook)
+            given = function(activation, hook)
+            if given is not None and given is not activation:
+                _check_given(given, activation, self.names[i])
+            return given
 
         return counted
 

@@ -75,7 +75,8 @@ def rollout(
     n_rounds = available if n_rounds is None else n_rounds
     require(1 <= n_rounds <= available, f"the episodes have {available} rounds; n_rounds is 1 to that, got {n_rounds}")
     encoded = encoded.each(lambda part: part[:, :n_rounds])
-    cached = select_rounds(rounds, n_rounds) if names_filter is not None else []
+    chosen = select_rounds(rounds, n_rounds)
+    cached = chosen if names_filter is not None else []
     names = model.hook_names(names_filter) if names_filter is not None else []
     hooks = _hooks_by_round(fwd_hooks, n_rounds)
     for pairs in hooks.values():

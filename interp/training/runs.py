@@ -260,6 +260,9 @@ def learning_curves(folders: Sequence[str | Path]) -> pd.DataFrame:
         ``excess`` above the floor, ``accuracy`` or ``agreement``, ...
     """
     require(len(folders) > 0, "no run was given; give folders of runs, such as output/training/NAME")
+    places = [Path(folder).resolve() for folder in folders]
+    twice = next((str(place) for place in places if places.count(place) > 1), None)
+    require(twice is None, f"the run in {twice!r} was given twice; give each run once")
     runs = [load_run(folder, Path(folder).name) for folder in folders]
     tasks = sorted({run.config.task for run in runs})
     require(len(tasks) == 1, f"runs of one task can be compared, got {' and '.join(tasks)}")

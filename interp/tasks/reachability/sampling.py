@@ -54,6 +54,8 @@ def sample(
     # 10**6 edges took 35 seconds: graphs are drawn 64 at a time, whatever the number of episodes.
     refuse_slow(f"graphs with {n_nodes} nodes and {n_edges} edges", 64 * 5e-7 * (n_nodes**2 + n_edges))
     require(depths is None or len(depths) > 0, "depths is empty; give at least one, or leave it out")
+    once = depths is None or len(set(depths)) == len(depths)
+    require(once, f"depths must differ, each is drawn as often as the others; got {depths}")
     if regime not in REGIMES:
         raise unknown_name("regime", regime, REGIMES)
     record, rng = REGIMES[regime], np.random.default_rng([seed, _GRAPHS])

@@ -1,0 +1,75 @@
+"""Small things that were raw or silent, one by one: hooks, rounds, depths, seeds, runs, schedulers, errors as JSON."""
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+import interp
+from interp import workers
+from interp.cli import app
+from interp.errors import InputError
+from interp.tasks import experts, reachability
+from interp.training.runs import learning_curves
+from interp.workers import each
+
+
+@pytest.fixture(scope="module")
+def case():
+    return interp.load("wma-handwired", n_experts=3), experts.sample(4, 3, 3, seed=0)
+
+
+@pytest.mark.parametrize("given", [lambda x: x[:, :2], lambda x: "a", lambda x: 3.0, lambda x: x.numpy(), lambda x: []])
+def test_a_hook_gives_what_fits(case, given):
+    model, episodes = case
+    hook = {0: [("blocks.0.hook_resid_post", lambda x, hook: given(x))]}
+    with pytest.raises(InputError, match=r"the hook at 'blocks.0.hook_resid_post' must give a tensor of shape \(4, "):
+        interp.rollout(model, episodes, fwd_hooks=hook)
+    same = interp.rollout(model, episodes)
+    for fine in (lambda x, hook: None, lambda x, hook: x.clone()):
+        run = interp.rollout(model, episodes, fwd_hooks={0: [("blocks.0.hook_resid_post", fine)]})
+        assert run.predictions.shape == same.predictions.shape
+
+
+def test_rounds_that_are_none_are_refused_without_a_filter_too(case):
+    with pytest.raises(InputError, match="round 99 is out of range"):
+        interp.rollout(*case, rounds=99)
+
+
+@pytest.mark.parametrize("given", [{"rotation": -1}, {"seed": -1}, {"n_lines": 0}])
+def test_seeds_of_coordinates_are_seeds(given):
+    with pytest.raises(InputError, match="must be an integer >= "):
+        interp.load("wma-handwired", n_experts=3, **given)
+
+
+def test_depths_differ():
+    with pytest.raises(InputError, match="depths must differ"):
+        reachability.sample(4, 3, 12, 18, depths=[1, 1])
+
+
+def test_a_run_is_given_once(tmp_path):
+    with pytest.raises(InputError, match="was given twice"):
+        learning_curves([tmp_path, tmp_path / "x" / ".."])
+
+
+@pytest.mark.parametrize("address", ["tcp://node1:8786", "10.0.0.7:8786", "tcp://[::2]:1", "tls://evil.example:1"])
+def test_a_scheduler_elsewhere_is_named_first(address, monkeypatch):
+    """What it answers is unpickled."""
+    with pytest.raises(InputError, match="is on another machine, and what it sends runs code here"):
+        list(each(pow, 2, [1], scheduler=address))
+    monkeypatch.setattr(workers, "TRUSTED", set())
+    monkeypatch.setattr(workers, "_SECONDS", 0.1)
+    workers._require_trusted("tcp://127.0.0.1:1")
+    workers._require_trusted("localhost:1")
+    workers.TRUSTED.add("node1")
+    workers._require_trusted("tcp://node1:8786")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [["patch", "nothing", "--json"], ["llm", "score", "nothing", "--json"], ["report", "x", "--rounds", "0", "--json"]],
+)
+def test_bad_input_is_an_object_too(arguments):
+    done = CliRunner().invoke(app, arguments)
+    said = json.loads(done.stdout)
+    assert done.exit_code == 2 and said["error"] in done.stderr and said["version"] == interp.__version__
