@@ -11,6 +11,7 @@ its base exactly where the lapse is none: no lag, a window or an end after the l
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
@@ -33,6 +34,10 @@ SILENT = 0.5
 
 def _check_whole(name: str, value: int, least: int = 1) -> None:
     require(value >= least, f"{name} must be an integer >= {least}, got {value}")
+
+
+def _check_rounds(name: str, value: float) -> None:
+    require(value >= 1, f"{name} must be a number of rounds >= 1, got {value}")
 
 
 # What counts is late.
@@ -163,12 +168,13 @@ def bayes_window(low: float = 0.3, high: float = 0.9, window: int = 10) -> Algor
 
 
 @checked
-def majority_window(gain: float = 1.0, window: int = 10) -> Algorithm:
-    """Weighted Majority of the last ``window`` rounds."""
-    _check_whole("window", window)
+def majority_window(gain: float = 1.0, window: float = 10) -> Algorithm:
+    """Weighted Majority of the last ``window`` rounds; of a fraction of a round, that fraction counts."""
+    _check_rounds("window", window)
     base = algorithms.weighted_majority(gain)
-    recent, following, start = _recent(window)
-    held = _held(base, "log_weights", lambda v: gain * (v["recent"] > 0).sum(-2))
+    recent, following, start = _recent(math.ceil(window))
+    weights = np.clip(window - np.arange(math.ceil(window))[::-1], 0, 1)[:, None]
+    held = _held(base, "log_weights", lambda v: gain * (weights * (v["recent"] > 0)).sum(-2))
     round_ = [v for v in base.variables[2:] if v.key not in ("log_weights", "next_log_weights")]
     return base.varied(
         "majority_window",
@@ -184,15 +190,15 @@ def majority_window(gain: float = 1.0, window: int = 10) -> Algorithm:
 
 
 @checked
-def stopped_majority(gain: float = 1.0, last: int = 10) -> Algorithm:
-    """Weighted Majority that learns from the first ``last`` rounds alone."""
-    _check_whole("last", last)
+def stopped_majority(gain: float = 1.0, last: float = 10) -> Algorithm:
+    """Weighted Majority that learns from the first ``last`` rounds alone; of a fraction of a round, that fraction."""
+    _check_rounds("last", last)
     base = algorithms.weighted_majority(gain)
     elapsed = algorithms.bayes().variable("elapsed")
     following = algorithms.bayes().variable("next_elapsed")
 
     def counted(v: Values) -> Array:
-        return v["log_weights"] + gain * v["match"] * (v["elapsed"] < last)[..., None]
+        return v["log_weights"] + gain * v["match"] * np.clip(last - v["elapsed"], 0, 1)[..., None]
 
     return base.varied(
         "stopped_majority",
@@ -205,13 +211,13 @@ def stopped_majority(gain: float = 1.0, last: int = 10) -> Algorithm:
 
 
 @checked
-def bayes_stopped(low: float = 0.3, high: float = 0.9, last: int = 10) -> Algorithm:
-    """The Bayes predictor of the first ``last`` rounds; ``elapsed`` counts these alone."""
-    _check_whole("last", last)
+def bayes_stopped(low: float = 0.3, high: float = 0.9, last: float = 10) -> Algorithm:
+    """The Bayes predictor of the first ``last`` rounds, which need not be whole; ``elapsed`` counts these alone."""
+    _check_rounds("last", last)
     base = algorithms.bayes(low, high)
 
     def learning(v: Values) -> Array:
-        return np.asarray(v["elapsed"] < last)
+        return np.asarray(np.clip(last - v["elapsed"], 0, 1))
 
     changes = {
         "next_counts": (

@@ -74,6 +74,15 @@ def test_a_window_predicts_as_if_the_episode_began_with_it(episodes, windowed, b
     assert says(windowed, episodes)[:, -1] == pytest.approx(says(base, some(episodes, slice(-5, None)))[:, -1])
 
 
+def test_a_fraction_of_a_round_counts_as_that_fraction(episodes):
+    """Between two whole numbers the log-weights lie on the line between theirs."""
+    for made, key in ((lapses.majority_window, "window"), (lapses.stopped_majority, "last")):
+        held = [made(0.7, **{key: n}).run(episodes)["log_weights"] for n in (4, 4.25, 5)]
+        assert held[1] == pytest.approx(0.75 * held[0] + 0.25 * held[2]) and (held[0] != held[2]).any()
+    fewer, between, more = (lapses.bayes_stopped(last=n).run(episodes)["counts"] for n in (4, 4.25, 5))
+    assert between == pytest.approx(0.75 * fewer + 0.25 * more)
+
+
 def test_an_expert_without_a_vote_might_as_well_not_be_there(episodes):
     heard = says(MAJORITY, some(episodes, experts=[0, 2, 3]))
     assert says(lapses.deaf_majority(0.7, 2), episodes) == pytest.approx(heard)
@@ -105,9 +114,9 @@ def test_the_order_of_the_experts_does_not_matter_to_a_lapse(episodes):
     [
         (lambda: lapses.late_majority(lag=-1), "lag must be an integer >= 0, got -1"),
         (lambda: lapses.bayes_late(lag=-1), "lag must be an integer >= 0, got -1"),
-        (lambda: lapses.majority_window(window=0), "window must be an integer >= 1, got 0"),
-        (lambda: lapses.stopped_majority(last=0), "last must be an integer >= 1, got 0"),
-        (lambda: lapses.bayes_stopped(last=0), "last must be an integer >= 1, got 0"),
+        (lambda: lapses.majority_window(window=0), "window must be a number of rounds >= 1, got 0"),
+        (lambda: lapses.stopped_majority(last=0), "last must be a number of rounds >= 1, got 0"),
+        (lambda: lapses.bayes_stopped(last=0), "last must be a number of rounds >= 1, got 0"),
         (lambda: lapses.deaf_majority(expert=0), "expert must be an integer >= 1, got 0"),
         (lambda: lapses.deaf_majority(hears=0.3), "hears must be 0, 1, or 0.5 for no vote, got 0.3"),
     ],
