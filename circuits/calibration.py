@@ -4,7 +4,8 @@
   every machine (:data:`FORMS`). Setting these locations to another episode's must have the whole effect that the
   algorithm asks for (score and slope 1). The same subspaces at other positions must have none of it (``wrong`` is the
   largest score, at ``wrong_at``), and neither must equally large moves orthogonal to them (``placebo`` and
-  ``placebo_worst``: mean and largest score of :data:`_N_PLACEBOS` draws); :mod:`interp.interventions.counterfactual`.
+  ``placebo_worst``: mean and largest score of :data:`_N_PLACEBOS` draws, each made both ways);
+  :mod:`interp.interventions.counterfactual`.
 * ``alignment``: subspaces learned (DAS) at sites that hold a variable and at others, beside the untrained control
   (:mod:`interp.interventions.alignment`): :data:`_ALIGNED`.
 * ``machines``: what a comparison says of every known machine (:mod:`circuits.known`), and what is right.
@@ -75,6 +76,10 @@ SIZES: dict[bool, dict[str, dict[str, int]]] = {
 N_PAIRS, N_WRONG, N_ROUNDS = {True: 16, False: 24}, {True: 4, False: 12}, 12
 """Pairs of episodes, wrong positions (evenly spaced over the round where it has more), and rounds."""
 _N_PLACEBOS = 4
+"""Directions of placebos. Each is taken towards the source's activation and as far away from it: a placebo moves along
+what else differs between the two (a candidate's name beside its mark), and where its effect is aligned with the wanted
+one by c, towards it scores 2 c - c^2 and away -2 c - c^2. Reachability (8 nodes, "sum"), mean of towards alone and of
+both: member .040, -.038; source -.006, -.049; target .051, .038. A single draw is up to .10: only means are bounded."""
 EXACT, NOTHING = 1e-6, 0.05
 """How far from 1 score and slope of a row may be, and how large those of wrong positions and placebos."""
 
@@ -150,7 +155,8 @@ def _measured(
         }
         moved = [[place.placebo(model.config.d_model, draw) for place in claim.places] for draw in range(_N_PLACEBOS)]
         known = [[place for place in places if place is not None] for places in moved]
-        placebos = [score(claim, places).score().estimate for places in known if places]
+        both_ways = [moves for places in known if places for moves in (places, [_opposite(place) for place in places])]
+        placebos = [score(claim, moves).score().estimate for moves in both_ways]
         columns = ["variable", "places", "outcome", "n_pairs", "n_informative"]
         graded = [f"{what}{end}" for what in ("score", "slope") for end in ("", "_low", "_high")]
         (row,) = score(claim, claim.places).to_frame()[[*columns, *graded]].to_dict("records")
@@ -166,6 +172,18 @@ def _measured(
             }
         )
     return rows
+
+
+@dataclass(frozen=True)
+class _Opposite(Place):
+    """A placebo that moves the other way."""
+
+    def __call__(self, base: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        return 2 * base - super().__call__(base, source)
+
+
+def _opposite(place: Place) -> Place:
+    return _Opposite(**vars(place))
 
 
 def _elsewhere(places: Sequence[Place], layout: RoundLayout, most: int) -> dict[str, list[Place]]:
