@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
@@ -73,3 +74,13 @@ def test_bad_input_is_an_object_too(arguments):
     done = CliRunner().invoke(app, arguments)
     said = json.loads(done.stdout)
     assert done.exit_code == 2 and said["error"] in done.stderr and said["version"] == interp.__version__
+
+
+def test_an_episode_without_a_right_answer_is_refused():
+    """Both candidates equally far from the root, or neither reached; a candidate that is reached sooner is right."""
+    chain = np.array([[[0, 1], [1, 2], [0, 3]]])
+    for candidates in ([1, 3], [4, 5]):
+        with pytest.raises(InputError, match="no answer is right in 1 episodes, such as"):
+            reachability.ReachabilityEpisodes(chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3)
+    for candidates in ([1, 2], [2, 4]):
+        reachability.ReachabilityEpisodes(chain, np.array([0]), np.array([candidates]), n_nodes=6, n_rounds=3)

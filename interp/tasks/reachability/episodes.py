@@ -67,6 +67,14 @@ class ReachabilityEpisodes:
         require(not same, "the candidates of an episode must differ; at least one episode has the same node twice")
         lengths = {len(self.edges), len(self.roots), len(self.candidates)}
         require(len(lengths) == 1, f"edges, roots and candidates must be of equally many episodes, got {lengths}")
+        if self.regime == "custom" and all(getattr(self, name).ndim == len(axes) for name, axes in _AXES.items()):
+            first, second = self.candidate_distances.T
+            even = np.flatnonzero(first == second)
+            require(
+                not len(even),
+                f"no answer is right in {len(even)} episodes, such as {even[:1].tolist()}: both candidates are equally "
+                "far from the root, or neither can be reached; give pairs of which one is reached sooner",
+            )
 
     def _nodes(self, name: str) -> NDArray[np.int64]:
         array, axes = array_of(name, getattr(self, name)), _AXES[name]
