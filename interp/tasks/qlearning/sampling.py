@@ -134,7 +134,7 @@ class Interaction:
         """
         require(not self.done, f"all {self.n_rounds} rounds are played; make a new Interaction for more")
         t, rows, states = self.round, self._rows, self.states
-        chosen = np.zeros(len(rows), np.int64) if choices is None else np.asarray(choices)
+        chosen = np.zeros(len(rows), np.int64) if choices is None else array_of("choices", choices)
         require(
             chosen.shape == rows.shape and chosen.dtype.kind in "iu",
             f"choices must be {len(rows)} integers, one per episode, got {chosen.dtype} of shape {chosen.shape}",

@@ -189,6 +189,12 @@ class ReachabilityEpisodes:
     @checked
     def correct(self, predictions: NDArray[Any]) -> NDArray[np.float64]:
         """Whether predictions ``[episode, round, node]`` are right: 1 if the target is likelier, 1/2 if neither is."""
+        predictions, wanted = array_of("predictions", predictions), (len(self), self.n_nodes)
+        require(
+            predictions.ndim == 3 and (predictions.shape[0], predictions.shape[2]) == wanted,
+            f"predictions must be [episode, round, node] of {wanted[0]} episodes and {wanted[1]} nodes, got shape "
+            f"{predictions.shape}",
+        )
         both = (self.targets, self.negatives)
         p_target, p_negative = (np.take_along_axis(predictions, nodes[:, None, None], -1)[..., 0] for nodes in both)
         return (p_target > p_negative) + 0.5 * (p_target == p_negative)
