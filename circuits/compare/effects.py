@@ -266,10 +266,11 @@ def _graded(
 ) -> list[Effect]:
     """An effect under each algorithm; the first one's beside its difference from each rival's best.
 
+    A rival whose state has another size, such as the rounds that a window holds, has no difference that can be paired.
     ``moved`` is the variable, what is done to it, where, and the outcome.
     """
     found = []
-    rivals = [r for r in results.values() if r is not first]
+    rivals = [r for r in results.values() if r is not first and r.effect.shape == first.effect.shape]
     for key, result in results.items():
         wants = bool((result.wanted**2).sum())
         difference = None

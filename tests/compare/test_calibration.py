@@ -20,6 +20,7 @@ SOME = {
     "label stuck": "behaviour state update algorithm",
     "one round late, by algorithm": "behaviour update algorithm",
     "leaky 0.9": "behaviour update circuit",
+    "last 5 rounds": "behaviour state update",
     "untrained GRU": "behaviour state update algorithm",
     "random cell": "behaviour state update algorithm",
 }
